@@ -1,6 +1,6 @@
 """Maintenance for Delta Lake tables.
 
-`open_table` is the way in; the operations are in `delta_maintenance.operations`.
+Start with `open_table`; the operations are in `delta_maintenance.operations`.
 """
 
 from __future__ import annotations

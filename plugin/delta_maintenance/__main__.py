@@ -1,4 +1,4 @@
-"""`python -m delta_maintenance`: the command line without its script."""
+"""`python -m delta_maintenance`: the command line, without the installed script."""
 
 from __future__ import annotations
 

@@ -26,23 +26,23 @@ class StoreKind(StrEnum):
     GCS = "gcs"
     AZURE = "azure"
     HDFS = "hdfs"
-    """Through the REST interface of the name node."""
+    """`hdfs:`, `webhdfs:` and `swebhdfs:`."""
     OTHER = "other"
-    """Any other address that fsspec may support, including chained addresses: only for reading."""
+    """All other addresses that fsspec may support, including chained ones: read-only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address without credentials: `str` of it may be shown to anyone.
+    """An address without credentials, so its `str` may be shown to anyone.
 
-    A plain path is literal. A `file:` address is a URI (RFC 8089), decoded once. In every other
-    address all that follows the authority is literal.
+    A plain path is literal. A `file:` address is a URI (RFC 8089), decoded once. In all other
+    addresses the part after the authority is literal.
     """
 
     scheme: str
     """In lower case; empty for a plain path."""
     authority: str
-    """The bucket, container or host; empty where the address names none."""
+    """The bucket, container or host; empty if the address has none."""
     path: str
     """The path after the authority: decoded, without a trailing slash and, except for local paths,
     without a leading slash."""
@@ -53,11 +53,11 @@ class Address:
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str]) -> Address:
-        """Takes an address apart.
+        """Parses an address.
 
-        `InvalidRequestError` for an empty one, for one with credentials, a query or a fragment,
-        and for a `file:` URI that names no absolute path on this machine. Its message does not
-        repeat the address.
+        `InvalidRequestError` for an empty address, for credentials, a query or a fragment, and for
+        a `file:` URI without an absolute path on this machine. The message does not repeat the
+        address.
         """
         address = os.fspath(text)
         if not address:
@@ -66,7 +66,7 @@ class Address:
             return cls.of_path(address)
         if holds_credentials(address):
             raise InvalidRequestError(
-                "the address holds credentials or a query",
+                "the address contains credentials or a query",
                 remedy="give the plain address, and credentials as storage options",
             )
         first, link, behind = _first_link(address)
@@ -78,7 +78,7 @@ class Address:
         rest = first[len(link) + found.end() :]
         if unclear := _UNCLEAR.search(rest):
             raise InvalidRequestError(
-                f"the address holds {unclear[0]!r}",
+                f"the address contains {unclear[0]!r}",
                 remedy="give an address without query and fragment",
             )
         if scheme == "file":
@@ -100,20 +100,20 @@ class Address:
 
     @classmethod
     def of_path(cls, path: str | os.PathLike[str]) -> Address:
-        """The address of a local path, even if its first characters look like a scheme."""
+        """Returns the address of a local path, even if it starts like a scheme."""
         text = os.fspath(path)
-        # With `./` before a name that would otherwise read as a scheme.
+        # A name that starts like a scheme gets the prefix `./`.
         before = "./" if _SCHEME.match(text) else ""
         return cls("", "", text.rstrip("/") or text, before=before)
 
     @property
     def kind(self) -> StoreKind:
-        """The kind of store that is there."""
+        """The kind of store at the address."""
         return StoreKind.OTHER if self.is_chained else _KINDS.get(self.scheme, StoreKind.OTHER)
 
     @property
     def is_chained(self) -> bool:
-        """Whether several file systems of fsspec are laid over each other."""
+        """Whether it chains several file systems of fsspec."""
         # An IPv6 address in brackets also contains two colons.
         return bool(self.behind) or "::" in self.before.partition("[")[0]
 
@@ -129,7 +129,7 @@ class Address:
 
     @property
     def parent(self) -> Address:
-        """The folder of what the path names. `InvalidRequestError` for the root of a store."""
+        """The folder that contains the file. `InvalidRequestError` for the root of a store."""
         folder, slash, name = self.path.rpartition("/")
         if not name:
             raise InvalidRequestError(
@@ -141,13 +141,15 @@ class Address:
         return replace(self, path=folder, before=before)
 
     def join(self, path: str) -> Address:
-        """The address of a path below this one, such as of a file in a folder."""
+        """Returns the address of a path below this one, such as a file in a folder."""
         joined = f"{self.path.rstrip('/')}/{path}" if self.path else path
         bare = self.scheme not in ("", "file") and not self.before.endswith(("/", ":"))
         return replace(self, path=joined, before=f"{self.before}/" if bare else self.before)
 
     def absolute(self) -> Address:
-        """The address that means the same in every working directory."""
+        """Returns the address with the current directory resolved, so that it is valid in any
+        directory.
+        """
         if self.scheme or self.is_chained:
             return self
         return Address.of_path(os.path.abspath(self.path))
@@ -158,10 +160,10 @@ class Address:
 
 
 def _first_link(address: str) -> tuple[str, str, str]:
-    """The part of a chained address in which its files are, the links before it, the rest.
+    """Splits a chained address: the link that contains the files, the links before it, the rest.
 
-    `simplecache::s3://bucket/t` and `zip://folder::s3://bucket/archive.zip` are read as fsspec
-    does: a link without an address of its own stands for the next one.
+    `simplecache::s3://bucket/t` and `zip://folder::s3://bucket/archive.zip` are interpreted as in
+    fsspec: a link without an address of its own wraps the next one.
     """
     links = _LINK.split(address)
     count = 0
@@ -173,7 +175,7 @@ def _first_link(address: str) -> tuple[str, str, str]:
 
 
 def _file(rest: str) -> Address:
-    """The path of a `file:` URI, from the text after its scheme."""
+    """Parses a `file:` URI, from the text after its scheme."""
     authority, path = "", rest
     if rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")

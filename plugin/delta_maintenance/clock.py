@@ -14,30 +14,33 @@ _LAST_MILLIS = 253_402_300_799_999
 Clock = Callable[[], datetime]
 """Returns the current instant, with a time zone, on every call."""
 NewId = Callable[[], str]
-"""Gives a fresh UUID, as 36 lower-case characters, on every call."""
+"""Returns a new UUID, as 36 lower-case characters, on every call."""
 
 
 def now() -> datetime:
-    """The current instant, in UTC."""
+    """Returns the current instant, in UTC."""
     return datetime.now(UTC)
 
 
 def new_id() -> str:
-    """A random UUID as 36 lower-case characters."""
+    """Returns a random UUID as 36 lower-case characters."""
     return str(uuid.uuid4())
 
 
 def instant(epoch_ms: int) -> datetime:
-    """Milliseconds since 1970-01-01 UTC as an instant.
+    """Converts milliseconds since 1970-01-01 UTC to an instant.
 
-    A log may tell times that no calendar has; of those, the nearest that it has.
+    A log may contain times outside the range of the calendar; the nearest valid instant is
+    returned.
     """
     milliseconds = min(max(epoch_ms, _FIRST_MILLIS), _LAST_MILLIS)
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
 
 
 def epoch_millis(instant: datetime) -> int:
-    """Milliseconds since 1970-01-01 UTC, rounded down. The instant must carry a time zone."""
+    """Converts an instant to milliseconds since 1970-01-01 UTC, rounded down. It must have a time
+    zone.
+    """
     if instant.tzinfo is None:
         raise ValueError("an instant needs a time zone")
     delta = instant - datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,5 +48,5 @@ def epoch_millis(instant: datetime) -> int:
 
 
 def as_clock(now: datetime | Clock) -> Clock:
-    """A clock from a clock, or from an instant that it shows permanently."""
+    """Returns a clock; an instant becomes a clock that always shows it."""
     return (lambda: now) if isinstance(now, datetime) else now

@@ -1,8 +1,8 @@
-"""Every error that this library raises, named by the remedy.
+"""All errors that this library raises, named by the remedy.
 
-The message is one line with the table, the version, the file, the problem and the remedy. The
-command line turns `exit_status` into its exit status; orchestrators use `retryable` to choose
-between failing at once and trying again.
+The message is one line with the table, the version, the file, the problem and the remedy.
+`exit_status` is the exit status of the command line; orchestrators use `retryable` to decide
+whether to try again.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from typing import ClassVar
 from delta_maintenance.redaction import redact, redact_address
 
 MOST_BYTES = 1000
-"""Of the line that an error is. What it quotes comes from tables, and can be of any length."""
+"""The maximum size of an error line in bytes. Quoted text comes from tables and can have any
+length.
+"""
 _MOST_QUOTED = 160
 _MOST_PROBLEM = 500
 _ENDS = 8192
-"""Characters of each end of a long problem that are looked at."""
+"""The number of characters at each end of a long problem that are examined."""
 
 
 def shortened(text: str, most: int = MOST_BYTES) -> str:
-    """The text on one line and in at most so many bytes of UTF-8, its middle left out if need be.
+    """Returns the text on one line and in at most `most` bytes of UTF-8; the middle may be left
+    out.
 
-    What no UTF-8 can hold, such as the undecodable bytes of a file's name, is written as escapes.
+    Characters that UTF-8 cannot represent, such as undecodable bytes of a file name, are escaped.
     """
     data = " ".join(text.split()).encode(errors="backslashreplace")
     if len(data) <= most:
@@ -34,19 +37,19 @@ def shortened(text: str, most: int = MOST_BYTES) -> str:
 
 
 def message_line(text: str, most: int = MOST_BYTES) -> str:
-    """The text as `shortened` makes it, without credentials in addresses."""
+    """Like `shortened`, without credentials in addresses."""
     if len(text) > 2 * _ENDS:
-        # Redaction takes more than linear time; of a long text only its ends are shown anyway.
+        # Redaction takes more than linear time, and only the ends of a long text are shown.
         text = text[:_ENDS] + text[-_ENDS:]
     return shortened(redact(text), most)
 
 
 class DeltaMaintenanceError(Exception):
-    """Base of all errors of this library.
+    """Base class of all errors of this library.
 
     `problem` is one clause without a full stop; `remedy` is one imperative clause. Credentials in
-    addresses that they quote, `table` and `file` included, are replaced by `***` at once, so that
-    no attribute, pickle or traceback of the error holds them.
+    addresses in any argument are replaced by `***` immediately, so that no attribute, pickle or
+    traceback of the error contains them.
     """
 
     exit_status: ClassVar[int] = 1
@@ -73,7 +76,7 @@ class DeltaMaintenanceError(Exception):
     def located(
         self, *, table: str | None = None, version: int | None = None, file: str | None = None
     ) -> DeltaMaintenanceError:
-        """Adds the location of the problem, unless an inner layer has set it already."""
+        """Adds the location of the problem, unless an inner layer has already set it."""
         self.table = self.table if self.table is not None else _shown(table)
         self.version = self.version if self.version is not None else version
         self.file = self.file if self.file is not None else _shown(file)
@@ -116,9 +119,9 @@ class VersionNotFoundError(InvalidRequestError):
 
 
 class UnsupportedFeatureError(DeltaMaintenanceError):
-    """The table's protocol needs something this release does not fully support.
+    """The table's protocol requires something that this release does not fully support.
 
-    Nothing was touched.
+    Nothing was changed.
     """
 
     exit_status = 3
@@ -131,7 +134,7 @@ class RefusedError(DeltaMaintenanceError):
 
 
 class CommitConflictError(DeltaMaintenanceError):
-    """Another writer won and the retries are spent. Run again."""
+    """Another writer committed first, and the retries are used up. Run again."""
 
     exit_status = 4
     retryable = True
@@ -160,14 +163,14 @@ class IncompleteError(DeltaMaintenanceError):
 
 
 class PartialFailureError(DeltaMaintenanceError):
-    """A part of the work could not be done, and trying again does not help. See the Result."""
+    """A part of the work failed, and trying again does not help. See the Result."""
 
 
 class CorruptTableError(DeltaMaintenanceError):
     """The log contradicts the protocol or itself. Repair the table."""
 
     exit_status = 5
-    usual_remedy = "restore what is damaged from a backup"
+    usual_remedy = "restore the damaged files from a backup"
 
 
 class OversizedFileError(CorruptTableError):
@@ -182,16 +185,16 @@ class NotADeltaTableError(DeltaMaintenanceError):
 
 
 class StorageError(DeltaMaintenanceError):
-    """The store failed or gave an incomplete answer. Try again when it is well."""
+    """The store failed or gave an incomplete answer. Try again when it is available."""
 
     retryable = True
 
 
 class StorageAccessError(StorageError):
-    """The store turns this caller away: credentials, permissions or address. Correct them."""
+    """The store rejects the credentials, permissions or address. Correct them."""
 
     retryable = False
 
 
 class VerificationError(DeltaMaintenanceError):
-    """A written file does not read back as intended; it was not published. Report it."""
+    """A written file does not read back as intended, and was not published. Report it."""

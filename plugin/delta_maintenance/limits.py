@@ -1,8 +1,8 @@
-"""How much memory reading one file of a log may take, whatever the file says about itself.
+"""Limits for the memory that reading one file of a log may take, whatever its contents.
 
-A log is written by others. A few bytes of Parquet can stand for gigabytes of text, and one line of
-JSON can be as long as a disk. Every reader of a log file therefore asks these limits before it
-decodes anything.
+Logs can come from untrusted writers. A few bytes of Parquet can expand to gigabytes, and one line
+of JSON can have any length. Every reader of a log file checks these limits before it decodes
+anything.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Protocol
 from delta_maintenance.errors import InvalidRequestError
 
 LOG_MEMORY_VARIABLE = "DELTA_MAINTENANCE_LOG_MEMORY"
-"""The environment variable that sets `ReadLimits.log_memory`: bytes, or as in `6GiB`."""
+"""The environment variable for `ReadLimits.log_memory`: bytes, or a size such as `6GiB`."""
 DEFAULT_LOG_MEMORY = 4 << 30
 _LEAST_LOG_MEMORY = 64 << 20
 _UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"([0-9]{1,18}) *([a-z]*)", re.IGNORECASE)
 
 MOST_NESTING = 128
-"""How deep objects and lists of a line of JSON may be nested."""
+"""The maximum nesting depth of objects and lists in a line of JSON."""
 MOST_PARTITION_COLUMNS = 1000
 _ROWS_PER_BYTE = 64
 _EXPANSION = 1000
 
 
 class Limited(Protocol):
-    """Something whose files are read within limits of its own, or those of the environment."""
+    """An object with its own limits for its files, or None for those of the environment."""
 
     read_limits: ReadLimits | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """What a reader takes of one file of a log. All sizes are bytes."""
+    """Limits for one file of a log. All sizes are in bytes."""
 
     log_memory: int = DEFAULT_LOG_MEMORY
-    """What one file may take in memory while it is read, its text and its columns together."""
+    """The memory that one file may take while it is read, text and columns together."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> ReadLimits:
-        """The limits that the process's environment asks for.
+        """Returns the limits that the environment sets.
 
-        `InvalidRequestError` for a value that is no size, or less than 64 MiB.
+        `InvalidRequestError` for a value that is not a size, or is less than 64 MiB.
         """
         values = os.environ if environment is None else environment
         text = values.get(LOG_MEMORY_VARIABLE, "").strip()
@@ -55,52 +55,56 @@ class ReadLimits:
 
     @classmethod
     def of(cls, store: Limited) -> ReadLimits:
-        """The limits for the tables of a store."""
+        """Returns the limits for the tables of a store."""
         return store.read_limits or cls.from_environment()
 
     @property
     def text_bytes(self) -> int:
-        """Of a JSON file, which is held whole together with its columns."""
+        """The maximum size of a JSON file, which is held in memory together with its columns."""
         return self.log_memory // 3
 
     @property
     def hint_bytes(self) -> int:
-        """Of a file that makes reading quicker: `_last_checkpoint`, a checksum, a vacuum's note."""
+        """The maximum size of an optional file: `_last_checkpoint`, a checksum, the progress of a
+        vacuum.
+        """
         return self.log_memory // 64
 
     @property
     def value_bytes(self) -> int:
-        """Of one value: a line of JSON, or a text in a Parquet column."""
+        """The maximum size of one value: a line of JSON, or a string in a Parquet column."""
         return self.log_memory // 64
 
     @property
     def footer_bytes(self) -> int:
-        """Of the footer of a Parquet file; its metadata take about ten times as much."""
+        """The maximum size of a Parquet footer; its decoded metadata take about ten times
+        as much.
+        """
         return self.log_memory // 64
 
     @property
     def page_bytes(self) -> int:
-        """Of a page of a Parquet file after decompression."""
+        """The maximum size of a Parquet page after decompression."""
         return self.log_memory // 8
 
     @property
     def batch_bytes(self) -> int:
-        """Of the rows of a Parquet file that are decoded together."""
+        """The maximum size of the Parquet rows that are decoded together."""
         return self.log_memory // 16
 
     def rows(self, file_size: int) -> int:
-        """How many rows a Parquet file of so many bytes may claim to have.
+        """The maximum number of rows that a Parquet file of this size may contain.
 
-        Every row names another file, so none is free of cost.
+        Every row names another file, so a row takes a minimum of space.
         """
         return 1000 + _ROWS_PER_BYTE * file_size
 
     def decoded_bytes(self, file_size: int) -> int:
-        """How many bytes all rows of a Parquet file of so many bytes may become, in turn."""
+        """The maximum total size of the decoded rows of a Parquet file of this size."""
         return self.log_memory + _EXPANSION * file_size
 
     def remedy(self) -> str:
-        """What to do where a sound file is over a limit."""
+        """The remedy if a sound file exceeds a limit."""
         return (
             f"set {LOG_MEMORY_VARIABLE} (--log-memory) above {self.log_memory} bytes if the file "
             "is sound, and restore it from a backup otherwise"
@@ -109,9 +113,9 @@ class ReadLimits:
 
 @contextmanager
 def default_log_memory(text: str | None) -> Iterator[None]:
-    """Reads logs within a size such as `6GiB`, in this process and those that it starts.
+    """Sets the limit for reading logs, such as `6GiB`, in this process and its children.
 
-    None leaves the limit of the environment. `InvalidRequestError` as `from_environment`.
+    None keeps the limit of the environment. `InvalidRequestError` as in `from_environment`.
     """
     if text is None:
         yield

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Merge = Callable[[Any, dict[str, Any]], Any]
-"""Makes the value of the new parameter from its given value, or None, and the moved arguments."""
+"""Merges the moved arguments into the value of the new parameter, which may be None."""
 
 
 def moved_arguments(
@@ -42,5 +42,5 @@ def moved_arguments(
 
 
 def fields_of(record: Callable[[], Any]) -> Merge:
-    """Merges the moved arguments as fields of a frozen dataclass that has defaults."""
+    """Returns a merge of moved arguments as fields of a frozen dataclass with defaults."""
     return lambda given, moved: replace(record() if given is None else given, **moved)

@@ -1,4 +1,4 @@
-"""Properties that read a store when they are first asked for."""
+"""Lazy properties whose value is read from a store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class read_once(Generic[T]):
     """A decorator like `functools.cached_property`, without its lock.
 
     In Python 3.11 that lock is shared by all instances of a class and held while the value is
-    computed, so that threads which read different files wait for each other. Two threads that ask
-    one instance at once may both read.
+    computed, so threads that read different files would wait for each other. Two threads that
+    access one instance at the same time may both read.
     """
 
     def __init__(self, read: Callable[[Any], T]) -> None:
@@ -26,6 +26,6 @@ class read_once(Generic[T]):
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         if instance is None:
             return self  # type: ignore[return-value]  # on the class
-        # As this has no `__set__`, Python finds the value in the instance from now on.
+        # Without `__set__`, later accesses find the value in the instance.
         value = instance.__dict__[self._name] = self._read(instance)
         return value

@@ -1,9 +1,9 @@
-"""Texts without the secrets that addresses can contain, for every place that shows a text.
+"""Removal of secrets from addresses, for all places that show text.
 
 Addresses with credentials are refused before anything is opened (`address.Address.parse`), but the
-message that refuses one, a log line or a traceback may still quote it. Every such text passes
-through `redact`, or through `redact_address` where it is known to be one address. When in doubt
-both hide too much rather than too little.
+error message, a log line or a traceback may still quote them. Every such text passes through
+`redact`, or through `redact_address` if it is a single address. When in doubt, both remove too much
+rather than too little.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ HIDDEN = "***"
 
 
 def redact(text: str) -> str:
-    """The text without the credentials of the addresses that it quotes.
+    """Returns the text without the credentials in the addresses that it quotes.
 
-    Hidden are user names and passwords before a host, query strings, and the values of parameters
-    that are known to be secret, such as `sig=` of Azure.
+    Removed are user names and passwords before a host, query strings, and the values of secret
+    parameters, such as `sig=` of Azure.
     """
     text = _QUOTED.sub(lambda found: found[1] + _without_credentials(found[2], found[3]), text)
     text = _BARE_QUOTED.sub(rf"\1{HIDDEN}@", text)
@@ -26,13 +26,13 @@ def redact(text: str) -> str:
 
 
 def redact_address(address: str) -> str:
-    """Like `redact`, for a text that is a single address or path, in which blanks end nothing."""
+    """Like `redact`, for a single address or path, which may contain blanks."""
     links = _LINKS.split(address)
     return _PARAMETER.sub(rf"\1{HIDDEN}", "".join(map(_redact_link, links)))
 
 
 def holds_credentials(address: str) -> bool:
-    """Whether some of an address would be hidden."""
+    """Whether `redact` would remove a part of the address."""
     return redact_address(address) != address
 
 
@@ -45,7 +45,9 @@ def _redact_link(link: str) -> str:
 
 
 def _without_credentials(start: str, rest: str) -> str:
-    """`rest` of an address, which follows `start` such as `s3://`, without credentials."""
+    """Returns `rest`, the part of an address after `start` (such as `s3://`), without
+    credentials.
+    """
     scheme = start.partition(":")[0].lower()
     slashes = len(rest) - len(rest.lstrip("/"))
     head, rest = rest[:slashes], rest[slashes:]
@@ -58,7 +60,7 @@ def _without_credentials(start: str, rest: str) -> str:
         suspect = ":" in authority.replace("%3a", ":").replace("%3A", ":")
         suspect = suspect and not _is_host_and_port(scheme, authority)
     if suspect:
-        # A password may hold slashes, so that it ends before the last `@` of the whole.
+        # A password may contain slashes, so it ends at the last `@` of the whole text.
         _, at, host = rest.rpartition("@")
         authority, behind = (f"{HIDDEN}@", host) if at else (HIDDEN, "")
     return head + authority + _QUERY.sub(rf"\1{HIDDEN}", behind)
@@ -74,11 +76,11 @@ def _is_host_and_port(scheme: str, authority: str) -> bool:
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 LINK = r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::)|/)"
-"""Where the next link of a chained address of fsspec begins."""
+"""The beginning of the next link of a chained address of fsspec."""
 _LINKS = re.compile(f"({LINK})")
 _QUOTED = re.compile(rf"(?<![A-Za-z0-9+.-])(([A-Za-z0-9+.-]+)://)((?:(?!{LINK})[^\s\"'<>`])+)")
 _BUCKETS = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "wasb", "wasbs"))
-"""Schemes whose addresses contain a bucket, which has no port."""
+"""Schemes whose addresses contain a bucket and therefore no port."""
 _CONTAINER = re.compile(r"[a-z0-9$-]+")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\\-]*")
 _NOTHING = re.compile(r"(?!)")
@@ -86,19 +88,19 @@ _USER_NAMES = {
     **dict.fromkeys(("abfs", "abfss", "az", "wasb", "wasbs"), _CONTAINER),
     **dict.fromkeys(("hdfs", "webhdfs", "swebhdfs", "sftp", "ssh", "ftp", "smb"), _USER),
 }
-"""Texts before the `@` of a host that are not secrets."""
+"""Text before the `@` of a host that is not a secret."""
 _BARE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^@]*@")
 _BARE_QUOTED = re.compile(
     r"(?<![^\s\"'<>`(\[{=,])([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^\s\"'<>`]*@", re.IGNORECASE
 )
-"""`USER:PASSWORD@HOST` without a scheme, or with one and too few slashes."""
+"""`USER:PASSWORD@HOST` without a scheme, or with too few slashes."""
 _QUERY = re.compile(r"([?#])[^\s/?#=]*=.*", re.DOTALL)
 _PARAMETER = re.compile(
     r"((?:"
-    # These are unmistakable in any position.
+    # These names are unambiguous in any position.
     r"(?:\b|%3f|%26)(?:sig|x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid"
     r"|accountkey|sharedaccess(?:key|signature))"
-    # A partition may have one of these names.
+    # A partition column may have one of these names.
     r"|(?:[?&;#]|%3f|%26)(?:delegation|[a-z_-]*(?:token|secret|passw(?:or)?d|signature|access_?key|credential))"
     r")(?:=|%3d))"
     r"[^&;\s\"'<>`]+",

@@ -1,7 +1,7 @@
-"""Folders below the temporary directory of this machine that do not stay for ever.
+"""Temporary folders that are removed even if their process is killed.
 
-A process that is killed cannot remove its folder, so the next one of the same user does. The kernel
-tells whether the owner of a folder is alive: it holds a lock on a file in there.
+A killed process cannot remove its folder, so a later process of the same user does. The owner of a
+folder holds a lock on a file in it, which tells whether the owner is alive.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from delta_maintenance import clock
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing tells that an owner is dead, so folders stay.
+except ImportError:  # Windows: dead owners cannot be detected, so folders are kept.
     fcntl = None  # type: ignore[assignment]  # absent on Windows
 
 _PREFIX = "delta-maintenance-"
 _OWNER = ".owner"
 ABANDONED_AFTER = timedelta(days=1)
-"""How old a folder without an owner must be to be removed."""
+"""The minimum age at which a folder without an owner is removed."""
 
 
 @contextmanager
 def scratch_folder(*, now: clock.Clock = clock.now) -> Iterator[Path]:
-    """A folder that only this user can read, and that is gone at the end of the block.
+    """Creates a folder that only this user can read, for the duration of the block.
 
-    Removes what processes of this user that were killed left behind.
+    Also removes folders of killed processes of this user.
     """
     remove_abandoned(Path(tempfile.gettempdir()), now=now())
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
@@ -45,7 +45,7 @@ def scratch_folder(*, now: clock.Clock = clock.now) -> Iterator[Path]:
 def remove_abandoned(parent: Path, *, now: datetime) -> list[Path]:
     """Removes the folders below `parent` whose owners are dead, and returns them.
 
-    Only those of this user that are older than `ABANDONED_AFTER`; what cannot be removed stays.
+    Only folders of this user that are older than `ABANDONED_AFTER`; failures are ignored.
     """
     if fcntl is None:
         return []

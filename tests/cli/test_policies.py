@@ -113,7 +113,7 @@ def test_a_pattern_that_cannot_be_listed_is_a_row_of_its_own(
     assert rows["orders"]["status"] == rows["events"]["status"] == "due"
     failed = rows[f"{lake}/other/**"]
     assert (failed["subject"], failed["status"], failed["exit_status"]) == ("pattern", "failed", 2)
-    assert assessed.status == 2 and "is only known to an orchestrator" in assessed.err
+    assert assessed.status == 2 and "only an orchestrator can resolve" in assessed.err
     since = state.load(f"{lake}/other/**")
     assert isinstance(since, AssessmentEntry) and since.failing_since is not None
 
@@ -128,7 +128,7 @@ def test_a_pattern_that_cannot_be_listed_is_a_row_of_its_own(
     assert isinstance(still, AssessmentEntry) and still.failing_since == since.failing_since
 
     missing = cli("run", config, "--table", "lost")
-    assert missing.status == 2 and "is only known to an orchestrator" in missing.err
+    assert missing.status == 2 and "only an orchestrator can resolve" in missing.err
 
     config.write_text(mended.replace("/**", "/raw/**") + broken.replace(", storage", "}#"))
     assert cli("assess", config, "--state", state.uri).status == 0

@@ -270,7 +270,7 @@ def test_without_spark_one_line_says_what_to_install(
     assert "pyspark is not installed" in outcome.err
     assert "delta-maintenance[spark]" in outcome.err
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))
-    assert "no bin/spark-submit" in cli("checkpoint", v2_table, "--engine", "spark").err
+    assert "not contain bin/spark-submit" in cli("checkpoint", v2_table, "--engine", "spark").err
 
 
 def test_the_pyspark_of_this_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

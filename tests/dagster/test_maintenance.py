@@ -233,7 +233,7 @@ def test_a_failure_tells_what_was_done_and_is_remembered(
     rules = {"checkpoint": {"max_commits": 5}, "vacuum": True}
     result = run(rules)
     assert not result.success
-    assert "is not there" in str(problem_of(result))
+    assert "a file of the table is missing" in str(problem_of(result))
     facts = observed(instance)
     assert facts["status"] == "failed"
     assert [each["operation"] for each in facts[memory.METADATA_KEY]] == ["checkpoint", "vacuum"]

@@ -257,7 +257,7 @@ def test_another_table_in_its_place_ends_a_wait_for_what_comes_after_a_version(
     wait.poll()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
     TableBuilder(store).commit([protocol(), metadata()])
-    with pytest.raises(VersionNotFoundError, match="another table took the place"):
+    with pytest.raises(VersionNotFoundError, match="another table replaced this one"):
         wait.poll()
 
 

@@ -216,7 +216,7 @@ def fill(store: AssessmentStore, tables: int) -> None:
                     operations=(),
                     health=None,
                     problem=f"table {uri}: version 212 is missing from the log; "
-                    "restore what is damaged from a backup",
+                    "restore the damaged files from a backup",
                 )
             case 5:
                 blocked = replace(

@@ -1,4 +1,4 @@
-"""Approvals that the command line gives: by the name of an operation, or plan by plan in a file."""
+"""Approvals on the command line: by the name of an operation, or plan by plan in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 _MOST_BYTES = 256 << 20
-"""Of a file with plans; each table has some kilobytes."""
+"""The maximum size of a file with plans; a table takes some kilobytes."""
 
 
 def add_approvals(parser: ArgumentParser) -> None:
@@ -39,9 +39,9 @@ def add_approvals(parser: ArgumentParser) -> None:
 
 
 def approved_plans(arguments: argparse.Namespace) -> Mapping[str, Sequence[ApprovedPlan]]:
-    """The plans of `--approve-from`, by the name of their table.
+    """Reads the plans of `--approve-from`, by the name of their table.
 
-    `InvalidRequestError` names the file if it is no list of RunResults.
+    `InvalidRequestError` names the file if it is not a list of RunResults.
     """
     file = arguments.approve_from
     if file is None:
@@ -72,9 +72,9 @@ def _results(file: str) -> list[RunResult]:
     except OSError as error:
         raise _wrong(file, f"it cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError):
-        raise _wrong(file, "it is no JSON") from None
+        raise _wrong(file, "it is not JSON") from None
     if not isinstance(values, list):
-        raise _wrong(file, "it is no list")
+        raise _wrong(file, "it is not a list")
     try:
         return [_read(RunResult, value) for value in values]
     except InvalidRequestError as error:
@@ -82,7 +82,7 @@ def _results(file: str) -> list[RunResult]:
 
 
 def _read(kind: type[RunResult], value: Any) -> RunResult:
-    # The plans of a dry run are in the outcomes; assessments are long and decide nothing.
+    # The plans of a dry run are in the outcomes; the assessments are long and not needed.
     short = {**value, "before": None, "after": None} if isinstance(value, dict) else value
     return kind.from_json(short)
 

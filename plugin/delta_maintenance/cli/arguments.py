@@ -1,6 +1,6 @@
-"""Arguments that several verbs have, and the conversion of their text to values.
+"""Arguments that several verbs share, and the conversion of their text to values.
 
-Nothing here may load pyarrow, pydantic or rich: `--help` answers at once.
+This module must not load pyarrow, pydantic or rich, so that `--help` responds at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS
 class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are one line, and whose options cannot be abbreviated.
 
-    An abbreviation that works today is ambiguous after the next option is added.
+    An unambiguous abbreviation could become ambiguous when another option is added.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -45,7 +45,7 @@ class Verbs(Protocol):
     """The object to which a verb adds its parser, as `ArgumentParser.add_subparsers` returns it."""
 
     def add_parser(self, name: str, *, help: str, description: str) -> ArgumentParser:
-        """The parser of a new verb."""
+        """Adds the parser of a new verb."""
 
 
 def add_verb(
@@ -59,10 +59,10 @@ def add_verb(
     address_help: str = _TABLE_HELP,
     operations: Sequence[str] = (),
 ) -> ArgumentParser:
-    """The parser of one verb, with the arguments that all verbs share.
+    """Adds the parser of one verb, with the arguments that all verbs share.
 
-    `metavar` and `address_help` are for a verb whose address is not that of a table; `operations`
-    are for a verb whose first argument is an operation.
+    `metavar` and `address_help` are for verbs whose address is not that of a table; `operations`
+    are for verbs whose first argument is an operation.
     """
     parser = verbs.add_parser(name, help=summary, description=description)
     if operations:
@@ -78,7 +78,7 @@ def add_verb(
 
 
 def add_log_memory(parser: ArgumentParser) -> None:
-    """`--log-memory`."""
+    """Adds `--log-memory`."""
     parser.add_argument(
         "--log-memory",
         metavar="SIZE",
@@ -88,7 +88,7 @@ def add_log_memory(parser: ArgumentParser) -> None:
 
 
 def add_storage_options(parser: ArgumentParser) -> None:
-    """`--storage-option`."""
+    """Adds `--storage-option`."""
     parser.add_argument(
         "--storage-option",
         dest="storage_options",
@@ -101,7 +101,7 @@ def add_storage_options(parser: ArgumentParser) -> None:
 
 
 def add_time_travel(parser: ArgumentParser) -> None:
-    """`--version` and `--timestamp`, of which one may be given."""
+    """Adds `--version` and `--timestamp`, which exclude each other."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
         "--version", metavar="N", type=int, help="the table at version N, by default the latest"
@@ -116,7 +116,7 @@ def add_time_travel(parser: ArgumentParser) -> None:
 
 
 def add_spark(parser: ArgumentParser) -> None:
-    """How to reach Spark."""
+    """Adds the options for Spark."""
     spark = parser.add_argument_group(
         "Spark",
         "The job is started with spark-submit, of SPARK_HOME or else of the pyspark that is "
@@ -140,20 +140,20 @@ def add_spark(parser: ArgumentParser) -> None:
 
 
 def open_snapshot(arguments: argparse.Namespace) -> Snapshot:
-    """The snapshot that the arguments of `add_time_travel` select."""
+    """Opens the snapshot that the arguments of `add_time_travel` select."""
     return open_table(arguments).snapshot(version=arguments.version, timestamp=arguments.timestamp)
 
 
 def open_table(arguments: argparse.Namespace) -> Table:
-    """The table that the command line names."""
-    # Loads pyarrow, which nothing needs before a verb runs.
+    """Opens the table that the command line names."""
+    # Loads pyarrow, which is not needed before a verb runs.
     import delta_maintenance
 
     return delta_maintenance.open_table(arguments.table, dict(arguments.storage_options))
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """`K=V` taken apart. Its message does not repeat the text, which may be a secret."""
+    """Parses `K=V`. The error does not repeat the text, which may be a secret."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError("not of the form K=V")
@@ -161,13 +161,13 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def at_least(least: int, text: str) -> int:
-    """An integer of at least `least`."""
+    """Parses an integer of at least `least`."""
     try:
         number = int(text)
     except ValueError:
         number = least - 1
     if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least {least}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
     return number
 
 

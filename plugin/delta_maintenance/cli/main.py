@@ -1,8 +1,8 @@
 """The `delta-maintenance` command: selects the verb and sets the exit status.
 
-stdout carries the result and nothing else; logs, warnings, progress and errors go to stderr.
-Exit status: 0 done or nothing to do, 1 failed part-way, 2 usage, 3 refused, 4 conflict, 5 corrupt
-or not a Delta table; 130 interrupted, 141 when the reader of stdout went away.
+stdout carries the result and nothing else; logs, warnings, progress and errors go to stderr. Exit
+status: 0 done or nothing to do, 1 failed part-way, 2 usage, 3 refused, 4 conflict, 5 corrupt or not
+a Delta table; 130 interrupted, 141 if stdout was closed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The parser has already printed help on stdout, or the error on stderr.
         return ended.code if isinstance(ended.code, int) else _FAILED
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that the terminal's encoding lacks is no reason to fail.
+        # A name that the terminal's encoding cannot represent must not cause a failure.
         sys.stdout.reconfigure(errors="backslashreplace")
     with logging_to_stderr(verbose=arguments.verbose):
         return _run(arguments)
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
         # A verb for many tables reports failed tables itself and only returns the exit status.
         with default_log_memory(getattr(arguments, "log_memory", None)):
             status: int | None = arguments.run(arguments)
-        # Here, where a failure still becomes an exit status, and not when the interpreter ends.
+        # Flushed here, where a failure can still become an exit status.
         sys.stdout.flush()
     except DeltaMaintenanceError as error:
         return _failed(error, str(error.located(table=arguments.table)), arguments)
@@ -96,14 +96,14 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        # Errors below ours may quote the address as it was given, and names out of the table.
+        # Errors of other libraries may quote addresses with credentials, and names from tables.
         sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 
 
 def _settle_stdout() -> None:
-    """Flushes buffered output, or discards it: the interpreter would fail on it at exit."""
+    """Flushes buffered output, or discards it: otherwise the interpreter would fail at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -111,7 +111,9 @@ def _settle_stdout() -> None:
 
 
 def _parser(words: Sequence[str]) -> ArgumentParser:
-    """The parser of this command line: with the verb it starts with, or else with all verbs."""
+    """Returns the parser for this command line: with its first verb only, or else with all
+    verbs.
+    """
     parser = ArgumentParser(
         prog="delta-maintenance",
         description="Inspect and maintain Delta Lake tables.",

@@ -58,7 +58,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
 
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
-    """Plans, and unless this is a dry run carries the plan out."""
+    """Plans, and applies the plan unless this is a dry run."""
     # Read before the table is opened, so that later commits do not look older than they are.
     now = clock.now()
     verb = _Verb(record, arguments)
@@ -96,7 +96,7 @@ class _Verb:
         self.arguments = arguments
 
     def submitted(self, options: Any, plan: Any = None) -> Any:
-        """The Result of a Spark job, or its Plan for a dry run. The job plans again."""
+        """Returns the Result of a Spark job, or its Plan for a dry run. The job plans again."""
         record, arguments = self.record, self.arguments
         assert record.spark is not None
         report = arguments.report
@@ -110,7 +110,7 @@ class _Verb:
         return (record.plan if arguments.dry_run else record.result).from_json(document)
 
     def conclude(self, document: Any, listing: Listing | None = None) -> None:
-        """Prints a Plan or a Result, and raises the error that it amounts to."""
+        """Prints a Plan or a Result, and raises the error that it implies."""
         record, arguments = self.record, self.arguments
         if arguments.json:
             _print_document(document.to_json(), listing)
@@ -138,26 +138,28 @@ def _asks_for_spark(options: Any) -> bool:
 
 
 def _for_job(options: Any, plan: Any) -> Any:
-    """The Options with which a job applies the plan of this process."""
+    """Returns the Options for a job that applies the plan of this process."""
     if has_field(options, "engine"):
         options = replace(options, engine="spark")
     if has_field(options, "operation_id") and options.operation_id is None:
         own = getattr(plan, "operation_id", None)
         if own is not None:
-            # An id of the plan's own cannot be older than the plan.
+            # The ID was generated with the plan, so no commit before the plan can have it.
             options = replace(options, operation_id=own, operation_since=plan.planned_at)
     return options
 
 
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        # Tabs separate; names of files may hold anything.
+        # Tabs are separators, and names of files may contain any character.
         cells = (cell if cell.isascii() else printable(cell) for cell in line.split("\t", 2))
         sys.stdout.write("\t".join(cells) + "\n")
 
 
 def _print_document(document: dict[str, Any], listing: Listing | None) -> None:
-    """The JSON of a document with the lists behind it, item by item: there may be millions."""
+    """Prints the JSON of a document, and streams the lists behind it, which may have millions of
+    items.
+    """
     if listing is None:
         print_json(document)
         return

@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.record import Record
 
 
 def add_flags(parser: argparse.ArgumentParser, options: type[Record]) -> None:
-    """Adds a flag for each field that has one; values that are left out are None."""
+    """Adds a flag for each field that has one; omitted values are None."""
     for field in flag_fields(options):
         settings = {"help": _help(field), **_settings(field)}
         if field.flag.positional:
@@ -26,7 +26,7 @@ def add_flags(parser: argparse.ArgumentParser, options: type[Record]) -> None:
 
 
 def read_flags(arguments: argparse.Namespace, options: type[Record]) -> Any:
-    """The Options of a command line. Raises `InvalidRequestError` for invalid values."""
+    """Builds the Options from parsed flags. Raises `InvalidRequestError` for invalid values."""
     given = {}
     for field in flag_fields(options):
         value = getattr(arguments, field.name)
@@ -43,13 +43,13 @@ def _name(field: FlagField) -> str:
 
 
 def _help(field: FlagField) -> str:
-    # Escape characters that argparse would interpret as a format.
+    # argparse would interpret `%` as a format.
     text = field.flag.help.replace("%", "%%")
     return text.replace("{default}", str(field.default))
 
 
 def _settings(field: FlagField) -> dict[str, Any]:
-    """Arguments of `add_argument` that follow from the type of a field."""
+    """Returns the arguments of `add_argument` that follow from the type of a field."""
     kind, item = field.kind, _item(field.kind)
     if kind is bool:
         if field.may_be_none:
@@ -62,7 +62,7 @@ def _settings(field: FlagField) -> dict[str, Any]:
         return {"action": "append", "type": key_value, "metavar": field.flag.metavar or "K=V"}
     if field.choices is not None:
         return {"choices": field.choices}
-    # A single value that is given by its place is named after its field.
+    # The metavar of a positional argument is the name of its field.
     metavar = field.name.upper() if field.flag.positional else _metavar(kind)
     return {"type": _parser(kind, field.least), "metavar": field.flag.metavar or metavar}
 
@@ -85,7 +85,7 @@ def _least(kind: Any) -> int | None:
 
 
 def _item(kind: Any) -> Any:
-    """The type of the items of a field; None for a single value."""
+    """Returns the type of the items of a field; None for a single value."""
     return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
@@ -110,7 +110,7 @@ def _value(field: FlagField, value: Any) -> Any:
 
 
 def _interval(text: str) -> timedelta:
-    # Only where a length of time is given.
+    # Imported here, because most command lines contain no duration.
     from delta_maintenance.protocol.features.properties import parse_interval
 
     return parse_interval(text)

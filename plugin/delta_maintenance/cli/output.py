@@ -1,6 +1,6 @@
 """Output for the user: results on stdout, everything else on stderr.
 
-rich is imported where a text is drawn: `--json` and `--help` answer without it.
+rich is imported when text is drawn, because `--json` and `--help` do not need it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _QUIET = timedelta(seconds=5)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout, in ASCII so that no terminal or locale can spoil it."""
+    """Prints one JSON document to stdout, in ASCII so that it does not depend on the locale."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
-    """A titled list of names and values, for people. Empty values are left out.
+    """Prints a titled list of names and values, for people. Empty values are omitted.
 
-    A terminal gets a frame; elsewhere, lines are not wrapped, for `grep` and for logs.
+    On a terminal the list has a frame; elsewhere lines are not wrapped, for `grep` and for logs.
     """
     cells = {
         name: _cell(value) for name, value in fields.items() if value not in (None, "", (), [], {})
@@ -75,7 +75,7 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
 
 
 def print_facts(title: str, facts: Facts) -> None:
-    """Facts about a Plan or a Result, for people; grids come after everything else."""
+    """Prints facts about a Plan or a Result, for people; grids come last."""
     told = dict(shown(facts))
     grids = [value for value in told.values() if isinstance(value, Grid)]
     print_fields(title, {k: v for k, v in told.items() if not isinstance(v, Grid)})
@@ -84,7 +84,7 @@ def print_facts(title: str, facts: Facts) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table with a header, for people."""
+    """Prints a table with a header, for people."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -97,29 +97,31 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def say(line: str) -> None:
-    """One line on stderr, under the name of the command: about a kilobyte at most, and without
-    credentials in addresses."""
+    """Prints one line to stderr, with the name of the command as its prefix.
+
+    The line has at most about a kilobyte, and no credentials in addresses.
+    """
     print(f"delta-maintenance: {message_line(printable(line))}", file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
-    """The text on one line and without control characters.
+    """Returns the text on one line and without control characters.
 
-    Names and messages come from tables that anyone may have written: an escape sequence among them
-    must not reach the terminal.
+    Names and messages come from tables of any origin: an escape sequence must not reach the
+    terminal.
     """
     return without_controls(" ".join(text.split()))
 
 
 def without_controls(text: str) -> str:
-    """The text with escapes in place of control characters other than the ends of its lines."""
+    """Returns the text with control characters escaped, except line ends."""
     return "".join(
         char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text
     )
 
 
 def instant_text(milliseconds: int | None) -> str:
-    """Milliseconds since 1970-01-01 UTC as ISO 8601 to the second; empty for None."""
+    """Formats milliseconds since 1970-01-01 UTC as ISO 8601 to the second; empty for None."""
     if milliseconds is None:
         return ""
     try:
@@ -131,7 +133,7 @@ def instant_text(milliseconds: int | None) -> str:
 
 @contextmanager
 def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
-    """Lets the library's log lines out on stderr: warnings, and all of them with `verbose`."""
+    """Shows the library's log records on stderr: warnings, and all of them with `verbose`."""
     logger = logging.getLogger("delta_maintenance")
     handler, level = _SayHandler(), logger.level
     logger.addHandler(handler)
@@ -174,7 +176,7 @@ class Progress:
 
 
 class _Bars:
-    """One bar per thing done, each shown from its first report on."""
+    """One bar per stage, shown from its first report on."""
 
     def __init__(self) -> None:
         from rich import progress
@@ -216,7 +218,7 @@ def _print_panel(title: str, cells: Mapping[str, str]) -> None:
     grid.add_column(overflow="fold")
     for name, cell in cells.items():
         grid.add_row(name, cell)
-    # As plain text it would be read as markup, and it may be the address of a table.
+    # A plain string would be parsed as markup, and may be the address of a table.
     _console().print(Panel(grid, title=Text(title), title_align="left", expand=False))
 
 
@@ -224,7 +226,7 @@ def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    # The text comes from tables: none of it is markup.
+    # The text comes from tables and must not be parsed as markup.
     return Console(
         file=stream,
         width=None if stream.isatty() else _PIPED_WIDTH,

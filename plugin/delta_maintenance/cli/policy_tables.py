@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def add_policy_verb(
     verbs: Verbs, name: str, *, summary: str, description: str, json_help: str
 ) -> ArgumentParser:
-    """The parser of a verb that takes a policy in place of a table."""
+    """Adds the parser of a verb that takes a policy instead of a table."""
     parser = verbs.add_parser(name, help=summary, description=description)
     parser.add_argument("config", metavar="CONFIG", help="the policy, a YAML file")
     parser.add_argument(
@@ -54,13 +54,13 @@ def add_policy_verb(
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
-    # No error is about one table that the command line names.
+    # Errors do not refer to a table on the command line.
     parser.set_defaults(table=None)
     return parser
 
 
 class PolicyTables:
-    """The tables that a command line selects, how to open them, and their stored state."""
+    """The tables that a command line selects, with their stores and their stored state."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from delta_maintenance.policies.assessments import AssessmentStore
@@ -78,7 +78,7 @@ class PolicyTables:
             named = {table.name: table for table in found.tables}
             missing = set(arguments.names) - named.keys()
             if missing:
-                # It may be behind a pattern that cannot be listed.
+                # The table may match a pattern that could not be listed.
                 found.complete()
             if not arguments.names:
                 self.unlisted = self._failures(found)
@@ -98,12 +98,12 @@ class PolicyTables:
             try:
                 return found.keep_failures(self._state, now=now)
             except DeltaMaintenanceError as error:
-                warn([f"what could not be listed cannot be kept: {error}"])
+                warn([f"the failed patterns cannot be stored: {error}"])
         return tuple(failed.assessment(now=now) for failed in found.unlisted)
 
     def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
-        """The storage options of a rule; those of the command line take precedence, and replace a
-        connection.
+        """Returns the storage options of a rule; those of the command line take precedence and
+        replace a connection.
         """
         from delta_maintenance.policies.storage import environment_options, resolved_options
 
@@ -113,7 +113,7 @@ class PolicyTables:
 
     @contextmanager
     def opened(self, table: PolicyTable) -> Iterator[Table]:
-        """The table for the length of the block. Reads nothing yet."""
+        """Opens the table for the duration of the block. Reads nothing yet."""
         from delta_maintenance.policies.storage import open_policy_table
 
         opened = open_policy_table(table, self.storage_options)
@@ -123,7 +123,7 @@ class PolicyTables:
             opened.store.close()
 
     def known(self, table: PolicyTable) -> tuple[tuple[LastRun, ...], TableHealth | None]:
-        """The stored state of a table: the last runs, and its last health."""
+        """Returns the stored state of a table: the last runs, and its last health."""
         from delta_maintenance.policies.assessments import AssessmentEntry
 
         entry = self._state.load(table.name) if self._state is not None else None

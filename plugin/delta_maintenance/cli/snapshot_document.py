@@ -15,7 +15,9 @@ from delta_maintenance.table.read.summary import CheckpointSummary, TableSummary
 
 
 def describe(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
-    """The document that docs/reference/cli/inspect.md describes; every key is always present."""
+    """Returns the document described in docs/reference/cli/inspect.md; all keys are always
+    present.
+    """
     protocol, metadata, counts = snapshot.protocol, snapshot.metadata, snapshot.counts
     return {
         "version": snapshot.version,
@@ -74,7 +76,7 @@ def _checkpoint(snapshot: Snapshot | TableSummary) -> dict[str, Any] | None:
 def _oldest_commit(snapshot: Snapshot | TableSummary) -> int | None:
     if isinstance(snapshot, TableSummary):
         return snapshot.oldest_commit
-    # The listing comes in the order of versions, so the first page of it is enough.
+    # The listing is sorted by version, so its first page is enough.
     for status in snapshot.store.list_from(LOG_DIRECTORY, version_prefix(0)):
         file = parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))
         if file.kind is LogFileKind.COMMIT:

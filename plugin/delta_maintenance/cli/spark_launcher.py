@@ -36,7 +36,7 @@ def run_spark_job(
     Raises the error that the job reports, `DeltaMaintenanceError` with the last line of its log if
     it ended without a report, and `InvalidRequestError` if Spark is not available.
     """
-    # Loads pydantic, which `--help` must not wait for.
+    # Loads pydantic, which `--help` does not need.
     from delta_maintenance.submission.configuration import (
         require_no_credentials_in_addresses,
         require_no_secrets,
@@ -69,8 +69,8 @@ def run_spark_job(
         if remote is not None:
             if conf:
                 raise InvalidRequestError(
-                    "a server of Spark Connect is not given Spark properties",
-                    remedy="leave --spark-conf out, or set them where the server is started",
+                    "Spark properties cannot be sent to a Spark Connect server",
+                    remedy="omit --spark-conf, or set the properties when the server is started",
                 )
             command = connect_command(*told)
         else:
@@ -88,21 +88,21 @@ def run_spark_job(
 
 
 def _remote(master: str | None) -> str | None:
-    """The Spark Connect server from the command line or the environment."""
+    """Returns the Spark Connect server of the command line or the environment."""
     if master is None:
         return os.environ.get("SPARK_REMOTE")
     if not master.startswith("sc://"):
         return None
     if "token=" in master:
         raise InvalidRequestError(
-            "the token for Spark Connect is a secret, and command lines are no place for those",
-            remedy="set SPARK_REMOTE to the address with its token, and leave --master out",
+            "the token for Spark Connect is a secret, and other users can read command lines",
+            remedy="set SPARK_REMOTE to the address with its token, and omit --master",
         )
     return master
 
 
 def _py_files(directory: Path, master: str | None) -> list[str]:
-    """An archive of this library, so that executors run the same code as the driver."""
+    """Writes an archive of this library, so that executors run the same code as the driver."""
     from delta_maintenance.submission.library import library_zip
 
     if master is not None and master.startswith("local"):
@@ -113,14 +113,14 @@ def _py_files(directory: Path, master: str | None) -> list[str]:
 
 
 def absolute(address: str) -> str:
-    """An address that means the same in every process of Spark's, wherever it runs."""
+    """Returns an address that means the same in every Spark process."""
     return str(Address.parse(address).absolute())
 
 
 def split_secrets(
     table: str, given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
-    """Storage options without secrets, and the environment variables that contain the secrets.
+    """Separates storage options into public ones and environment variables for the secret ones.
 
     None marks a variable that must not be inherited, because it belongs to other credentials.
     """
@@ -166,7 +166,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: boo
 
 @contextmanager
 def _ended_with_us(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Ends the job when this process is interrupted or terminated, so that none is left behind."""
+    """Ends the job if this process is interrupted or terminated, so that no job is left behind."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise SystemExit(128 + signum)
@@ -193,7 +193,7 @@ def _result(report_file: Path, last_line: str, *, needs_java: bool) -> dict[str,
     try:
         return read_report(report_file).result_or_raise()
     except FileNotFoundError:
-        # Only now: spark-env.sh may know a Java that is not to be seen from here.
+        # Checked only now, because spark-env.sh may set a Java that this process does not know.
         remedy = "run again with -v for its whole log"
         if needs_java and not _has_java():
             remedy = f"install Java 17 or newer or set JAVA_HOME, else {remedy}"

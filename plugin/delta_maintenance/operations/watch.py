@@ -1,8 +1,8 @@
-"""Waiting for a table to change, by polls whose cost does not depend on the length of the log.
+"""Waits for changes of a table, by polls whose cost does not depend on the length of the log.
 
 A poll makes one listing, which starts where the last listing ended, and at most one read: of the
 newest commit if it is new, or of the `_last_checkpoint` hint if checkpoints matter. Older new
-commits are read only if the newest one does not match, newest first, each once, and two per further
+commits are read only if the newest one does not match: newest first, each once, two per further
 poll, which makes no listing. These reads, and further pages of a listing, are left to polls without
 a pause: see `more`. The stores of all tables share their clients. A failed request is not repeated,
 because the next poll repeats it.
@@ -39,19 +39,22 @@ _CLIENTS = SharedClients(pauses=())
 
 
 def open_watched(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
-    """The store of a table that is watched, which shares its client with others of this process."""
+    """Opens the store of a watched table, which shares its client with others of this process."""
     return open_store(uri, storage_options, clients=_CLIENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFilter(Record):
-    """Which commits count: those that all of this is true of."""
+    """The commits that count; all conditions must hold."""
 
     data_changes_only: bool = False
     """Only commits that add or remove rows: not OPTIMIZE, VACUUM and similar ones, not changes of
-    properties or of the protocol, and not the commits of this library."""
+    properties or of the protocol, and not the commits of this library.
+    """
     operations: tuple[str, ...] = ()
-    """Only these, by the name in `commitInfo`, in any case: `MERGE`, `WRITE`. Empty for all."""
+    """Only these operations, by the name in `commitInfo`, ignoring case: `MERGE`, `WRITE`. Empty
+    for all.
+    """
     protocol_changes: bool = False
     """Only commits that change the protocol."""
     properties: tuple[str, ...] = ()
@@ -59,11 +62,11 @@ class CommitFilter(Record):
 
     @property
     def takes_all(self) -> bool:
-        """Whether no commit has to be read."""
+        """Whether all commits match, so that none has to be read."""
         return self == CommitFilter()
 
     def takes(self, digest: CommitDigest, before: Mapping[str, str | None]) -> bool | None:
-        """Whether a commit counts; None if its first bytes do not decide that.
+        """Returns whether a commit matches; None if its first bytes do not decide that.
 
         `before` are the properties before the commit; see `CommitFilter.properties`.
         """
@@ -104,12 +107,12 @@ class CommitCount:
         properties: Mapping[str, str | None] | None = None,
     ) -> None:
         self.version = version
-        """All commits up to this one are counted."""
+        """All commits up to this version are counted."""
         self.counted = counted
         self._accepts = accepts
         self._properties = dict(properties or {})
         self._newest: int | None = None
-        # Ranges, since a stray name may make any number of versions of it.
+        # Ranges, because a misnamed file can make any number of versions look new.
         self._unread: list[range] = []
 
     def count(self, watch: LogWatch, *, newest: int, enough: int) -> bool:
@@ -126,8 +129,8 @@ class CommitCount:
         if self._accepts.takes_all:
             self.counted += sum(map(len, self._unread))
             self._unread.clear()
-        # The newest commit is most likely cached and most likely to count. Changed values are
-        # compared with earlier ones, so these commits are read in order.
+        # The newest commit is most likely cached and most likely to match. For changed properties,
+        # commits are compared with earlier ones, so they are read in order.
         at = 0 if self._accepts.properties else -1
         while self._unread and self.counted < enough:
             versions = self._unread[at]
@@ -168,7 +171,7 @@ class WaitCondition(Record):
     min_commits: int = 1
     commits: CommitFilter = field(default_factory=CommitFilter)
     known_properties: dict[str, str | None] = field(default_factory=dict)
-    """The properties that `commits` needs, as of `after_version`."""
+    """The values of the properties that `commits` needs, as of `after_version`."""
     min_commits_since_checkpoint: int | None = None
 
     def __post_init__(self) -> None:
@@ -183,18 +186,18 @@ class WaitCondition(Record):
             )
         if self.min_commits < 1:
             raise InvalidRequestError(
-                f"{self.min_commits} commits are nothing to wait for", remedy="give 1 or more"
+                f"min_commits must be at least 1, not {self.min_commits}", remedy="give 1 or more"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLag(Record):
-    """How far the newest checkpoint of a table is behind its newest version."""
+    """The distance between a table's newest checkpoint and its newest version."""
 
     version: int
-    """The newest one."""
+    """The newest version of the table."""
     checkpoint_version: int | None
-    """Of the newest checkpoint that is complete by name and size; None without one."""
+    """The version of the newest checkpoint that is complete by name and size; None without one."""
 
     @property
     def commits(self) -> int:
@@ -204,22 +207,25 @@ class CheckpointLag(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitProgress(Record):
-    """How far a wait is."""
+    """The state of a wait after a poll."""
 
     table: str
     version: int
     """The newest known version."""
     done: bool
     more: bool
-    """Whether the poll has left work: the next poll need not wait."""
+    """Whether the poll has left work, so that the next poll should follow without a pause."""
     lag: CheckpointLag | None = None
-    """How far the newest checkpoint is behind, where that is waited for."""
+    """The lag of the newest checkpoint, if the condition depends on it."""
     commits: int | None = None
-    """Commits after `after_version` that count, where they are waited for: all of them, or as many
-    as end the wait."""
+    """The number of matching commits after `after_version`, if the condition depends on it; counted
+    only up to the required number.
+    """
 
     def found(self) -> dict[str, Any]:
-        """Its facts as a flat mapping: `table`, `version`, and the values of the condition."""
+        """Returns the facts as a flat mapping: `table`, `version`, and the values of the
+        condition.
+        """
         facts: dict[str, Any] = {"table": self.table, "version": self.version}
         if self.lag is not None:
             facts |= {
@@ -259,22 +265,22 @@ class Wait:
         self._watch.store = store
 
     def poll(self) -> WaitProgress:
-        """Looks once.
+        """Polls once.
 
-        `NotADeltaTableError` where there is no log, or none any more; `VersionNotFoundError` where
-        another log has taken its place; `StorageError` where the store does not answer.
+        `NotADeltaTableError` if there is no log (any more); `VersionNotFoundError` if another log
+        has replaced it; `StorageError` if the store does not answer.
         """
         asked = self._condition
         if self._behind is not None:
             self._watch.poll_again()
         seen = self._behind or self._watch.look()
         table = self._watch.store.root
-        # The requested version does not belong to a log that was started again.
+        # The requested version belongs to the log that was replaced.
         if seen.replaced and asked.after_version is not None:
             raise VersionNotFoundError(
                 f"the log ends at version {seen.version}, before the last known version",
                 table=table,
-                remedy="another table took the place of this one: wait for one of its versions",
+                remedy="another table replaced this one: wait for one of its versions",
             )
         if asked.min_commits_since_checkpoint is not None:
             lag = CheckpointLag(version=seen.version, checkpoint_version=seen.checkpoint_version)
@@ -310,7 +316,7 @@ def current_properties(
     version: int,
     storage_options: Mapping[str, str] | None = None,
 ) -> dict[str, str | None]:
-    """The values of these table properties at a version: see `WaitCondition.known_properties`.
+    """Returns the values of table properties at a version: see `WaitCondition.known_properties`.
 
     Opens the table. Raises `VersionNotFoundError` for a version that is not retained.
     """
@@ -324,5 +330,5 @@ def current_properties(
 
 
 def _no(digest: CommitDigest) -> bool | None:
-    """False, if all of the commit has been read."""
+    """Returns False if the whole commit has been read, otherwise None."""
     return False if digest.whole else None

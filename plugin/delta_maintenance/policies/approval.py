@@ -1,7 +1,7 @@
-"""Approvals: the digest of a plan, and its comparison with a new plan.
+"""Approvals: the digest of a plan, and its comparison with a later plan.
 
-Hours can pass between a plan and its approval, and the retention of more files ends in that time.
-Therefore, the operation is planned again as of the instant of the approved plan, and runs only if
+Hours can pass between a plan and its approval, and the retention of further files can end in that
+time. The operation is therefore planned again as of the time of the approved plan, and runs only if
 the effect is the same.
 """
 
@@ -31,12 +31,13 @@ class ApprovedPlan(Record):
     table: str
     planned_at: Instant
     comes_to: str
-    """Equal for plans with the same effect on the table. Values that commits of other writers
-    change without effect, such as the version, are not included."""
+    """A digest of the effect on the table. Values that other writers change without effect on the
+    plan, such as the version, are not included.
+    """
 
     @classmethod
     def of(cls, operation: str, plan: Mapping[str, Any], *, planned_at: datetime) -> Self:
-        """From a Plan as JSON."""
+        """Builds the approved plan from a Plan as JSON."""
         return cls(
             operation=operation,
             table=plan["table"],
@@ -45,7 +46,7 @@ class ApprovedPlan(Record):
         )
 
     def options(self, options: Record) -> Record:
-        """Options by which a later plan deletes nothing that was not old enough for this one."""
+        """Returns the options for planning again, so that no further files are deleted."""
         if not has_field(options, "as_of"):
             return options
         return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]  # see has_field
@@ -65,19 +66,19 @@ class ApprovedPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approvals:
-    """The approvals that a run over one table has, for operations that need one."""
+    """The approvals for a run on one table."""
 
     operations: Collection[str] = ()
-    """Operations that are approved whatever their plans."""
+    """Operations that are approved with any plan."""
     plans: Sequence[ApprovedPlan] = ()
-    """Plans that are approved as they are."""
+    """Individually approved plans."""
     asked: Collection[str] = ()
-    """Operations whose plans were shown already or snoozed; they are not planned again."""
+    """Operations whose plans are already waiting or snoozed; they are not planned again."""
     plans_on_spark: bool = False
-    """Whether a plan that only a Spark job can make is worth the job."""
+    """Whether to submit a Spark job for a plan that only a job can make."""
 
     def plan_of(self, operation: str) -> ApprovedPlan | None:
-        """The approved plan of an operation."""
+        """Returns the approved plan of an operation."""
         return next((plan for plan in self.plans if plan.operation == operation), None)
 
 

@@ -39,9 +39,9 @@ def assess_table(
     previous: TableHealth | None = None,
     newest: Callable[[], Snapshot] | None = None,
 ) -> Assessment:
-    """Like `assess`, on the latest version; errors are part of the assessment.
+    """Like `assess`, on the latest version; errors become part of the assessment.
 
-    `newest` opens that version; by default `table.snapshot`.
+    `newest` opens that version, by default `table.snapshot`.
     """
     try:
         snapshot = (newest or table.snapshot)()

@@ -25,14 +25,14 @@ from delta_maintenance.policies.pending import PendingPlan, PutOff, pending_of
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10
-"""The most bytes of an entry: a longer one is shortened when it is written, and not read."""
+"""The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
 HISTORY = 20
 """The number of runs that are kept for a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun(Record):
-    """One run over a table, in short."""
+    """A summary of one run on a table."""
 
     at: Instant
     """The start of the run."""
@@ -48,7 +48,7 @@ class PastRun(Record):
     reclaimed_bytes: int = 0
     """Bytes of files that were deleted."""
     spared_bytes: int = 0
-    """The bytes of log that readers no longer open."""
+    """The bytes of log that readers no longer need to read."""
 
     @classmethod
     def of(cls, run: RunResult, link: str | None) -> PastRun:

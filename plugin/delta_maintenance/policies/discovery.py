@@ -30,7 +30,7 @@ _PARALLEL = 16
 _PATTERNS_AT_ONCE = 8
 
 OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
-"""Gives the storage options that a rule refers to, for the store at an address."""
+"""Returns the storage options that a rule refers to, for the store at an address."""
 
 
 def _environment_options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
@@ -39,7 +39,7 @@ def _environment_options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class UnlistedPattern:
-    """A pattern of a policy whose tables could not be listed, and why."""
+    """A pattern of a policy whose tables could not be listed, with the error."""
 
     pattern: str
     error: DeltaMaintenanceError
@@ -63,7 +63,9 @@ class Discovery:
     """The tables of a policy, and the patterns that could not be listed."""
 
     tables: tuple[PolicyTable, ...]
-    """The named tables in the order of the policy, then the found ones, by pattern and path."""
+    """The named tables in the order of the policy, then the discovered ones, by pattern
+    and path.
+    """
     unlisted: tuple[UnlistedPattern, ...] = ()
     listed: tuple[str, ...] = ()
     """The patterns that could not be listed."""
@@ -92,15 +94,15 @@ def discover(
     pauses: Sequence[float] = (2.0, 8.0),
     sleep: Callable[[float], object] = time.sleep,
 ) -> Discovery:
-    """Finds every table of the policy.
+    """Finds all tables of the policy.
 
-    Lists the folders below the fixed beginning of each pattern, level by level. The search enters
-    neither tables nor links nor folders whose names begin with `.` or `_`. A listing is either
-    complete or an error, because half a list would look like the whole.
+    Lists the folders below the fixed beginning of each pattern, level by level. The search does not
+    enter tables, links, or folders whose names begin with `.` or `_`. A listing is either complete
+    or an error, because an incomplete list cannot be recognised as such.
 
-    A pattern that cannot be listed fails alone. Temporary errors are tried again after each of the
-    `pauses`, in seconds; all others are final. If two tables have one name, the second pattern
-    fails.
+    A pattern that cannot be listed does not affect the others. Temporary errors are retried after
+    each of the `pauses`, in seconds; all others are final. If two tables have the same name, the
+    second pattern fails.
     """
     searches = [_Search(policy, entry, parallel) for entry in policy.patterns]
     results = _listed(searches, storage_options)
@@ -123,7 +125,7 @@ def discover(
         if isinstance(found, DeltaMaintenanceError):
             unlisted.append(UnlistedPattern(search.pattern, found))
             continue
-        # A table that two patterns find has the rules of the first one.
+        # A table that matches several patterns has the rules of the first one.
         new = {uri: search.named(path) for path in found if (uri := search.uri(path)) not in tables}
         clash = next((uri for uri, name in new.items() if names.get(name, uri) != uri), None)
         if clash is not None:
@@ -177,7 +179,7 @@ class _Search:
     def attempt(self, storage_options: OptionsAt) -> list[str] | DeltaMaintenanceError:
         """The paths of its tables, relative to the root, sorted; or the error."""
         try:
-            # The rules of the pattern state how to reach its root.
+            # The storage rule of the pattern configures access to its root.
             rule = self._policy.table_of(self._entry, self.root).rules.storage
             found = self._tables(storage_options(rule, self.root))
         except DeltaMaintenanceError as error:
@@ -236,7 +238,9 @@ def _folders(entries: pa.Table) -> list[str]:
 
 
 def _logs_in_tree(store: Store) -> Iterator[str]:
-    """The same for stores that can only list everything: the folders are derived from the files."""
+    """Like `_logs`, for stores that can only list everything: derives the folders from the
+    files.
+    """
     found: set[str] = set()
     for batch in store.list_tree():
         logs = batch.filter(pc.match_substring_regex(batch["path"], _IN_LOG))

@@ -74,7 +74,7 @@ def _assessed(
     try:
         assessed = due(context)
     except DeltaMaintenanceError as error:
-        # The plan will refuse: only a change of the table or of its policy helps.
+        # The plan would be refused, and only a change of the table or of its policy helps.
         return blocked(record.name, "; ".join(filter(None, (error.problem, error.remedy))))
     if assessed is None or assessed.status != "due":
         return assessed
@@ -95,7 +95,7 @@ def _assessed(
 
 
 def _refusal(context: EvaluationContext, record: AnyOperation) -> str | None:
-    """The obstacle of an operation in the table, as one clause with its remedy."""
+    """Returns the reason why the table cannot have the operation, as one clause with its remedy."""
     refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
     if problem is None and record.effects.deletes and _was_corrupt(context):

@@ -24,25 +24,27 @@ class SubmitToSpark(Protocol):
 
 
 Lease = Callable[[], AbstractContextManager[object]]
-"""Keeps other processes from changing the table. Raises `BusyError` if another one does."""
+"""Keeps other processes from working on the table. Raises `BusyError` if another one does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnvironment:
-    """The parts of a run that depend on the calling process and not on the table."""
+    """The parts of a run that depend on the calling process, not on the table."""
 
     submit: SubmitToSpark | None = None
     """Submits operations that are planned for Spark; without it they fail."""
     lease: Lease | None = None
     """The lease of the table, which a run takes before its first change."""
     progress: Progress | None = None
-    # Looked up late: tests replace the clock.
+    # Evaluated late, because tests replace the clock.
     now: clock.Clock = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
 
     @contextmanager
     def claiming(self) -> Iterator[Callable[[], object]]:
-        """A function that takes the lease at its first call. The lease ends with the block."""
+        """Yields a function that takes the lease when first called. The lease ends with
+        the block.
+        """
         lease = self.lease
         with ExitStack() as held:
             yield cache(lambda: held.enter_context(lease()) if lease is not None else None)
@@ -51,4 +53,4 @@ class RunEnvironment:
 separate_arguments = moved_arguments(
     "environment", ("submit", "progress", "now", "new_id"), fields_of(RunEnvironment)
 )
-"""Decorates a function that took the fields as arguments of its own in version 0.1."""
+"""Decorates a function that took the fields as separate arguments in version 0.1."""

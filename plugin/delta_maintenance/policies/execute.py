@@ -35,7 +35,7 @@ class Context:
     policy_table: PolicyTable
     environment: RunEnvironment
     plans_on_spark: bool = False
-    """Whether a plan that only a job can make is worth the job."""
+    """Whether to submit a Spark job for a plan that only a job can make."""
     claim: Callable[[], object] = _no_lease
     """Takes the lease of the table, before the first change of a run; later calls do nothing."""
 
@@ -45,7 +45,7 @@ _STATUSES: Mapping[Outcome, Status] = {
     Outcome.DONE: "done",
     Outcome.NOTHING_TO_DO: "nothing-to-do",
     Outcome.PLANNED: "planned",
-    # Not a failure: the rest only takes time.
+    # Not a failure, because the rest only has to wait.
     Outcome.WAITING: "incomplete",
     Outcome.INCOMPLETE: "incomplete",
     Outcome.CONFLICT: "failed",
@@ -65,11 +65,11 @@ def execute(
 ) -> OperationOutcome:
     """Plans the operation, and applies the plan unless only the plan is requested.
 
-    A plan beyond the limits of the policy ends as `stopped`. With `approved`, a plan with another
-    effect raises `RefusedError`. Raises the errors of the operation.
+    A plan that exceeds the limits of the policy ends as `stopped`. With `approved`, a plan with
+    another effect raises `RefusedError`. Raises the errors of the operation.
     """
-    asked = _Asked(context, find(due.operation), due, approved)
-    return asked.planned_only() if plan_only else asked.carried_out(commits_made)
+    asked = _Request(context, find(due.operation), due, approved)
+    return asked.planned_only() if plan_only else asked.executed(commits_made)
 
 
 def plan_for_approval(
@@ -77,14 +77,14 @@ def plan_for_approval(
 ) -> OperationOutcome:
     """Plans an operation that needs an approval, so that its plan can be shown.
 
-    Ends as `needs-approval` with the plan as its result. A plan beyond the limits of the policy
-    ends as `stopped`, and one that changes nothing is applied at once, without an approval.
+    Ends as `needs-approval` with the plan as its result. A plan that exceeds the limits of the
+    policy ends as `stopped`. A plan that changes nothing is applied at once, without an approval.
     """
-    return _Asked(context, find(due.operation), due, None).for_approval(commits_made)
+    return _Request(context, find(due.operation), due, None).for_approval(commits_made)
 
 
-class _Asked:
-    """One operation to plan or to apply."""
+class _Request:
+    """One requested operation."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Asked:
         )
 
     def planned_only(self) -> OperationOutcome:
-        """The plan, with the limits that it would break."""
+        """Returns the plan, with the limits that it would exceed."""
         prepared = None if self.due.engine == "spark" else self._prepared()
         if prepared is None:
             outcome = replace(self.blank, engine="spark")
@@ -121,7 +121,7 @@ class _Asked:
         return replace(self.blank, reason=reason, result=prepared.plan.to_json())
 
     def for_approval(self, commits_made: int) -> OperationOutcome:
-        """The plan, unless it breaks a limit or changes nothing."""
+        """Returns the plan, unless it exceeds a limit or changes nothing."""
         waiting = replace(
             self.blank,
             status="needs-approval",
@@ -143,11 +143,11 @@ class _Asked:
             return self._stopped(replace(self.blank, engine=waiting.engine), beyond, plan)
         return replace(waiting, result=plan.to_json())
 
-    def carried_out(self, commits_made: int) -> OperationOutcome:
-        """The Result, unless the plan breaks a limit."""
+    def executed(self, commits_made: int) -> OperationOutcome:
+        """Returns the Result, unless the plan exceeds a limit."""
         prepared = None if self.due.engine == "spark" else self._prepared()
         if prepared is None:
-            return self._carried_out_by_job()
+            return self._executed_by_job()
         plan = prepared.plan
         self._require_approved(plan)
         beyond = self._beyond(plan, commits_made=commits_made)
@@ -166,8 +166,8 @@ class _Asked:
             self.context.table, self.options, now=self.blank.started_at, execution=execution
         )
 
-    def _carried_out_by_job(self) -> OperationOutcome:
-        """The same on Spark, where the job makes its own plan because this process has too little
+    def _executed_by_job(self) -> OperationOutcome:
+        """Like `executed`, on Spark; the job makes its own plan because this process has too little
         memory.
 
         If a plan must be compared with limits or an approval, an earlier job makes it.
@@ -208,13 +208,14 @@ class _Asked:
         return dict(submit(table, due))
 
     def _require_approved(self, plan: Any) -> None:
-        # A table that already has the change, perhaps by an earlier try, needs no approval.
+        # If the table already has the change, possibly from an earlier attempt, no approval is
+        # needed.
         settled = plan.is_noop and self.record.effects.changes_table
         if self.approved is not None and not settled:
             self.approved.require(plan.to_json())
 
     def _beyond(self, plan: Any, *, commits_made: int) -> str | None:
-        """The first limit that the plan would break, as one clause."""
+        """Returns the first limit that the plan would exceed, as one clause."""
         if plan.is_noop:
             return None
         amounts, most = self.record.planned_amounts(plan), self.limits.max_commits
@@ -236,7 +237,7 @@ class _Asked:
         )
 
     def _ended(self, outcome: OperationOutcome, result: Any) -> OperationOutcome:
-        """The outcome of a Result."""
+        """Returns the outcome of a Result."""
         conclusion = self.record.conclusion(result)
         return replace(
             outcome,

@@ -1,7 +1,7 @@
-"""Leases: one task at a time on each table, among all that share a folder.
+"""Leases: one task at a time on each table, among all tasks that share a folder.
 
-Leases save work but are not needed for safety: concurrent operations are safe, but do the work
-twice. A lease is a small file that its holder renews. If the holder dies, the lease expires.
+Leases avoid duplicate work; they are not needed for safety, because concurrent operations are safe.
+A lease is a small file that its holder renews. If the holder dies, the lease expires.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class Lease(Record):
     name: str
     """The name of the table in its policy."""
     holder: str
-    """The same in every try of a task, so that a second try takes over the lease of a first try
-    that died."""
+    """The same in every attempt of a task, so that a second attempt takes over the lease of a first
+    attempt that died.
+    """
     until: datetime
     nonce: str
-    """Identifies this write."""
+    """Identifies this write of the file."""
 
 
 class Leases:
@@ -83,11 +84,12 @@ class Leases:
             found = self._read(path)
             if found is not None and found.holder != holder and found.until > self._now():
                 raise BusyError(
-                    f"{found.holder} is at work on {name}",
-                    remedy=f"wait until it ends; if it is dead, its lease expires at "
+                    f"{found.holder} is working on {name}",
+                    remedy=f"wait until it ends; if it has died, its lease expires at "
                     f"{found.until:%H:%M:%S} UTC",
                 )
-            # Expired and unreadable leases, and the own lease of an earlier try, are replaced.
+            # Replaces expired and unreadable leases, and the lease of an earlier attempt of this
+            # task.
             self._store.delete(path)
         raise BusyError(f"another process has just started to work on {name}", remedy="try again")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from delta_maintenance.operations.core.rules import Limits
 
 _MANY = 1000
-"""The number of files from which a share is meaningful."""
+"""The number of files from which on a share is meaningful."""
 _OWN_SHARE = 0.5
-"""The share of all files from which vacuum itself refuses."""
+"""The share of all files from which on vacuum itself refuses."""
 
 
 def beyond_deletions(limits: Limits, files: int, size: int, *, looked_at: int | None) -> str | None:
-    """The first limit that this number of files or bytes exceeds, as one clause.
+    """Returns the first limit that this number of files or bytes exceeds, as one clause.
 
-    `looked_at` is the number of data files of which they are a share; None if a share is not
+    `looked_at` is the number of data files to which the share refers; None if a share is not
     meaningful.
     """
     if limits.max_deleted_files is not None and files > limits.max_deleted_files:
@@ -31,7 +31,7 @@ def beyond_deletions(limits: Limits, files: int, size: int, *, looked_at: int | 
 
 
 def says_more_than_vacuum(limits: Limits) -> bool:
-    """Whether there are limits on deletions besides those of vacuum itself."""
+    """Whether there are limits on deletions in addition to those of vacuum itself."""
     share = limits.max_deleted_share
     return (
         limits.max_deleted_files is not None

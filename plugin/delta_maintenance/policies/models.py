@@ -32,7 +32,7 @@ class Assessment(Record):
     operations: tuple[AssessedOperation, ...] = ()
     """The operations in the order in which they run."""
     next_due_at: Instant | None = None
-    """The time of the next assessment at the latest, as far as time alone decides."""
+    """The latest time of the next assessment, as far as it depends on time alone."""
     health: TableHealth | None = None
     notes: tuple[str, ...] = ()
 
@@ -60,11 +60,11 @@ class OperationOutcome(Record):
     result: dict[str, Any] | None = None
     """The operation's own Result as JSON, or its Plan if it was only planned."""
     commits: int = 0
-    """The number of versions that it added."""
+    """The number of versions that were added."""
     exit_status: int = 0
     """The exit status of the command line."""
     retryable: bool = False
-    """Whether repeating it may succeed."""
+    """Whether a repetition may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,9 @@ class RunResult(Record):
     name: str
     uri: str
     status: Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
-    """`blocked`: nothing could be run, because of the hours or missing approvals, for example."""
+    """`blocked`: nothing could be run, for example because of maintenance hours or missing
+    approvals.
+    """
     started_at: Instant
     ended_at: Instant
     outcomes: tuple[OperationOutcome, ...] = ()
@@ -90,6 +92,6 @@ class RunResult(Record):
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether only missing approvals kept it from doing anything."""
+        """Whether missing approvals are the only reason why nothing was run."""
         waiting = any(outcome.status == "needs-approval" for outcome in self.outcomes)
         return self.status == "blocked" and waiting

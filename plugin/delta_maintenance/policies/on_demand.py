@@ -184,7 +184,7 @@ def _asked(
     assessment: Assessment,
     given: Mapping[str, Any],
 ) -> AssessedOperation:
-    """The operation with the options of the policy, overridden by those of the request.
+    """Merges the options of the request with those of the policy.
 
     Raises `InvalidRequestError` for unknown or missing options.
     """
@@ -209,7 +209,7 @@ def _asked(
 
 
 def _require_subjects(record: AnyOperation, options: Mapping[str, Any]) -> None:
-    """No policy names the subject of these operations, so the request must."""
+    """Requires the options that name the subject of the operation, which no policy contains."""
     missing = [name for name in record.required if name not in options]
     if missing:
         raise InvalidRequestError(

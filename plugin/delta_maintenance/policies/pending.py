@@ -1,4 +1,4 @@
-"""Plans that wait for an approval, and operations that somebody snoozed.
+"""Plans that wait for an approval, and snoozed operations.
 
 Both are stored with the last assessment of a table (`policies.assessments`). They decide when to
 ask for an approval, and approve nothing. An approval is passed on by the process that asked for it.
@@ -35,13 +35,13 @@ class PendingPlan(Record):
     """Files that would be deleted."""
     bytes: int = 0
     share: float | None = None
-    """Of the files that were examined; None if a share is not meaningful."""
+    """The share of the examined files; None if a share is not meaningful."""
     commits: int = 0
     """Commits that would be made."""
     due_since: Instant
-    """When the operation was first found due and waiting."""
+    """When the operation was first found due and waiting for approval."""
     link: str | None = None
-    """The address of the open question."""
+    """The address of the open approval request."""
 
     @property
     def operation(self) -> str:
@@ -50,26 +50,27 @@ class PendingPlan(Record):
 
     @property
     def label(self) -> str:
-        """Unique among the tables of a policy: `vacuum of sales/orders`."""
+        """Unique among the tables of a policy, such as `vacuum of sales/orders`."""
         return f"{self.operation} of {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutOff(Record):
-    """An operation on a table that somebody snoozed."""
+    """A snoozed operation on a table."""
 
     operation: str
     answer: Literal["rejected", "snoozed"]
     until: Instant
     at: Instant
     by: str | None = None
-    """The name of the person, as far as it is known."""
+    """The name of the person, if known."""
 
 
 def pending_of(run: RunResult, before: Sequence[PendingPlan] = ()) -> tuple[PendingPlan, ...]:
-    """The plans that wait after a run: its own, and earlier ones of operations it did not plan.
+    """Returns the waiting plans after a run: its own, and earlier ones of operations it did not
+    plan.
 
-    `before` are those that waited until then.
+    `before` are the plans that were waiting before the run.
     """
     new = {
         plan.operation: plan for plan in _planned(run, {each.operation: each for each in before})
@@ -82,13 +83,13 @@ def pending_of(run: RunResult, before: Sequence[PendingPlan] = ()) -> tuple[Pend
 def still_asked(
     pending: Sequence[PendingPlan], put_off: Sequence[PutOff], *, now: datetime
 ) -> frozenset[str]:
-    """The operations that are not to be planned now for an approval."""
+    """Returns the operations that are not planned again now, because they wait for an approval."""
     fresh = {each.operation for each in pending if now - each.plan.planned_at < PLAN_LIFE}
     return frozenset(fresh | put_off_operations(put_off, now=now))
 
 
 def put_off_operations(put_off: Sequence[PutOff], *, now: datetime) -> set[str]:
-    """The operations that are snoozed until later than now."""
+    """Returns the operations that are snoozed beyond `now`."""
     return {each.operation for each in put_off if each.until > now}
 
 
@@ -102,7 +103,7 @@ def _planned(run: RunResult, before: dict[str, PendingPlan]) -> Iterator[Pending
         try:
             amounts = record.planned_amounts(record.plan.from_json(outcome.result))
         except InvalidRequestError:
-            # A plan of another release: the next run plans again.
+            # A plan of another release; the next run plans again.
             continue
         earlier = before.get(outcome.operation)
         yield PendingPlan(

@@ -1,8 +1,8 @@
-"""Running the operations that are due on a table, in order, until done or stopped.
+"""Runs the operations that are due on a table, in order, until done or stopped.
 
 Each operation is planned on the current table, compared with the limits, and applied. Between
 operations, the table is assessed again, because one operation changes the work of the next. A
-failure ends the run on its table. Another run continues from there, because the due operations
+failure ends the run on its table. A later run continues from there, because the due operations
 follow from the table.
 """
 
@@ -43,8 +43,10 @@ __all__ = [
 ]
 
 _NO_APPROVALS = Approvals()
-_TURNS = 2
-"""The most runs of one operation: once more if commits of others make it due again."""
+_MAX_RUNS = 2
+"""The maximum number of runs of one operation: it is repeated once if other commits make it due
+again.
+"""
 RunStatus = Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
 _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
     "incomplete",
@@ -65,10 +67,10 @@ def run(
 ) -> RunResult:
     """Runs the operations that are due on the table according to its policy.
 
-    An operation that needs an approval runs as `approvals` say; without one it ends as
+    An operation that needs an approval runs as `approvals` permit; without an approval it ends as
     `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
-    and each outcome has the Plan for the table as it is now. The lease of `environment` is taken
-    before the first change and held until the end; a run that changes nothing never takes it.
+    and each outcome contains the Plan for the table as it is now. The lease of `environment` is
+    taken before the first change and held until the end; a run that changes nothing never takes it.
     Errors of the library are returned, not raised, except the `BusyError` of the lease.
     """
     environment = environment or RunEnvironment()
@@ -91,12 +93,12 @@ def failed_run(
     now: datetime,
     last_runs: Sequence[LastRun] = (),
 ) -> RunResult:
-    """The result for a table that could not be opened."""
+    """Returns the result for a table that could not be opened."""
     return result_of_failure(failed_assessment(table, error, now=now), last_runs=last_runs)
 
 
 def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = ()) -> RunResult:
-    """The result for a table or a pattern whose assessment failed."""
+    """Returns the result for a table or a pattern whose assessment failed."""
     return RunResult(
         name=assessment.name,
         uri=assessment.uri,
@@ -113,7 +115,7 @@ def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = 
 
 @dataclass
 class _Run:
-    """One run over one table."""
+    """One run on one table."""
 
     context: Context
     last_runs: dict[str, LastRun]
@@ -123,7 +125,7 @@ class _Run:
     at_version: dict[str, list[int]] = field(default_factory=dict)
     """The versions on which each operation has run."""
     looked_at: Snapshot | None = None
-    """The snapshot of the last assessment, which the next one brings forward."""
+    """The snapshot of the last assessment, which the next one updates."""
 
     def run(self) -> RunResult:
         started = self.context.environment.now()
@@ -163,7 +165,7 @@ class _Run:
             if due.operation in waiting:
                 continue
             turns = self.at_version.setdefault(due.operation, [])
-            if len(turns) < _TURNS and (not turns or not self.plan_only and version > turns[-1]):
+            if len(turns) < _MAX_RUNS and (not turns or not self.plan_only and version > turns[-1]):
                 turns.append(version)
                 return due
         return None

@@ -1,4 +1,4 @@
-"""Opening the table of a policy with its storage settings."""
+"""Opens the table of a policy with its storage settings."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.table.read.table import Table, open_table
 
 StorageOptions = Callable[[StorageRule], Mapping[str, str]]
-"""Gives the storage options that a rule refers to."""
+"""Returns the storage options that a rule refers to."""
 
 
 def environment_options(
     rule: StorageRule, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The options of a rule, with references to the environment resolved.
+    """Returns the options of a rule, with references to the environment resolved.
 
     Raises `InvalidRequestError` for an unset variable, and for a connection, because only
     orchestrators have connections.
     """
     if rule.connection is not None:
         raise InvalidRequestError(
-            f"the connection {rule.connection!r} is only known to an orchestrator",
-            remedy="leave it to an orchestrator, or give storage options in the policy",
+            f"only an orchestrator can resolve the connection {rule.connection!r}",
+            remedy="run the policy in an orchestrator, or give storage options in the policy",
         )
     return resolved_options(rule, environment)
 
@@ -34,7 +34,7 @@ def environment_options(
 def resolved_options(
     rule: StorageRule, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The options of a rule alone, for callers that resolve its connection."""
+    """Returns only the options of a rule, for callers that resolve its connection."""
     values = os.environ if environment is None else environment
     return {name: resolve(value, values) for name, value in rule.options.items()}
 
@@ -42,5 +42,5 @@ def resolved_options(
 def open_policy_table(
     table: PolicyTable, storage_options: StorageOptions = environment_options
 ) -> Table:
-    """The table at its address. Nothing is read yet."""
+    """Opens the table at its address. Nothing is read yet."""
     return open_table(table.uri, storage_options(table.rules.storage))

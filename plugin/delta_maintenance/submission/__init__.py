@@ -1,4 +1,4 @@
-"""Spark jobs from outside: their specification, their files and the requests of each platform.
+"""Submission of Spark jobs: specification, files, and the requests of each platform.
 
 Imports neither PySpark nor an orchestrator, so that all submitters can share it.
 """

@@ -25,7 +25,7 @@ _REFERENCES = (
     "spark.kubernetes.driver.secretKeyRef.",
     "spark.kubernetes.executor.secretKeyRef.",
 )
-"""These only name secrets that Kubernetes keeps."""
+"""These properties only name secrets that Kubernetes stores."""
 
 _OWN = {
     "spark.app.name": "the job has a name of its own",
@@ -110,7 +110,7 @@ _ALLOWED = (
     "spark.sql.session.timeZone",
     "spark.sql.shuffle.partitions",
     "spark.storage.decommission.",
-    # How it reaches and shows itself.
+    # Connections and user interface.
     "spark.authenticate",
     "spark.blockManager.port",
     "spark.driver.bindAddress",
@@ -126,18 +126,20 @@ _ALLOWED = (
     "spark.ui.reverseProxy",
     "spark.ui.reverseProxyUrl",
     "spark.ui.showConsoleProgress",
-    # Where it runs.
+    # Location.
     "spark.dataproc.",
     "spark.emr-serverless.",
     "spark.hadoop.fs.",
     "spark.kubernetes.",
     "spark.yarn.",
 )
-"""A name, or a prefix of names if it ends in a dot."""
+"""A property, or a prefix of properties if it ends in a dot."""
 
 
 def checked_conf(conf: Mapping[str, object]) -> dict[str, str]:
-    """The properties as texts. Raises `InvalidRequestError`, naming the first forbidden one."""
+    """Returns the properties as strings. Raises `InvalidRequestError` for the first
+    forbidden one.
+    """
     for name in conf:
         problem = _problem(name)
         if problem is not None:
@@ -158,7 +160,7 @@ def require_no_secrets(conf: Mapping[str, object]) -> None:
 
 
 def require_no_credentials_in_addresses(values: Mapping[str, object]) -> None:
-    """Raises `InvalidRequestError`, naming the first value that is an address with credentials."""
+    """Raises `InvalidRequestError` for the first value that is an address with credentials."""
     for what, value in values.items():
         if isinstance(value, str) and holds_credentials(value):
             raise InvalidRequestError(
@@ -168,7 +170,7 @@ def require_no_credentials_in_addresses(values: Mapping[str, object]) -> None:
 
 
 def checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of driver and executors, which other users can read."""
+    """Checks the environment variables of driver and executors, which other users can read."""
     for name in environment:
         if not _VARIABLE.fullmatch(name):
             raise InvalidRequestError(
@@ -191,7 +193,7 @@ def checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _problem(name: str) -> tuple[str, str] | None:
-    """The problem with a property, and the alternative."""
+    """Returns the problem with a property, and the alternative."""
     if _is_secret(name):
         return "is a secret, which other users could read", _SECRET_REMEDY
     if name in _OWN:

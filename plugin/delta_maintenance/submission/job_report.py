@@ -1,4 +1,4 @@
-"""The report of a Spark job, and how its lines are distinguished from Spark's own output."""
+"""The report of a Spark job, and the prefixes that distinguish its lines from Spark's output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APPLICATION_LINE = "DELTA_MAINTENANCE_APPLICATION "
 """The prefix of a JSON object with the `id` of the application, and the `url` of its user interface
 or null. Printed when the session exists."""
 REPORT_LINE = "DELTA_MAINTENANCE_REPORT "
-"""Before the report as JSON: the last line."""
+"""The prefix of the report as JSON, which is the last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class JobError(Record):
 
     @classmethod
     def of(cls, error: Exception) -> JobError:
-        """From any error; errors of other libraries keep their name and their text."""
+        """Converts any error; errors of other libraries keep their name and their text."""
         if not isinstance(error, DeltaMaintenanceError):
             name = type(error).__name__
             error = DeltaMaintenanceError(
@@ -60,7 +60,7 @@ class JobError(Record):
         )
 
     def to_error(self) -> DeltaMaintenanceError:
-        """The same as an exception."""
+        """Returns the error as an exception."""
         kind = getattr(errors, self.type, None)
         if not (isinstance(kind, type) and issubclass(kind, DeltaMaintenanceError)):
             kind = DeltaMaintenanceError
@@ -75,15 +75,15 @@ class JobError(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport(Record):
-    """How a job ended."""
+    """The end of a job."""
 
     status: Literal["done", "failed", "refused"]
-    """`refused`: nothing was touched, and running again will not help."""
+    """`refused`: nothing was changed, and running again does not help."""
     result: dict[str, Any] | None = None
     """The operation's Result, if it is done."""
     error: JobError | None = None
     report_uri: str | None = None
-    """The report with the complete list, if one was requested."""
+    """The address of the report with the complete list, if one was requested."""
 
     @property
     def exit_status(self) -> int:
@@ -92,29 +92,29 @@ class JobReport(Record):
 
     @classmethod
     def of_error(cls, error: Exception) -> JobReport:
-        """The report of a job that an error ended."""
+        """Builds the report of a job that ended with an error."""
         told = JobError.of(error)
         return cls(status="refused" if told.exit_status == 3 else "failed", error=told)
 
     def to_json(self) -> dict[str, Any]:
-        """With `result` or with `error`, never with both."""
+        """Contains either `result` or `error`."""
         value = super(JobReport, self).to_json()
         return {name: item for name, item in value.items() if item is not None}
 
     def result_or_raise(self) -> dict[str, Any]:
-        """The operation's Result as JSON, or the job's error as an exception."""
+        """Returns the operation's Result as JSON, or raises the job's error."""
         if self.error is not None:
             raise self.error.to_error()
         return self.result or {}
 
 
 def read_report(path: str | os.PathLike[str]) -> JobReport:
-    """The report in a file. Raises `FileNotFoundError` if the job ended without one."""
+    """Reads the report in a file. Raises `FileNotFoundError` if the job ended without one."""
     return JobReport.from_json(json.loads(Path(path).read_bytes()))
 
 
 def interface_of(line: str) -> str | None:
-    """The address of the user interface in an application line, if there is one."""
+    """Returns the address of the user interface in an application line, if there is one."""
     try:
         address = json.loads(line.removeprefix(APPLICATION_LINE))["url"]
     except (ValueError, LookupError, TypeError):
@@ -123,11 +123,11 @@ def interface_of(line: str) -> str | None:
 
 
 def _gist(error: Exception) -> str:
-    """One line of an error; for an error in a Python worker, the original error."""
+    """Returns one line of an error; for an error in a Python worker, the original error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for index, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
-            # Frames are pairs of lines that begin so; the first other line names the error.
+            # Frames are pairs of lines with this indentation; the next other line names the error.
             raised = [text for text in lines[index + 1 :] if _names_error(text)]
             if raised:
                 return raised[0]

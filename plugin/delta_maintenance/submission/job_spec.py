@@ -26,7 +26,7 @@ class JobSpec(Record):
     """One operation on one table."""
 
     operation: str
-    """An operation that runs on Spark."""
+    """The name of an operation that runs on Spark."""
     table: str
     """An address that the driver and every executor can reach."""
     version: int | None = None
@@ -36,8 +36,9 @@ class JobSpec(Record):
     options: dict[str, Any] = field(default_factory=dict)
     """Fields of the operation's Options. The engine is Spark unless they name another."""
     report_uri: str | None = None
-    """The address of a new Parquet file, outside of the table, for the whole list of which the
-    Result has the beginning; it is written with the storage options of the table."""
+    """The address of a new Parquet file, outside the table, for the complete list, of which the
+    Result contains the beginning. It is written with the storage options of the table.
+    """
     plan_only: bool = False
     """Return the Plan, and change nothing."""
 
@@ -62,7 +63,7 @@ class JobSpec(Record):
         return f"@{os.fspath(path)}"
 
     def read_options(self) -> Any:
-        """The Options of the operation; on Spark, unless they name another engine.
+        """Returns the Options of the operation; on Spark, unless they name another engine.
 
         Raises `InvalidRequestError` for options that the operation does not have.
         """

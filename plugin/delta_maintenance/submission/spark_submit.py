@@ -23,7 +23,7 @@ def submit_command(
     archives: Sequence[str] = (),
     application: str | os.PathLike[str] = APPLICATION,
 ) -> list[str]:
-    """The words of a command that submits a job.
+    """Returns the words of a command that submits a job.
 
     `spec` is the value that `JobSpec.write` returned, or the JSON if it contains no credentials.
     `report` is the location of the report: a path on the driver's machine, or an address in the
@@ -41,7 +41,7 @@ def submit_command(
 
 
 def connect_command(spec: str, report: str) -> list[str]:
-    """The words of a command that runs a job in this Python, through Spark Connect.
+    """Returns the words of a command that runs a job in this Python, through Spark Connect.
 
     The environment contains the address of the server and its token: `driver_environment`.
     """
@@ -49,13 +49,15 @@ def connect_command(spec: str, report: str) -> list[str]:
 
 
 def find_spark_home() -> Path:
-    """SPARK_HOME, or else the installed pyspark. Raises `InvalidRequestError` without both."""
+    """Returns SPARK_HOME, or else the installed pyspark. Raises `InvalidRequestError`
+    without both.
+    """
     named = os.environ.get("SPARK_HOME")
     if named:
         home = Path(named)
-        problem = f"SPARK_HOME is {named}, where there is no bin/spark-submit"
+        problem = f"SPARK_HOME is {named}, which does not contain bin/spark-submit"
     else:
-        # Found without importing it, which would take a second.
+        # Located without importing it, which would take a second.
         package = importlib.util.find_spec("pyspark")
         home = Path(package.origin).parent if package and package.origin else Path()
         problem = "pyspark is not installed here and SPARK_HOME is not set"
@@ -72,10 +74,10 @@ def driver_environment(
     secrets: Mapping[str, str | None] | None = None,
     remote: str | None = None,
 ) -> dict[str, str]:
-    """The environment of a driver on this machine, from that of this process.
+    """Returns the environment of a driver on this machine, derived from that of this process.
 
-    `secrets` are variables to set, or to remove from the environment if they are None; `remote` is
-    the address of a Spark Connect server.
+    `secrets` are variables to set, or to remove if they are None; `remote` is the address of a
+    Spark Connect server.
     """
     started = {
         "PYSPARK_PYTHON": sys.executable,
@@ -83,7 +85,7 @@ def driver_environment(
         # The driver needs the packages of this Python, including this library.
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    # If kept, it would make a submitted driver a client of that server.
+    # Otherwise a submitted driver would become a client of that server.
     started.pop("SPARK_REMOTE", None)
     if remote is not None:
         started["SPARK_REMOTE"] = remote

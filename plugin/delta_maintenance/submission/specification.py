@@ -45,7 +45,7 @@ class Code(Record):
     """The container image, if the platform runs containers."""
 
     def conf(self) -> dict[str, str]:
-        """Values that are properties of Spark."""
+        """The Spark properties that follow from the code."""
         return {} if self.python is None else {"spark.pyspark.python": self.python}
 
 
@@ -62,7 +62,7 @@ class Resources(Record):
     """Memory outside of the JVM, for the Python workers, which need most of the memory."""
 
     def conf(self) -> dict[str, str]:
-        """The same as Spark properties."""
+        """The Spark properties that follow from the resources."""
         properties = {
             "spark.driver.cores": self.driver_cores,
             "spark.driver.memory": self.driver_memory,
@@ -82,9 +82,9 @@ class Submission(Record):
     arguments: tuple[str, ...]
     code: Code
     conf: dict[str, str] = field(default_factory=dict)
-    """Spark properties besides those that follow from code and resources."""
+    """Spark properties in addition to those that follow from code and resources."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables of driver and executors; none of them secret."""
+    """Environment variables of driver and executors; none of them secret."""
     resources: Resources = Resources()
 
     @classmethod

@@ -31,11 +31,12 @@ APPLIED = [fault for fault in HttpFault if "after" in fault.value]
 
 
 class FaultContract:
-    """Nothing acknowledged is lost, and nobody is told wrongly who won."""
+    """No acknowledged write is lost, and no writer gets a wrong outcome."""
 
     resumes_reads = False
-    """Whether the client goes on after the part of an answer that arrived, and over connections
-    that it keeps, whose further requests the proxy does not see: then one answer alone is cut."""
+    """Whether the client resumes a partial answer, over kept connections whose further requests the
+    proxy does not see. In that case only one answer is cut.
+    """
 
     @pytest.fixture
     def proxy(self) -> Iterator[FaultProxy]:
@@ -43,18 +44,18 @@ class FaultContract:
         raise NotImplementedError("derive a class with a fixture named proxy")
 
     def open_through(self, proxy: FaultProxy) -> Store:
-        """Another store over one root for the whole test, with a patience of `PATIENCE`.
+        """Returns another store over one root for the whole test, with a timeout of `PATIENCE`.
 
-        Its files go up in parts if they are larger than 1 MiB. It need not wait between attempts.
+        Files larger than 1 MiB are uploaded in parts. The store need not pause between attempts.
         """
         raise NotImplementedError("derive a class with a method open_through")
 
     def publishes(self, request: Request) -> bool:
-        """Whether a small file appears by this request."""
+        """Whether this request publishes a small file."""
         return writes(request)
 
     def reads(self, request: Request) -> bool:
-        """Whether the answer to this request has the bytes of a file."""
+        """Whether the answer to this request contains bytes of a file."""
         return request.method == "GET"
 
     @pytest.fixture
@@ -63,7 +64,7 @@ class FaultContract:
 
         def open_one() -> Store:
             opened.append(self.open_through(proxy))
-            # Whatever the store does once is done before the faults come.
+            # Triggers the one-time work of the store before faults are injected.
             opened[-1].put_if_absent("warm-up", b"")
             return opened[-1]
 
@@ -88,7 +89,7 @@ class FaultContract:
         self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
     ) -> None:
         ours, theirs = open_one(), open_one()
-        # The very same bytes: only a mark of the call tells them apart.
+        # With equal bytes, only the ID of the call distinguishes the writers.
         assert theirs.put_if_absent(PATH, b"same") is Put.DONE
         proxy.choose = once(fault, of=self.publishes)
         assert ours.put_if_absent(PATH, b"same") is Put.EXISTS
@@ -119,12 +120,12 @@ class FaultContract:
             written += self.publishes(request)
             if self.publishes(request):
                 return HttpFault.CUT_AFTER if written == 1 else None
-            # Who wrote the file cannot be seen before the second attempt.
+            # The writer of the file cannot be determined before the second attempt.
             return HttpFault.ERROR_BEFORE if written == 1 else None
 
         proxy.choose = choose
         assert ours.put_if_absent(PATH, b"ours") is Put.DONE
-        # Some HTTP clients send it again by themselves, and nobody looks in between.
+        # Some HTTP clients repeat the request by themselves, without a check in between.
         assert written == 2 and proxy.injected[0] is HttpFault.CUT_AFTER
 
     def test_a_server_that_goes_away_for_good_leaves_the_outcome_unknown(
@@ -185,8 +186,8 @@ class FaultContract:
         hits = 0
 
         def choose(request: Request) -> HttpFault | None:
-            # Every other one, so that its repetition is let through, and not without end: where the
-            # last request is lost, all the parts come again.
+            # Only every second request fails, so that repetitions succeed, and only a limited
+            # number: if the last request is lost, all parts are sent again.
             nonlocal hits
             hits += writes(request)
             return fault if writes(request) and hits % 2 and hits < 8 else None
@@ -264,7 +265,7 @@ class FaultContract:
 def once(
     fault: HttpFault, *, of: Callable[[Request], bool]
 ) -> Callable[[Request], HttpFault | None]:
-    """The fault for the first request of a kind."""
+    """Returns a fault for the first request of a kind."""
     left = [fault]
     lock = threading.Lock()
 
@@ -281,7 +282,7 @@ def writes(request: Request) -> bool:
 
 
 def attempt(store: Store, path: str, data: bytes) -> Put | None:
-    """How a put ended, None where nobody knows or nothing was written."""
+    """Returns the outcome of a put; None if it is unknown or nothing was written."""
     try:
         return store.put_if_absent(path, data)
     except (CommitUnknownError, StorageError):

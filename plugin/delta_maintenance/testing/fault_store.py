@@ -47,16 +47,16 @@ class Fault(Enum):
     CRASH_AFTER = "crash after"
     """The process dies after the step has taken effect."""
     CRASH_WITHIN = "crash within"
-    """The process dies half-way through writing; a temporary file has one half, as on disks."""
+    """The process dies while writing; a temporary file contains half of the bytes, as on a disk."""
     FAILURE = "failure"
     """The store fails; the step has no effect."""
     LOST_ANSWER = "lost answer"
     """The step takes effect, and the store fails."""
     NOT_FOUND = "not found"
-    """The file is gone, as after a clean-up by another process."""
+    """The file does not exist, as after a clean-up by another process."""
 
     def hits(self, step: Step) -> bool:
-        """Whether the fault is possible at such a step, and has an effect of its own there."""
+        """Whether the fault is possible at such a step, and differs from the other faults."""
         match self:
             case Fault.CRASH_WITHIN:
                 return step.kind in _WRITES

@@ -18,13 +18,13 @@ class Request:
     target: str
     """Path and query, as sent."""
     headers: Message[str, str]
-    """Headers, by names in any case."""
+    """Headers; names are case-insensitive."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One answer; `Content-Length` need not be among the headers."""
+    """One answer; `Content-Length` is added if it is missing."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def serve(handle: Callable[[Request], Reply]) -> Iterator[str]:
         request_queue_size = 64
 
         def handle_error(self, request: object, client_address: object) -> None:
-            # Clients that time out are part of the tests.
+            # Tests include clients that time out.
             return
 
     server = Server(("127.0.0.1", 0), Handler)

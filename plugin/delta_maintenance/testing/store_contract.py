@@ -24,7 +24,7 @@ from delta_maintenance.storage.core.listing import EntryKind
 LOG = "_delta_log"
 CONTENDERS = 8
 PATIENCE_SECONDS = 600
-"""For the slowest contender of a race, also on a busy machine."""
+"""The time limit for the slowest contender of a race, sufficient on a busy machine."""
 ODD_NAMES = (
     "with blank",
     "50%",
@@ -75,16 +75,16 @@ UNCLEAN_PATHS = (
 
 
 class StoreContract:
-    """The promises of `Store`, each as one test."""
+    """The guarantees of `Store`, each as one test."""
 
     entries = 10_000
-    """Of a long log. It should take several requests to list."""
+    """The length of a long log. Listing it should take several requests."""
     doomed = 1_100
-    """Files that are deleted at once. It should take several requests to delete them."""
+    """The number of files that are deleted at once. Deleting them should take several requests."""
     races = int(os.environ.get("DELTA_MAINTENANCE_RACES", "25"))
-    """Files for which `CONTENDERS` race."""
+    """The number of files for which `CONTENDERS` writers race."""
     refused_names: frozenset[str] = frozenset()
-    """Of `ODD_NAMES`, those that the store does not have: it must not take them for others."""
+    """Those of `ODD_NAMES` that the store does not support and must refuse."""
 
     @pytest.fixture
     def store(self) -> Store:
@@ -92,19 +92,19 @@ class StoreContract:
         raise NotImplementedError("derive a class with a fixture named store")
 
     def reopen(self, store: Store) -> Store:
-        """Another store over the same root, as another process would open it."""
+        """Opens another store over the same root, as another process would."""
         return store
 
     def fill(self, store: Store, paths: Iterable[str]) -> None:
-        """Makes many files, in any way."""
+        """Creates many files, in any way."""
         for path in paths:
             store.put(path, b"")
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
-        """Lets `CONTENDERS` put their own bytes at each path at the same moment.
+        """Lets `CONTENDERS` writers put their own bytes at each path at the same moment.
 
-        Returns the outcomes of each contender. Threads here; `contend_in_processes` for a store
-        that more than one process can open.
+        Returns the outcomes of each contender. By default in threads; use `contend_in_processes`
+        for stores that several processes can open.
         """
         starting = threading.Barrier(CONTENDERS, timeout=PATIENCE_SECONDS)
         with ThreadPoolExecutor(CONTENDERS) as pool:
@@ -193,7 +193,7 @@ class StoreContract:
         answers = dict(zip(paths, zip(*outcomes, strict=True), strict=True))
         winners = Counter(answers[path].count(Put.DONE) for path in paths)
         puts = Counter(put.name for row in outcomes for put in row)
-        # For the record of a long run: `pytest -rP` shows it.
+        # `pytest -rP` shows this for the record of a long run.
         print(
             f"{self.races} races of {CONTENDERS} contenders in {seconds:.0f} s; races by number of "
             f"winners: {dict(winners)}; puts: {dict(puts)}; races won by each contender: "
@@ -242,7 +242,7 @@ class StoreContract:
         assert store.read("x") == b""
 
     def test_a_stream_whose_block_raises_leaves_nothing(self, store: Store) -> None:
-        # The block's own error comes out as it is, also where it looks like the store's.
+        # An error of the block is not converted, even if it looks like one of the store.
         with pytest.raises(FileNotFoundError, match="mine"), store.create("a/x") as file:
             file.write(b"half")
             raise FileNotFoundError("mine")
@@ -287,7 +287,9 @@ class StoreContract:
             assert found == [f"{LOG}/{name}" for name in names[first:]]
 
     def test_levels_add_up_to_the_tree(self, store: Store) -> None:
-        """For a store that tells files from directories; the others say so at every level."""
+        """For stores that distinguish files from directories; the others return None for every
+        level.
+        """
         folders = [f"p={number:04}" for number in range(self.entries // 10)]
         names = [f"{folder}/x" for folder in folders]
         deep = ["x", "a b/%20/y", "a b/z", "p=0000/q/\u00fcber/x", "p=0000.parquet"]
@@ -313,7 +315,7 @@ class StoreContract:
         assert level is not None
         found: dict[EntryKind, list[str]] = {kind: [] for kind in EntryKind}
         for row in level.to_pylist():
-            # A directory may stand among what is in it.
+            # The content of a directory may include the directory itself.
             if row["path"] != directory:
                 found[EntryKind(row["kind"])].append(row["path"])
         return {kind: sorted(paths) for kind, paths in found.items()}
@@ -402,14 +404,15 @@ class StoreContract:
 
 
 def contribution(path: str, contender: int) -> bytes:
-    """What a contender writes: of one length, so that only the bytes tell who won."""
+    """Returns what a contender writes: always of one length, so that only the bytes identify it."""
     return f"{path} by {contender:04}\n".encode() * 50
 
 
 def race(
     store: Store, paths: Sequence[str], contender: int, starting: threading.Barrier
 ) -> list[Put]:
-    """One contender's part: waits for the others before each path. Outcomes in that order.
+    """Runs one contender, which waits for the others before each path. Returns the outcomes in that
+    order.
 
     An error ends the race for all contenders.
     """
@@ -425,12 +428,12 @@ def race(
 
 
 def contend_in_processes(open_one: Callable[[], Store], paths: Sequence[str]) -> list[list[Put]]:
-    """Like `StoreContract.contend`, with a process for each contender and all of the paths.
+    """Like `StoreContract.contend`, with a process for each contender.
 
-    Each opens a store of its own by `open_one`, which is pickled on the way to it.
+    Each opens its own store with `open_one`, which must be picklable.
     """
     processes = multiprocessing.get_context("forkserver")
-    # Loaded once instead of by each; packages that are not installed are skipped.
+    # Loaded once in the fork server; packages that are not installed are skipped.
     processes.set_forkserver_preload([__name__, "s3fs", "google.auth", "azure.identity"])
     starting = processes.Barrier(CONTENDERS, timeout=PATIENCE_SECONDS)
     receivers, contenders = [], []
@@ -449,7 +452,7 @@ def contend_in_processes(open_one: Callable[[], Store], paths: Sequence[str]) ->
             reports.append(receiver.recv())
         process.join()
         process.close()
-    # The error that ended the race, rather than those of the contenders that waited for it.
+    # The error that ended the race, not those of the contenders that waited for it.
     broken = sorted((said for said in reports if isinstance(said, str)), key=_is_aftermath)
     assert not broken, broken[0]
     return [report for report in reports if not isinstance(report, str)]

@@ -107,10 +107,10 @@ def test_violations_are_refused_with_their_files(cli: Any, builder: TableBuilder
 
 
 def test_a_conflict_has_its_own_status(cli: Any, builder: TableBuilder, job: Job) -> None:
-    job.ends(status="conflict", version=2, problem="others were quicker; run again")
+    job.ends(status="conflict", version=2, problem="other writers committed first; run again")
     outcome = cli("add-constraint", builder.store.root, *WORDS, "--json")
     assert (outcome.status, outcome.document["status"]) == (4, "conflict")
-    assert "others were quicker" in outcome.err
+    assert "other writers committed first" in outcome.err
 
 
 def test_a_constraint_that_is_there_starts_no_job_and_can_be_removed(
@@ -135,7 +135,7 @@ def test_a_constraint_that_is_there_starts_no_job_and_can_be_removed(
     [
         (("positive",), 2, "EXPRESSION"),
         (("positive", " "), 2, "expression is empty"),
-        (("", "id > 0"), 2, "no name"),
+        (("", "id > 0"), 2, "not a valid name"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_a_status(

@@ -59,7 +59,7 @@ def test_a_run_prints_the_result_and_a_second_one_finds_nothing_to_do(
     assert outcome.err == ""
     check(counted.store)
     again = cli(VERB, counted.store.root)
-    assert again.status == 0 and "row tracking is enabled already" in again.out
+    assert again.status == 0 and "row tracking is already enabled" in again.out
 
 
 def test_files_that_cannot_be_counted_are_a_failure_half_way(

@@ -81,7 +81,7 @@ def test_set_properties_commits_and_prints_the_result(cli: Any, builder: TableBu
         (("set-properties", "--set", "delta.appendonly=true"), 2, "use delta.appendOnly"),
         (("set-properties", "--set", "delta.appendOnly=maybe"), 2, "is not true or false"),
         (("set-properties", "--set", "a=1", "--set", "a=2"), 2, "set twice"),
-        (("set-properties",), 2, "no property is named"),
+        (("set-properties",), 2, "no property is given"),
         (("set-properties", "--set", "delta.enableRowTracking=true"), 3, "backfill-row-ids"),
         (("set-properties", "--set", "delta.constraints.c=id > 0"), 3, "add-constraint"),
         (

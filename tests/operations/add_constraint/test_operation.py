@@ -252,8 +252,8 @@ def test_a_task_that_is_run_again_ends_as_done_without_a_look() -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"name": " "}, InvalidRequestError, "no name"),
-        ({"name": "__CHAR_VARCHAR_STRING_LENGTH_CHECK__"}, InvalidRequestError, "no name"),
+        ({"name": " "}, InvalidRequestError, "not a valid name"),
+        ({"name": "__CHAR_VARCHAR_STRING_LENGTH_CHECK__"}, InvalidRequestError, "not a valid name"),
         ({"expression": " \n"}, InvalidRequestError, "expression is empty"),
         ({"name": "TAKEN"}, RefusedError, "--unset delta.constraints.taken"),
         ({"expression": 1}, InvalidRequestError, "expression"),

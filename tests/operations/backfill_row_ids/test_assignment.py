@@ -51,7 +51,7 @@ def test_a_second_run_has_nothing_to_do() -> None:
     backfill(table)
     names = table.names()
     plan = plan_of(table)
-    assert plan.is_noop and plan.reason == "row tracking is enabled already"
+    assert plan.is_noop and plan.reason == "row tracking is already enabled"
     result = apply(table, plan)
     assert (result.status, result.num_commits, result.high_water_mark) == ("nothing-to-do", 0, 44)
     assert table.names() == names

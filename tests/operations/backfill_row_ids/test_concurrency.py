@@ -146,7 +146,7 @@ def test_a_writer_that_gives_no_row_ids_is_waited_for_and_then_named() -> None:
     races(table, *rogues)
     result = backfill(table, checkpoint=False)
     assert result.status == "incomplete"
-    assert "others keep adding files without row IDs" in str(result.problem)
+    assert "other writers keep adding files without row IDs" in str(result.problem)
     check(table.store, enabled=False)
 
 

@@ -22,7 +22,7 @@ def test_a_plan_holds_for_an_hour() -> None:
     planned = plan(table, day(51))
     before = names(table)
     for late in (timedelta(hours=1, seconds=1), timedelta(days=1), -timedelta(hours=2)):
-        with pytest.raises(RefusedError, match="a plan holds for an hour"):
+        with pytest.raises(RefusedError, match="a plan is valid for an hour"):
             clean_log.apply(table.open(), planned, now=at(table, day(51) + late))
     assert names(table) == before
     late = day(51) + timedelta(minutes=59)

@@ -116,7 +116,7 @@ def test_a_copied_table_is_as_young_as_its_copy() -> None:
         )
     planned = plan(table, day(51))
     assert planned.is_noop and "no commit is as old as" in planned.reason
-    assert any("as young as the copy" in note for note in planned.notes)
+    assert any("only as old as the copy" in note for note in planned.notes)
 
 
 @pytest.mark.conformance("CLEAN-12")

@@ -46,7 +46,7 @@ def test_a_list_that_breaks_off_leaves_no_file(tmp_path: Path, table: LocalStore
 
 def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path, table: LocalStore) -> None:
     (tmp_path / "report.parquet").write_bytes(b"approved")
-    with pytest.raises(RefusedError, match="replaces nothing"):
+    with pytest.raises(RefusedError, match="never replaces a file"):
         write_rows(ROWS, str(tmp_path / "report.parquet"), table=table)
     assert (tmp_path / "report.parquet").read_bytes() == b"approved"
 

@@ -167,7 +167,7 @@ def test_all_findings_go_to_a_report(tmp_path: Path) -> None:
     rows = pq.read_table(report)
     assert rows.num_rows == 30
     assert rows.equals(surveyed.findings)
-    with pytest.raises(RefusedError, match="a report replaces nothing"):
+    with pytest.raises(RefusedError, match="a report never replaces a file"):
         fsck.survey(table.open(), now=NOW, report=report)
 
 

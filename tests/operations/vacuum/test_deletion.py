@@ -73,7 +73,7 @@ def delete(store: MemoryStore, *paths: str) -> Deletion:
 def test_one_invalid_path_stops_all_deletions(path: str) -> None:
     store = MemoryStore()
     store.put("dead", b"x")
-    with pytest.raises(RefusedError, match="no path of a data file"):
+    with pytest.raises(RefusedError, match="not the path of a data file"):
         delete(store, "dead", path)
     with pytest.raises(RefusedError):
         list(remove_empty_directories(store, ["dead", path]))

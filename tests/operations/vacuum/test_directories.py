@@ -28,7 +28,7 @@ def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
     (root / "q" / "inward").symlink_to(root / "p=1")
     planned = table.survey()
     assert paths_of(planned) == {"p=1/dead.parquet", "q/dead.parquet"}
-    assert ("links and other things that are no files", 3) in [
+    assert ("links and special files", 3) in [
         (group.why, group.count) for group in planned.plan.kept
     ]
     for directory in ("p=1", "q"):

@@ -144,7 +144,7 @@ def test_a_live_file_that_is_not_there_stops_the_run() -> None:
     table = Folder()
     table.log(add("here.parquet"), add("p=1/gone%20.parquet"))
     table.file("here.parquet", "dead.parquet")
-    with pytest.raises(CorruptTableError, match="not there") as raised:
+    with pytest.raises(CorruptTableError, match="is missing") as raised:
         table.survey()
     assert raised.value.file == "p=1/gone%20.parquet"
     assert table.going(ignore_missing_files=True) == {"dead.parquet"}

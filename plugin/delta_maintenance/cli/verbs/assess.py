@@ -60,9 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
-    """Reports failed tables, and returns the exit status: that of the failed tables, if they share
-    one.
-    """
+    """Reports failed tables. Returns their common exit status, or 1 if they differ."""
     statuses = set()
     for name, problem, status in failures:
         say(f"{name}: {problem}")
@@ -71,7 +69,7 @@ def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
 
 
 def unexpected(error: Exception, *, verbose: bool) -> DeltaMaintenanceError:
-    """An unexpected error on one table, reported like other errors: the other tables continue."""
+    """Converts an unexpected error on one table, so that the other tables continue."""
     if verbose:
         traceback.print_exception(error)
     return DeltaMaintenanceError(

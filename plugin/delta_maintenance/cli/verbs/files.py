@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS = 4096
-"""Rows that are Python objects at one time."""
+"""The number of rows that are Python objects at one time."""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _json_lines(batch: pa.RecordBatch) -> str:
     lines = []
     for row in batch.to_pylist():
-        # Arrow gives a map as a list of pairs.
+        # Arrow returns a map as a list of pairs.
         values = row["partition_values"]
         row["partition_values"] = None if values is None else dict(values)
         lines.append(json.dumps(row) + "\n")

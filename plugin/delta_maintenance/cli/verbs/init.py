@@ -1,4 +1,4 @@
-"""`init`: writes the files to begin with."""
+"""`init`: writes initial configuration files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Writes the files, and prints which."""
+    """Writes the files, and lists them."""
     folder = Path(os.path.abspath(arguments.folder))
     files = _files(arguments.kind, folder)
     written = {path: _write(path, text) for path, text in files.items()}
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
         print_json([{"file": str(path), "written": new} for path, new in written.items()])
         return
     for path, new in written.items():
-        print(f"{path}{'' if new else ': exists, and was left alone'}")
+        print(f"{path}{'' if new else ': exists, not changed'}")
     print(_next(arguments.kind, folder))
 
 
@@ -118,7 +118,7 @@ def _files(kind: str, folder: Path) -> dict[Path, str]:
 
 
 def _write(path: Path, text: str) -> bool:
-    """Whether it is new."""
+    """Writes a file unless it exists; returns whether it is new."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
@@ -128,7 +128,7 @@ def _write(path: Path, text: str) -> bool:
     except OSError as error:
         raise InvalidRequestError(
             f"{path} cannot be written: {error.strerror}",
-            remedy="give another folder by --folder",
+            remedy="give another folder with --folder",
         ) from error
     return True
 

@@ -49,7 +49,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints the snapshot."""
-    # Loads pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` does not need.
     from delta_maintenance.cli.snapshot_document import describe
 
     snapshot = _summary(arguments) or open_snapshot(arguments)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _summary(arguments: argparse.Namespace) -> TableSummary | None:
-    """The newest version, if a version checksum states it."""
+    """Returns the newest version from its version checksum, if that contains all values."""
     from delta_maintenance.table.read.summary import summarize
 
     if arguments.version is not None or arguments.timestamp is not None or arguments.replay:

@@ -137,7 +137,7 @@ def _add_spec(verbs: Verbs) -> None:
 
 
 def _run_spec(arguments: argparse.Namespace) -> None:
-    # Loads pydantic, which `--help` must not wait for.
+    # Loads pydantic, which `--help` does not need.
     from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
     from delta_maintenance.submission.exporters import EXPORTERS
     from delta_maintenance.submission.job_spec import JobSpec

@@ -65,11 +65,11 @@ __all__ = [
 FEATURE = "checkConstraints"
 
 _MAX_LOOKS = 10
-"""Rounds of checks while other writers keep committing. From the second round on, only new files
-are checked.
+"""Maximum number of check rounds while other writers keep committing. From the second round on,
+only new files are checked.
 """
 _RESERVED = "__char_varchar_string_length_check__"
-"""The name that Delta Spark gives to the lengths of texts."""
+"""The name that Delta Spark gives to the constraint for the lengths of strings."""
 
 
 class ConstraintCheck(Protocol):
@@ -117,9 +117,9 @@ def plan(
         decision,
         operation_id=operation_id,
         now=now,
-        reason=done or "the table has this constraint already"
+        reason=done or "the table already has this constraint"
         if noop
-        else f"the rows of {counts.num_files} files have to be looked at",
+        else f"the rows of {counts.num_files} files have to be checked",
         num_files=0 if noop else counts.num_files,
         total_size=0 if noop else counts.total_size,
         num_deletion_vectors=0 if noop else counts.num_deletion_vectors,
@@ -149,12 +149,12 @@ def apply(
         )
     if engine is None:
         raise InvalidRequestError(
-            "rows are looked at by Spark", remedy="run it by delta_maintenance.spark"
+            "only Spark can check rows", remedy="run it by delta_maintenance.spark"
         )
     looks = _Looks(engine, plan.options.expression)
 
     def decide(snapshot: Snapshot) -> Decision:
-        # Refuse at once what needs no data, rather than after hours of reading.
+        # Checked first, so that an impossible request is refused before hours of reading.
         _require_committable(table, snapshot, plan.options.other_writers)
         return _decide(snapshot, plan.options, plan.operation_id)
 
@@ -182,7 +182,7 @@ class _ViolatedError(Exception):
 
 
 class _Looks:
-    """All rounds of checks; each covers the files that the earlier rounds have not covered."""
+    """All rounds of checks; each covers the files that earlier rounds have not covered."""
 
     def __init__(self, check: ConstraintCheck, expression: str) -> None:
         self._check = check
@@ -192,10 +192,10 @@ class _Looks:
         self.found = CheckedRows()
 
     def examine(self, snapshot: Snapshot) -> None:
-        """Raises `_ViolatedError` where a row does not satisfy the constraint."""
+        """Raises `_ViolatedError` if a row does not satisfy the constraint."""
         last = self._last
         if last is not None and last.metadata != snapshot.metadata:
-            # Another schema may give the same files other values.
+            # With another schema, the same files can have other values.
             self.found, last = CheckedRows(), None
         self.number += 1
         self.found += self._check(
@@ -210,7 +210,7 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
     name, expression = options.name.lower(), options.expression
     if not name or name == _RESERVED:
         raise InvalidRequestError(
-            f"{options.name!r} is no name of a constraint", remedy="choose another one"
+            f"{options.name!r} is not a valid name for a constraint", remedy="choose another one"
         )
     if not expression:
         raise InvalidRequestError(
@@ -223,7 +223,7 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
     )
     if present is not None and present != expression:
         raise RefusedError(
-            f"there is a constraint {name} already: {present}",
+            f"the constraint {name} already exists: {present}",
             table=snapshot.table,
             version=snapshot.version,
             remedy=f"choose another name, or remove it with set-properties --unset {key}",

@@ -14,7 +14,7 @@ from delta_maintenance.operations.table_change.options import (
 )
 
 SHOWN_FILES = 5
-"""Files with violations that a Result names at most."""
+"""The maximum number of files with violations in a Result."""
 
 Status = Literal["committed", "already-done", "nothing-to-do", "violated", "conflict"]
 """`violated`: rows do not satisfy the constraint. `conflict`: other writers changed the table
@@ -23,19 +23,19 @@ faster than it could be checked, or contrary to the plan. Nothing was written in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddConstraintOptions(ChangeOptions):
-    """Which constraint."""
+    """The constraint to add."""
 
     name: Annotated[
         str,
         Flag(positional=True, help="the name of the constraint, in any case", example="positive"),
     ]
-    """Regardless of case; stored in small letters, as Delta Spark does."""
+    """Case-insensitive; stored in lower case, as in Delta Spark."""
     expression: Annotated[
         str,
         Flag(
             positional=True,
-            help="Spark SQL that must be true of every row, such as 'quantity > 0'; a row of which "
-            "it is null violates it as well",
+            help="Spark SQL that must be true of every row, such as 'quantity > 0'; a row for "
+            "which it is null violates it as well",
             example="quantity > 0",
         ),
     ]
@@ -50,11 +50,11 @@ class AddConstraintPlan(ChangePlan):
     engine: Literal["spark"] = "spark"
     """The engine that checks the rows: only Spark evaluates the SQL of the expression."""
     num_files: int
-    """To be read, of which only the columns that the expression names."""
+    """The number of files to read; only the columns in the expression are read."""
     total_size: int
-    """Bytes of these files, all columns included."""
+    """The size of these files in bytes, with all columns."""
     num_deletion_vectors: int
-    """To be read as well; deleted rows violate nothing."""
+    """The number of deletion vectors to read; deleted rows are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class ViolatingFile(Record):
     path: str
     """As in the log."""
     rows: int
-    """That are not deleted."""
+    """The number of rows, without deleted ones."""
     violations: int
 
 
@@ -75,10 +75,10 @@ class CheckedRows(Record):
     files: int = 0
     rows: int = 0
     violations: int = 0
-    """Rows of which the expression is false or null."""
+    """Rows for which the expression is false or null."""
     violating_files: int = 0
     worst_files: tuple[ViolatingFile, ...] = ()
-    """Up to `SHOWN_FILES` of them, those with the most violations first."""
+    """Up to `SHOWN_FILES` files, those with the most violations first."""
 
     def __add__(self, other: CheckedRows) -> CheckedRows:
         worst = sorted(
@@ -104,7 +104,7 @@ class AddConstraintResult(Record):
     attempts: int = 0
     """Versions tried."""
     looks: int = 0
-    """At the data; more than one where others committed meanwhile."""
+    """The number of check rounds; more than one if other writers committed in the meantime."""
     checked: CheckedRows = CheckedRows()
     changes: tuple[PropertyChange, ...] = ()
     added_features: tuple[str, ...] = ()

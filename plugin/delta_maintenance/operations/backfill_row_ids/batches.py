@@ -68,7 +68,10 @@ def files_without_row_ids(snapshot: Snapshot, *, files_per_batch: int) -> Iterat
 
 
 def counted(adds: pa.Table, count_rows: RowCounter) -> tuple[pa.Table, tuple[str, ...]]:
-    """The adds whose rows can be counted, all with `numRecords`, and why others cannot be."""
+    """Adds `numRecords` where it is missing.
+
+    Returns the adds whose rows could be counted, and the reasons why others could not.
+    """
     uncounted = pc.is_null(num_records(adds["stats"]))
     if not pc.any(uncounted).as_py():
         return adds, ()
@@ -83,21 +86,23 @@ def counted(adds: pa.Table, count_rows: RowCounter) -> tuple[pa.Table, tuple[str
 
 
 class TouchedFiles:
-    """Files that other writers added or removed since a snapshot was read. Their actions win."""
+    """Files that other writers added or removed since a snapshot was read; these changes take
+    precedence.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._places: list[pa.Array] = []
 
     def offer(self, commits: Iterable[ConcurrentCommit]) -> None:
-        """Takes in commits of others."""
+        """Adds the commits of other writers."""
         for commit in commits:
             for batch in (commit.adds, commit.removes):
                 if batch.num_rows:
                     self._places.append(places(batch, root=self._root))
 
     def left_out_of(self, adds: pa.Table) -> pa.Table:
-        """The adds of files that no other writer touched."""
+        """Returns the adds of files that no other writer changed."""
         if not self._places:
             return adds
         touched = pa.concat_arrays(self._places)

@@ -1,12 +1,12 @@
-"""The commits of a row ID backfill, one after the other, beside those of other writers.
+"""The commits of a row ID backfill, made one by one beside those of other writers.
 
 There are three phases, each of which leaves a valid table, so that a later run can continue an
-interrupted one: the table supports row tracking; files are committed again in batches, each with
-the row IDs of its files; the table enables row tracking, on top of a version whose live files all
+interrupted one. First, the table gets support for row tracking. Then its files are committed again
+in batches, with row IDs. Finally, row tracking is enabled, on top of a version whose live files all
 have row IDs. The content of a batch follows from the files without row IDs, never from the memory
 of a run, so no row ID is assigned twice.
 
-Other writers recognise by the name of the operation that such a commit changes nothing else.
+By the operation name, other writers recognise that such a commit changes nothing else.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ SUPPORT, ENABLE = "support", "enable"
 _TRIES = 20
 """Attempts at one commit after conflicts; each attempt tries many versions."""
 _RESTARTS = 5
-"""Of the stream of files, after files of the log were found damaged or gone."""
+"""How often the stream of files is restarted after files of the log were found damaged or
+missing.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +70,9 @@ class CommitSettings:
     """The common values of all commits of a backfill."""
 
     operation_id: str | None = None
-    """Of the task: a second run of it recognises the commits of the first."""
+    """The ID of the task, by which a second run finds the commits of the first."""
     planned_version: int | None = None
-    """Commits since then may be those of another process of the task."""
+    """Later commits may be those of another process of the same task."""
     other_writers: OtherWriters | None = None
     now: Callable[[], datetime] = clock.now
     new_id: clock.NewId = clock.new_id
@@ -91,7 +93,9 @@ class RowIdBackfill:
         progress: Progress | None = None,
         total_files: int | None = None,
     ) -> None:
-        """`highest_row_id` is the highest of any file, for a table whose mark is too low."""
+        """`highest_row_id` is the highest row ID of any file, in case the table's mark is
+        too low.
+        """
         self._table = table
         self._files_per_commit = files_per_commit
         self._highest_row_id = highest_row_id
@@ -102,12 +106,12 @@ class RowIdBackfill:
         self.commits = 0
         self.batches = 0
         self.files = 0
-        """Given row IDs by this run."""
+        """Files that got row IDs in this run."""
         self.problems: dict[str, None] = {}
-        """Why files were left out, without repetition."""
+        """The distinct reasons why files were skipped."""
 
     def require_countable(self, snapshot: Snapshot) -> None:
-        """`RefusedError` where the rows of a file without row IDs cannot be counted."""
+        """Raises `RefusedError` if the rows of a file without row IDs cannot be counted."""
         problems = self._restarting(self._uncountable, snapshot)
         if problems:
             raise RefusedError(
@@ -122,9 +126,9 @@ class RowIdBackfill:
     def support(
         self, snapshot: Snapshot, *, convert_draft: bool, lift_suspension: bool
     ) -> Snapshot:
-        """Lets the table support row tracking, and returns a version that does.
+        """Adds support for row tracking, and returns a version that has it.
 
-        `RefusedError` as of `support_change`.
+        `RefusedError` as in `support_change`.
         """
         outcome: CommitOutcome | None = None
         for _ in range(_TRIES):
@@ -146,7 +150,7 @@ class RowIdBackfill:
         raise self._gave_up(snapshot, outcome)
 
     def require_support(self, snapshot: Snapshot) -> RowTrackingState:
-        """Whether the table has row tracking enabled, or only supports it.
+        """Returns whether the table has row tracking enabled, or only supports it.
 
         `CommitConflictError` if it does neither: another writer disabled or suspended it.
         """
@@ -154,7 +158,7 @@ class RowIdBackfill:
         if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
             return state
         raise CommitConflictError(
-            f"row tracking is {state.value} since a commit of another writer",
+            f"row tracking was set to {state.value} by a commit of another writer",
             table=snapshot.table,
             version=snapshot.version,
             remedy="decide whether the table should have it, then run again",
@@ -170,10 +174,10 @@ class RowIdBackfill:
         self._restarting(self._fill, snapshot)
 
     def enable(self, snapshot: Snapshot, findings: RowIdFindings) -> int | None:
-        """Enables row tracking, where `findings` are those of the snapshot and nothing lacks.
+        """Enables row tracking; `findings` are those of the snapshot, and no file lacks row IDs.
 
-        The version that has it enabled; None where others have added files without row IDs since,
-        so that nothing was done.
+        Returns the version of the commit; None if other writers have added files without row IDs
+        since, so that nothing was committed.
         """
         outcome: CommitOutcome | None = None
         for _ in range(_TRIES):
@@ -194,7 +198,7 @@ class RowIdBackfill:
             if findings.highest > sources_of(snapshot).high_water_mark:
                 mark = row_tracking.render_domain_configuration(findings.highest)
                 txn.stage_domain(row_tracking.DOMAIN, mark)
-            # Concurrent commits must be checked before this holds.
+            # Concurrent commits must be checked before this is true.
             tags = {"rowTrackingEnablementOnly": "true"}
             outcome = self._committed(txn, tags=tags, max_attempts=1)
             if not isinstance(outcome, Conflicted):
@@ -227,7 +231,7 @@ class RowIdBackfill:
         return self._committed(txn)
 
     def _restarting(self, work: Callable[[Snapshot], T], snapshot: Snapshot) -> T:
-        """Does what streams the files of a snapshot, and begins anew where one cannot be read."""
+        """Runs work that streams the files of a snapshot; restarts it if a file cannot be read."""
         for _ in range(_RESTARTS):
             try:
                 return work(snapshot)
@@ -255,7 +259,7 @@ class RowIdBackfill:
                 moved = advance(base, own=own)
                 base = moved.snapshot
                 touched.offer(moved.commits)
-                # Some writers leave the mark below the row IDs that they gave out.
+                # Some writers leave the mark below the row IDs that they assigned.
                 given = map(highest_row_id, moved.commits)
                 self._highest_row_id = max([self._highest_row_id, *given])
                 self.require_support(base)
@@ -277,7 +281,7 @@ class RowIdBackfill:
             base,
             BACKFILL,
             parameters={"batchId": self.batches},
-            # The same files are the same task; another batch of this run is another one.
+            # The same files have the same ID; another batch of this run has another one.
             what=f"batch-{digest:016x}",
             row_ids=RowIds(highest=self._highest_row_id),
         )
@@ -315,7 +319,9 @@ class RowIdBackfill:
         if isinstance(outcome, Conflicted):
             return outcome.as_error(snapshot.table)
         return CommitConflictError(
-            "others were quicker every time", table=snapshot.table, version=snapshot.version
+            "other writers committed first every time",
+            table=snapshot.table,
+            version=snapshot.version,
         )
 
     def _tell(self) -> None:
@@ -324,14 +330,14 @@ class RowIdBackfill:
 
 
 def commit_id(operation_id: str, what: str) -> str:
-    """The id of one commit of a task: `SUPPORT`, `ENABLE` or a batch."""
+    """Returns the ID of one commit of a task: `SUPPORT`, `ENABLE` or a batch."""
     return f"{operation_id}/{what}"
 
 
 def planned_support(
     snapshot: Snapshot, *, convert_draft: bool, lift_suspension: bool
 ) -> SupportChange | None:
-    """The change that adds support for row tracking, or None if the table supports it.
+    """Returns the change that adds support for row tracking, or None if the table supports it.
 
     Raises `UnsupportedFeatureError` or `RefusedError`, from the snapshot alone, for a table that a
     backfill must not write to. The setting for other writers is checked at the first commit.
@@ -359,7 +365,9 @@ def planned_support(
 
 
 def require_unique(snapshot: Snapshot, findings: RowIdFindings) -> None:
-    """`RefusedError` where two live files share a row ID: enabling would promise otherwise."""
+    """Raises `RefusedError` if two live files share a row ID, because enabled row tracking
+    guarantees unique IDs.
+    """
     if findings.shared is not None:
         raise RefusedError(
             f"the row ID {findings.shared} belongs to two live files",
@@ -377,7 +385,7 @@ def sources_of(snapshot: Snapshot) -> RowTrackingSources:
         protocol=state.protocol,
         metadata=state.metadata,
         domain=domain,
-        # Where the domain is there, it has taken the mark over.
+        # If the domain exists, it contains the mark.
         draft_high_water_mark=state.draft_high_water_mark if domain is None else None,
     )
 

@@ -10,11 +10,11 @@ from delta_maintenance.operations.core.facts import Facts
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 
 _SHOWN = 10
-"""Files that cannot be counted; the Result has more."""
+"""The number of uncountable files shown; the Result contains more."""
 
 
 def plan_facts(plan: BackfillRowIdsPlan) -> Facts:
-    """How many files and commits it takes, and why."""
+    """The number of files and commits, and the reason."""
     facts: dict[str, object] = {"table": plan.table, "version": plan.version}
     if not plan.is_noop:
         facts |= {
@@ -30,7 +30,7 @@ def plan_facts(plan: BackfillRowIdsPlan) -> Facts:
 
 
 def result_facts(result: BackfillRowIdsResult) -> Facts:
-    """How far it came."""
+    """The completed work."""
     return {
         "table": result.table,
         "version": result.version,
@@ -53,5 +53,5 @@ def conclusion(result: BackfillRowIdsResult, outcome: Outcome) -> Conclusion:
     return Conclusion(
         outcome=outcome,
         problem=f"{result.num_commits} {were} made, then: {result.problem}",
-        remedy="see the Result, and run again to go on",
+        remedy="see the Result, and run again to continue",
     )

@@ -53,7 +53,7 @@ from delta_maintenance.table.read.table import Table
 _logger = logging.getLogger(__name__)
 
 _MAX_PASSES = 3
-"""Over the files of the table, while others keep adding some without row IDs."""
+"""Maximum number of passes over the files, if other writers keep adding files without row IDs."""
 
 
 __all__ = [
@@ -80,14 +80,14 @@ def plan(
     row tracking follows a draft or is suspended and the options do not allow a change of that, or
     if it has duplicate row IDs.
     """
-    # Types bind no caller.
+    # Python callers may pass values of other types.
     options = (options or BackfillRowIdsOptions()).validated()
     sources = sources_of(snapshot)
     if sources.state is RowTrackingState.ENABLED:
-        return _noop(snapshot, options, now, "row tracking is enabled already")
+        return _noop(snapshot, options, now, "row tracking is already enabled")
     earlier = _earlier(snapshot, options)
     if earlier is not None and earlier.operation_id.endswith(ENABLE):
-        reason = f"this task enabled row tracking before, as version {earlier.version}"
+        reason = f"an earlier run of this task enabled row tracking, as version {earlier.version}"
         return _noop(snapshot, options, now, reason)
     change = planned_support(
         snapshot, convert_draft=options.convert_draft, lift_suspension=options.lift_suspension
@@ -198,7 +198,7 @@ class _Run:
         self._notes = list(plan.notes)
 
     def through(self, snapshot: Snapshot, *, now: Clock, new_id: NewId) -> None:
-        """All phases; returns with `problem` where files are left that cannot be counted."""
+        """Runs all phases; sets `problem` if files remain whose rows cannot be counted."""
         options = self._plan.options
         if options.operation_id is not None:
             enabled = commit_id(options.operation_id, ENABLE)
@@ -207,7 +207,7 @@ class _Run:
                 self._version = done.version
                 return
         if self._plan.changes_support and self._plan.files_to_count:
-            # The protocol is never raised for a backfill that cannot be finished.
+            # The protocol is not raised for a backfill that cannot be completed.
             self.backfill.require_countable(snapshot)
         if self._plan.changes_support:
             snapshot = self.backfill.support(
@@ -216,7 +216,7 @@ class _Run:
                 lift_suspension=options.lift_suspension,
             )
         else:
-            # Another writer may have suspended row tracking since the plan, and means it.
+            # Another writer may have suspended row tracking since the plan, which is respected.
             self.backfill.require_support(snapshot)
         lacking = self._plan.files_to_backfill > 0
         for _ in range(_MAX_PASSES):
@@ -224,7 +224,7 @@ class _Run:
                 self.backfill.fill(snapshot)
                 if options.checkpoint and self._checkpoint is None and self.backfill.batches:
                     self._write_checkpoint(now(), new_id)
-            # As every reader will find it, and not as this run believes to have left it.
+            # Opened again, to verify the table as readers find it.
             snapshot = self._table.snapshot()
             findings = audit_row_ids(snapshot)
             require_unique(snapshot, findings)
@@ -241,7 +241,7 @@ class _Run:
                 return
             lacking = True
         raise CommitConflictError(
-            "others keep adding files without row IDs",
+            "other writers keep adding files without row IDs",
             table=self._plan.table,
             version=self._version,
             remedy="find out which writer ignores the table feature rowTracking",
@@ -263,7 +263,7 @@ class _Run:
         )
 
     def _write_checkpoint(self, now: datetime, new_id: NewId) -> None:
-        """A checkpoint is worth a try; the backfill does not depend on it."""
+        """Tries to write a checkpoint; the backfill does not depend on it."""
         try:
             snapshot = self._table.snapshot()
             wanted = checkpoint.plan(snapshot, now=now)
@@ -279,7 +279,7 @@ class _Run:
 
 
 def _earlier(snapshot: Snapshot, options: BackfillRowIdsOptions) -> EarlierCommit | None:
-    """The later of the two commits of this task that another writer may have undone."""
+    """Returns the later of the two commits of this task that another writer may have undone."""
     if options.operation_id is None:
         return None
     ids = [commit_id(options.operation_id, what) for what in (SUPPORT, ENABLE)]

@@ -16,18 +16,18 @@ NO_ROW_ID = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRowIdsOptions(Record):
-    """How to go about it."""
+    """Options of a row ID backfill."""
 
     files_per_commit: Annotated[
         int,
         AtLeast(1),
         Flag(help="files that one commit gives row IDs to, by default {default}"),
     ] = 22_000
-    """Files that one commit gives row IDs to; as many as Delta Spark's."""
+    """The number of files that one commit assigns row IDs to, by default as in Delta Spark."""
     engine: flags.Engine = "auto"
     """The engine that reads the footers of files whose statistics contain no row count."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
-    """With `engine="auto"`: from this many such files on, Spark does."""
+    """With `engine="auto"`: the number of such files from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
     """The other writers of the table; required for tables on S3."""
     operation_id: flags.OperationId = None
@@ -39,8 +39,7 @@ class BackfillRowIdsOptions(Record):
         bool,
         Flag(help="write no checkpoint after the batches; the next reader replays all of them"),
     ] = True
-    """Whether to write a checkpoint after the batches, so that the table opens as fast as
-    before: they repeat every file."""
+    """Whether to write a checkpoint after the batches. Without it, readers replay all batches."""
     convert_draft: Annotated[
         bool, Flag(help="convert a table from the 2023 draft of row tracking to the final format")
     ] = False
@@ -70,7 +69,7 @@ class BackfillRowIdsPlan(Record):
     state: str
     """`unsupported`, `supported`, `suspended` or `enabled`."""
     changes_support: bool = False
-    """Whether a commit is needed before any file can be given row IDs."""
+    """Whether a commit is needed before files can get row IDs."""
     num_files: int = 0
     """Live files."""
     files_to_backfill: int = 0
@@ -91,7 +90,7 @@ class BackfillRowIdsResult(Record):
 
     table: str
     version: int
-    """The latest one, as far as this run saw."""
+    """The latest version that this run has seen."""
     status: Literal["enabled", "nothing-to-do", "incomplete"]
     """`incomplete`: some commits were made but row tracking is not enabled, see `problem`. The
     table is valid, and another run continues."""

@@ -50,10 +50,10 @@ def lacks_classic_name(checkpoint: CheckpointFiles, listing: LogListing) -> bool
 
 
 def write_compatible_checkpoint(snapshot: Snapshot, *, new_id: NewId) -> str:
-    """Gives the UUID-named checkpoint of a snapshot's version a classic-named equal.
+    """Writes a copy of the UUID-named checkpoint of a snapshot's version under the classic name.
 
-    Sidecars are shared, not copied. Returns its path, relative to the table root. Another writer's
-    is as good; `RefusedError` where that cannot be read.
+    Sidecars are shared, not copied. Returns the path, relative to the table root. A checkpoint of
+    another writer under that name is accepted; `RefusedError` if it cannot be read.
     """
     checkpoint = snapshot.checkpoint
     if checkpoint is None or checkpoint.files.version != snapshot.version:
@@ -94,7 +94,7 @@ def _stage(snapshot: Snapshot, checkpoint: Checkpoint, staged: Staging, name: st
     table = single_action_table(actions, version_2=True)
     layout = FileActionLayout(stats_as_json=True, statistics_type=None)
     for column, kind in (("remove", layout.remove_type), ("add", layout.add_type)):
-        # Some readers look for the columns, though the sidecars have the files.
+        # Some readers expect these columns, although the file actions are in the sidecars.
         table = table.add_column(0, column, pa.nulls(table.num_rows, kind))
     pq.write_table(table, staged.path(name))
     verify_checkpoint(
@@ -122,13 +122,13 @@ def _require_readable(snapshot: Snapshot, path: str) -> None:
     status = snapshot.store.stat(path)
     try:
         if status is None:
-            raise UnusableCheckpointError("it is gone again")
+            raise UnusableCheckpointError("it was deleted again")
         entry = LogEntry(parse_log_file_name(path.removeprefix(f"{LOG_DIRECTORY}/")), status)
         files = CheckpointFiles(snapshot.version, entry.file.kind, (entry,))
         Checkpoint(snapshot.store, files)
     except UnusableCheckpointError as error:
         raise RefusedError(
-            f"there is a checkpoint file that cannot be read, and none is ever overwritten "
+            f"an unreadable checkpoint file exists, and existing files are never overwritten "
             f"({error.problem})",
             file=path,
             remedy="run fsck --repair, which replaces a damaged checkpoint, and deletes an empty "

@@ -1,4 +1,4 @@
-"""The log files that expire with a boundary checkpoint, in groups, and the files that are kept.
+"""Groups the log files that expire with a boundary checkpoint, and the files that are kept.
 
 The groups contain only files whose names the parser recognises. All other files are kept.
 """
@@ -42,15 +42,15 @@ def outdated_groups(
         _by_version(kind, [entry for entry in entries if entry.file.kind in kinds], cut_off)
         for kind, kinds in _KINDS.items()
     ]
-    gone = {name for group in groups if group is not None for name in group.names}
-    groups.append(_hadoop_checksums(entries, cut_off, gone))
+    deleted = {name for group in groups if group is not None for name in group.names}
+    groups.append(_hadoop_checksums(entries, cut_off, deleted))
     groups.append(_temporary_files(entries, ages.temporary_ms))
     groups.append(_sidecars(entries, ages.sidecar_ms, referenced))
     return tuple(group for group in groups if group is not None)
 
 
 def unknown_names(inventory: LogInventory) -> list[str]:
-    """The names that have no rule, and so stay."""
+    """Returns the unknown names, which are kept."""
     return sorted(
         entry.file.name for entry in inventory.entries if entry.file.kind is LogFileKind.UNKNOWN
     )
@@ -69,20 +69,20 @@ _KINDS: dict[GroupKind, tuple[LogFileKind, ...]] = {
 }
 _BECAUSE: dict[GroupKind, tuple[str, str]] = {
     "compactions": (
-        "they begin at or before the cut-off checkpoint, behind which readers start",
-        "it begins behind the cut-off checkpoint",
+        "they begin at or before the cut-off checkpoint, after which readers start",
+        "it begins after the cut-off checkpoint",
     ),
     "commits": (
         "the cut-off checkpoint replaces all earlier ones",
         "it belongs to the cut-off checkpoint, and readers open both",
     ),
-    "checksums": ("their versions go", "its version stays"),
+    "checksums": ("their versions are deleted", "its version is kept"),
     "checkpoints": (
-        "no version that stays rests on them",
-        "it is the cut-off checkpoint, or newer",
+        "no retained version needs them",
+        "it is the cut-off checkpoint or a newer one",
     ),
     "staged-commits": (
-        "they have been published long ago, or never will be",
+        "they were published long ago, or never will be",
         "it is newer than the cut-off checkpoint",
     ),
 }
@@ -97,7 +97,7 @@ def _by_version(kind: GroupKind, entries: Sequence[LogEntry], cut_off: int) -> F
 
 
 def _hadoop_checksums(
-    entries: Iterable[LogEntry], cut_off: int, gone: set[str]
+    entries: Iterable[LogEntry], cut_off: int, deleted: set[str]
 ) -> FileGroup | None:
     going: list[LogEntry] = []
     staying: list[LogEntry] = []
@@ -105,14 +105,15 @@ def _hadoop_checksums(
         file = checksummed_file(entry.file)
         if file is None:
             continue
-        # One whose file is long gone would spoil nothing but a file of the same name.
-        (going if file.name in gone or is_expired(file, cut_off) else staying).append(entry)
+        # If the file no longer exists, its checksum could only damage a later file of the same
+        # name.
+        (going if file.name in deleted or is_expired(file, cut_off) else staying).append(entry)
     return _group(
         "hadoop-checksums",
         going,
-        "Hadoop's checksums of files that go or are gone",
+        "Hadoop's checksums of files that are deleted or no longer exist",
         staying[:1],
-        "its file stays",
+        "its file is kept",
     )
 
 
@@ -121,8 +122,8 @@ def _temporary_files(entries: Iterable[LogEntry], young_ms: int) -> FileGroup | 
         "temporary-files",
         [entry for entry in entries if entry.file.kind is LogFileKind.TEMPORARY],
         young_ms,
-        "their writers have been gone for more than a day",
-        "its writer may still be at work",
+        "their writers ended more than a day ago",
+        "its writer may still be running",
     )
 
 
@@ -141,7 +142,7 @@ def _sidecars(
         "sidecars",
         [entry for entry in sidecars if entry.path not in in_use],
         young_ms,
-        "no checkpoint that stays refers to them, and no writer is still about to",
+        "no retained checkpoint refers to them, and no writer can still be about to",
         "the checkpoint that will refer to it may still be in progress",
     )
 

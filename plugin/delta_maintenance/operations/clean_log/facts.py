@@ -23,7 +23,9 @@ def plan_facts(plan: CleanLogPlan) -> Facts:
             *([f"{group.kept} stays: {group.kept_because}"] if group.kept else ()),
         ]
     if plan.needs_classic_name:
-        facts["first"] = "the cut-off checkpoint gets an equal that clients without V2 can see"
+        facts["first"] = (
+            "the cut-off checkpoint is also written under a classic name, for clients without V2"
+        )
     facts["notes"] = plan.notes
     return facts
 
@@ -46,7 +48,7 @@ def result_facts(result: CleanLogResult) -> Facts:
 
 
 def planned_amounts(plan: CleanLogPlan) -> Amounts:
-    """The files that go."""
+    """The files to delete."""
     return Amounts(
         deleted_files=sum(group.count for group in plan.groups),
         deleted_bytes=sum(group.bytes for group in plan.groups),
@@ -65,6 +67,6 @@ def conclusion(result: CleanLogResult, outcome: Outcome) -> Conclusion:
     return Conclusion(
         outcome=outcome,
         problem=f"{count_text(result.failed, 'file')} could not be deleted, first "
-        f"{result.failures[0]}; nothing behind it was touched",
+        f"{result.failures[0]}; no later file was touched",
         remedy="see the Result, and run again",
     )

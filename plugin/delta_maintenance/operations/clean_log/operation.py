@@ -149,7 +149,7 @@ def prepare(
 
 
 class _Decision:
-    """The survey of a log, and the plan that follows from it."""
+    """The survey of a log, and the resulting plan."""
 
     def __init__(self, snapshot: Snapshot, options: CleanLogOptions, now: datetime) -> None:
         self.snapshot = snapshot
@@ -170,7 +170,7 @@ class _Decision:
         rounded = minute_before if self.options.to_the_minute else midnight_before
         self.instant = rounded(self.as_of, self._retention())
         if self.instant is None:
-            return self._nothing("the retention is longer than the calendar")
+            return self._nothing("the retention exceeds the range of the calendar")
         inventory = take_inventory(snapshot.store)
         listing = inventory.listing
         times = file_times(listing, now_ms=epoch_millis(self.now))
@@ -193,7 +193,7 @@ class _Decision:
         if cut_off.version < protected:
             return self._nothing(
                 f"checkpoints before version {protected} are protected, and the history before it "
-                f"may only go as a whole; the cut-off checkpoint is that of version "
+                f"may only be deleted as a whole; the cut-off checkpoint is that of version "
                 f"{cut_off.version}"
             )
         require_every_commit(listing, cut_off.version, snapshot.version)
@@ -205,10 +205,10 @@ class _Decision:
         )
         if unknown := unknown_names(inventory):
             self.notes.append(
-                f"{len(unknown)} files stay whose names have no rule, {unknown[0]} among them"
+                f"{len(unknown)} files with unknown names are kept, such as {unknown[0]}"
             )
         if not groups:
-            return self._nothing(f"nothing is older than {cut_off.name}", cut_off)
+            return self._nothing(f"no file is older than {cut_off.name}", cut_off)
         hint = hinted_version(snapshot.store)
         return self._plan(
             f"{cut_off.name} is the newest complete and readable checkpoint up to version "
@@ -246,8 +246,8 @@ class _Decision:
             oldest = min(times)
             time = _text(clock.instant(times[oldest]))
             self.notes.append(
-                f"the file of the oldest commit, {oldest}, is of {time}; "
-                "the files of a copied table are as young as the copy"
+                f"the file of the oldest commit, {oldest}, is from {time}; "
+                "the files of a copied table are only as old as the copy"
             )
 
     def _ages(self) -> Ages:
@@ -359,14 +359,14 @@ class _CleanupRun:
         if not -_PLAN_LIFE < age <= _PLAN_LIFE:
             raise RefusedError(
                 f"the plan was made {abs(age)} {'ago' if age > timedelta() else 'from now'}",
-                remedy="plan again: a plan holds for an hour",
+                remedy="plan again: a plan is valid for an hour",
             )
 
     def _delete(self, group: FileGroup, names: list[str]) -> bool:
-        """Whether all of them are gone."""
+        """Returns whether all of them were deleted."""
         deleted = 0
-        for gone, kept in delete_in_batches(self.table.store, names):
-            deleted += gone
+        for removed, kept in delete_in_batches(self.table.store, names):
+            deleted += removed
             self.failures.update(kept)
             if self.progress is not None:
                 self.progress(group.kind, deleted, len(names))
@@ -376,12 +376,14 @@ class _CleanupRun:
         return not self.failures
 
     def _unreferenced(self, names: list[str], cut_off: int) -> list[str]:
-        """The sidecars that still may go, now that newer checkpoints may have come."""
+        """Returns the sidecars that may still be deleted, given checkpoints newer than the plan."""
         try:
             listing = list_log(self.table.store)
             in_use = referenced_sidecars(self.table.store, listing, oldest=cut_off)
         except UnusableCheckpointError as error:
-            self.notes.append(f"no sidecar went: {error.file} cannot be read: {error.problem}")
+            self.notes.append(
+                f"no sidecar was deleted: {error.file} cannot be read: {error.problem}"
+            )
             return []
         return [name for name in names if f"{LOG_DIRECTORY}/{name}" not in in_use]
 

@@ -33,19 +33,19 @@ class FileGroup(Record):
     count: int
     bytes: int
     first: str
-    """The first and the last to go; names are relative to `_delta_log`."""
+    """The first and the last file to be deleted; names are relative to `_delta_log`."""
     last: str
     because: str
     kept: str | None
-    """The neighbour behind the last, which stays."""
+    """The file after the last one, which is kept."""
     kept_because: str | None
     names: tuple[str, ...]
-    """All of them, in the order in which they go."""
+    """All names, in the order of deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanLogOptions(Record):
-    """How much history stays."""
+    """How much history is kept."""
 
     log_retention: Annotated[
         timedelta | None,
@@ -70,8 +70,9 @@ class CleanLogOptions(Record):
     ] = False
     """Second flag: no client writes to the table or reads its history during the run."""
     as_of: Instant | None = None
-    """The instant at which ages are measured: files whose retention ended later are kept. For a
-    plan that was approved some time ago."""
+    """The instant as of which ages are computed: files whose retention ended later are kept. Used
+    to apply a plan that was approved some time ago.
+    """
     to_the_minute: bool = False
     """Whether the log retention boundary is rounded to the minute instead of to midnight, for
     callers that wait for history to expire."""
@@ -92,15 +93,17 @@ class CleanLogPlan(Record):
     cut_off_commit: int | None
     """The newest commit that is not newer than that instant."""
     oldest_version: int | None
-    """The oldest version that opens afterwards: that of the cut-off checkpoint."""
+    """The oldest version that can be opened afterwards: that of the cut-off checkpoint."""
     cut_off_checkpoint: str | None
-    """Its first file, relative to `_delta_log`."""
+    """The first file of the checkpoint, relative to `_delta_log`."""
     groups: tuple[FileGroup, ...]
-    """Empty where there is nothing to do."""
+    """Empty if there is nothing to do."""
     needs_classic_name: bool = False
-    """Whether the cut-off checkpoint first gets an equal that clients without V2 can see."""
+    """Whether the cut-off checkpoint is first copied to a name that clients without V2 can see."""
     stale_hint: int | None = None
-    """The version in `_last_checkpoint` where its checkpoint is about to go; it is led here."""
+    """The version in `_last_checkpoint` if its checkpoint will be deleted; the hint is then
+    replaced.
+    """
     reason: str
     """One sentence: the reason for the boundary, or why nothing is deleted."""
     notes: tuple[str, ...] = ()
@@ -131,13 +134,13 @@ class CleanLogResult(Record):
     """`partly`: a file could not be deleted, and later files were not touched. Every retained
     version can be opened; run again."""
     oldest_version: int | None = None
-    """The oldest version that opens."""
+    """The oldest version that can be opened."""
     groups: tuple[CleanedGroup, ...] = ()
     failures: tuple[str, ...] = ()
-    """The first files that may still be there, and why."""
+    """The first files that may still exist, with reasons."""
     failed: int = 0
-    """How many of them there are."""
+    """The number of files that may still exist."""
     compatible_checkpoint: str | None = None
-    """The classic-named equal of the cut-off checkpoint, where one was written."""
+    """The classic-named copy of the cut-off checkpoint, if one was written."""
     hint_updated: bool = False
     notes: tuple[str, ...] = ()

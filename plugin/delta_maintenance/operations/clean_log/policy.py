@@ -19,12 +19,12 @@ from delta_maintenance.operations.core.rules import Rule
 
 
 class CleanLogRule(Rule):
-    """When history past its retention is deleted."""
+    """When to delete history past its retention."""
 
     retention: Duration | None = None
     """By default the table's `delta.logRetentionDuration`; a shorter one is refused."""
     every: Duration = Field(default="1 day", validate_default=True)
-    """At most so often."""
+    """The minimum time between two runs."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
@@ -43,7 +43,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         return not_due("clean-log", "the log retention covers the whole log")
     last = context.last_run("clean-log")
     _, due_at = since("clean-log", last.at if last is not None else None, rule.every, context.now)
-    found = f"{count_text(health.expired_log_files, 'file')} of the log behind the retention"
+    found = f"{count_text(health.expired_log_files, 'file')} of the log past the retention"
     if due_at is not None:
         return not_due(
             "clean-log", f"{found}, and the last one was less than {rule.every} ago", due_at

@@ -18,10 +18,10 @@ def write_report(
     table: Store,
     storage_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes the files that a plan deletes, in its order, to a new Parquet file.
+    """Writes the files that a plan deletes, in order of deletion, to a new Parquet file.
 
     Its columns are `kind`, as in the groups of the plan, and `name`, relative to `_delta_log`.
-    `RefusedError` as of `write_rows`.
+    `RefusedError` as in `write_rows`.
     """
     schema = pa.schema({"kind": pa.string(), "name": pa.string()})
     parts = [

@@ -8,7 +8,7 @@ from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 
 
 def plan_facts(plan: CompactLogPlan) -> Facts:
-    """The windows, and why these."""
+    """The windows, and the reason for them."""
     return {
         "table": plan.table,
         "version": plan.version,

@@ -122,7 +122,7 @@ def apply(
         )
     if plan.engine == "spark" and engine is None:
         raise InvalidRequestError(
-            "the plan is for Spark, and there is no session here",
+            "the plan requires Spark, and this process has no session",
             table=plan.table,
             remedy="submit the Spark job, or plan with the local engine",
         )
@@ -159,7 +159,7 @@ def _commits(
     opened = snapshot.segment.commits if snapshot is not None else ()
     known = {entry.file.version: entry for entry in opened if entry.file.version is not None}
     ends = [version for w in plan.windows for version in (w.first_version, w.last_version)]
-    # The commits of a segment are adjacent. A commit deleted since then is noticed when it is read.
+    # A deleted commit is noticed when it is read, because the commits of a segment are adjacent.
     return known if known.keys() >= set(ends) else list_log(table.store).commits
 
 
@@ -184,9 +184,9 @@ def _range(snapshot: Snapshot, listing: LogListing, options: CompactLogOptions) 
         )
     if first > last + 1:
         raise InvalidRequestError(
-            f"there is nothing from version {first} to version {last}",
+            f"the range from version {first} to version {last} is empty",
             table=snapshot.table,
-            remedy="give a first version that is not behind the last one",
+            remedy="give a first version that is not after the last one",
         )
     missing = next((v for v in range(first, last + 1) if v not in listing.commits), None)
     if missing is not None:
@@ -228,7 +228,7 @@ def _engine(
     """The engine that reads the commits, and the reason for it."""
     largest = max((window.log_bytes for window in windows), default=0)
     if options.engine == "spark":
-        return "spark", "; Spark was asked for"
+        return "spark", "; Spark was requested"
     if options.engine == "auto" and largest >= options.auto_spark_bytes:
         return "spark", f"; {largest} bytes of commits are more than one process should reconcile"
     return "local", ""
@@ -237,14 +237,14 @@ def _engine(
 def _free(
     listing: LogListing, first: int, last: int, notes: list[str]
 ) -> Iterator[tuple[int, int]]:
-    """The ranges between the compactions that are there already."""
+    """Yields the ranges between existing compactions."""
     begin = first
     for entry in sorted(listing.compactions, key=lambda e: (e.file.version, e.file.end_version)):
         start, end = entry.file.version, entry.file.end_version
         assert start is not None and end is not None
         if end < first or start > last:
             continue
-        notes.append(f"{entry.file.name} is there, so its commits are left alone")
+        notes.append(f"{entry.file.name} exists, so its commits are skipped")
         if begin < start:
             yield begin, start - 1
         begin = max(begin, end + 1)

@@ -35,12 +35,12 @@ class CompactLogOptions(Record):
             help="the first version to cover, by default the one after the newest checkpoint",
         ),
     ] = None
-    """Where the windows begin; by default right after the newest checkpoint."""
+    """The first version to cover, by default the one after the newest checkpoint."""
     last_version: Annotated[
         Version | None,
         Flag(name="--to", help="the last version that may be covered, by default the latest"),
     ] = None
-    """The newest version that may be covered; by default the latest."""
+    """The last version that may be covered, by default the latest."""
     partial: Annotated[
         bool,
         Flag(
@@ -54,8 +54,7 @@ class CompactLogOptions(Record):
     because compactions never overlap."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30
-    """With `engine="auto"`: from this many bytes of commits in one window on, the work goes to
-    Spark."""
+    """With `engine="auto"`: the bytes of commits in one window from which on Spark is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class CompactionWindow(Record):
     last_version: int
     """Inclusive."""
     log_bytes: int
-    """Of its commits."""
+    """The size of its commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +77,11 @@ class CompactLogPlan(Record):
     """The latest version when the plan was made."""
     planned_at: datetime
     windows: tuple[CompactionWindow, ...]
-    """Empty where there is nothing to do."""
+    """Empty if there is nothing to do."""
     reason: str
-    """One sentence: why these windows, or why none."""
+    """One sentence: the reason for these windows, or why there are none."""
     log_bytes: int
-    """Of all commits to be read."""
+    """The size of all commits to be read."""
     engine: Literal["local", "spark"] = "local"
     notes: tuple[str, ...] = ()
     """Skipped commits, and the reason."""

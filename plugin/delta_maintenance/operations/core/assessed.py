@@ -22,11 +22,11 @@ class LastRun(Record):
 
     operation: str
     at: Instant
-    """When it began."""
+    """When the run began."""
     version: int
-    """Of the table afterwards."""
+    """The version of the table afterwards."""
     status: str
-    """Of the operation's Result; `failed` where there is none."""
+    """The status in the operation's Result; `failed` without a Result."""
 
     @property
     def succeeded(self) -> bool:
@@ -35,7 +35,7 @@ class LastRun(Record):
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended; of an operation that is no longer installed, as a failure."""
+        """The outcome; a failure if the operation is no longer installed."""
         record = known(self.operation)
         return Outcome.FAILED if record is None else record.outcome_of(self.status)
 
@@ -61,7 +61,7 @@ def _read_options(value: Any, info: Any) -> Record | None:
     try:
         options: Record = record.options.from_json(value)
     except InvalidRequestError:
-        # Records of another release stay readable; a run makes a new assessment first.
+        # Records of other releases stay readable; a run makes a new assessment first.
         return None
     return options
 
@@ -81,19 +81,20 @@ class AssessedOperation(Record):
     reason: str
     """One sentence."""
     due_at: Instant | None = None
-    """When it will be due, or may run, as far as time alone decides."""
+    """When it will be due, or may run, as far as that depends on time alone."""
     engine: Literal["local", "spark"] = "local"
     options: Annotated[Record | None, _OptionsOfOperation()] = None
-    """Of the operation; None where it is not to be run."""
+    """The Options of the operation; None if it is not to be run."""
     needs_approval: bool = False
     commits_to_replay: int | None = None
-    """Files of commits that a reader opens now, compactions for one; None where the operation makes
-    no difference."""
+    """The number of commit files that a reader opens now, counting compactions as one; None if the
+    operation does not affect it.
+    """
     commits_to_replay_after: int | None = None
     bytes_to_read: int = 0
     """The approximate cost, as far as the log shows it."""
     requests: int = 0
-    """To the store, likewise."""
+    """The approximate number of requests to the store."""
     reclaims_files: int = 0
-    """The benefit, as far as the log shows it; it may be greater."""
+    """The expected benefit, as far as the log shows it; it may be greater."""
     reclaims_bytes: int = 0

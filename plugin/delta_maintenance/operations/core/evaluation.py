@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _LISTED_AT_ONCE = 1000
-"""Files that one request lists."""
+"""The number of files that one request lists."""
 
 Value = TypeVar("Value")
 
@@ -45,12 +45,12 @@ class EvaluationContext:
     """Whether another operation is due."""
 
     def rule(self, key: str, kind: type[Value]) -> Value | None:
-        """The value of an operation's key in the policy, if any."""
+        """Returns the value of an operation's key in the policy, if any."""
         value = self.rules.value(key)
         return value if isinstance(value, kind) else None
 
     def last_run(self, name: str) -> LastRun | None:
-        """The last successful run, if there is a record of it."""
+        """Returns the last successful run, if there is a record of it."""
         run = self.last_runs.get(name)
         return run if run is not None and run.succeeded else None
 
@@ -68,7 +68,9 @@ def blocked(name: str, reason: str) -> AssessedOperation:
 def since(
     name: str, last: datetime | None, every: timedelta, now: datetime
 ) -> tuple[str, datetime | None]:
-    """Why it is due by the calendar, or not, and when it will be."""
+    """Returns whether the operation is due by the calendar, as a reason, and when it will
+    be due.
+    """
     if last is None:
         return f"no {name} is known", None
     if now - last >= every:
@@ -77,15 +79,15 @@ def since(
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that the policy sets; the operation has defaults for the others."""
+    """Returns the options that the policy sets; the operation has defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def requests_to_list(files: int) -> int:
-    """How many requests it takes to list so many files."""
+    """Returns the number of requests that list this many files."""
     return -(-files // _LISTED_AT_ONCE)
 
 
 def text(instant: datetime) -> str:
-    """An instant for a sentence."""
+    """Formats an instant for a sentence."""
     return instant.strftime("%Y-%m-%dT%H:%M:%SZ")

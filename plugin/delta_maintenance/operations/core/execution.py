@@ -25,20 +25,20 @@ def _no_options(_: str) -> Mapping[str, str] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Clock, ids, engine, progress and addresses of one execution of an operation."""
+    """Clock, IDs, engine, progress and addresses of one execution of an operation."""
 
-    # Looked up late: tests replace the clock.
+    # Evaluated late, because tests replace the clock.
     now: Clock = field(default_factory=lambda: clock.now)
     new_id: NewId = field(default_factory=lambda: clock.new_id)
     engine: Any = None
-    """Does the distributed part of the work; None works in this process."""
+    """The engine for distributed work; None works in this process."""
     progress: Progress | None = None
     version: int | None = None
-    """The version to work on, of operations that take one; None is the latest."""
+    """The version to work on, for operations that accept one; None is the latest."""
     report: str | None = None
     """The address of a new Parquet file for the exact list of files or findings."""
     storage_options: Callable[[str], Mapping[str, str] | None] = _no_options
-    """Gives the storage options for an address other than the table's: a report, an inventory."""
+    """Returns the storage options for an address other than the table's: a report, an inventory."""
     warn: Callable[[Sequence[str]], None] | None = None
     """Receives the problems that were skipped when the table was opened."""
 
@@ -70,5 +70,7 @@ class Prepared(Generic[P, R]):
 
 
 def options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The options of the table's store for another address, which may be on a local disk."""
+    """Returns the options of the table's store for another address, which may be on a
+    local disk.
+    """
     return None if Address.parse(address).is_local else given

@@ -1,7 +1,7 @@
-"""Facts of a Plan or a Result for people: names and values, the same on every surface.
+"""Facts of a Plan or a Result for people: names and values, the same in every interface.
 
-Values are texts, numbers, flags, instants, sequences and mappings of those, or a `Grid`. A surface
-leaves out what is empty.
+Values are strings, numbers, flags, instants, sequences and mappings of those, or a `Grid`. Empty
+values are not shown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 Facts = Mapping[str, object]
-"""By name, in their order."""
+"""Facts by name, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Grid:
 
 
 def facts_of(document: Any) -> dict[str, object]:
-    """The fields of a Plan or a Result that differ from their defaults."""
+    """Returns the fields of a Plan or a Result that differ from their defaults."""
     values = ((field, getattr(document, field.name)) for field in fields(document))
     return {
         field.name.replace("_", " "): value for field, value in values if value != field.default
@@ -32,14 +32,14 @@ def facts_of(document: Any) -> dict[str, object]:
 
 
 def shown(facts: Facts) -> Iterator[tuple[str, object]]:
-    """The facts that are not empty."""
+    """Yields the facts that are not empty."""
     for name, value in facts.items():
         if value not in (None, "", (), [], {}) and not (isinstance(value, Grid) and not value.rows):
             yield name, value
 
 
 def fact_lines(value: object) -> list[str]:
-    """A fact as lines of text."""
+    """Formats a fact as lines of text."""
     match value:
         case Grid(rows=rows):
             return [", ".join(filter(None, map(fact_text, row))) for row in rows]
@@ -52,7 +52,7 @@ def fact_lines(value: object) -> list[str]:
 
 
 def fact_text(value: object) -> str:
-    """A single value as text."""
+    """Formats a single value."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
@@ -68,13 +68,13 @@ def count_text(count: int, thing: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """A number of bytes as text, such as `3.4 MB`."""
-    # Only where a size is shown: most calls show none.
+    """Formats a number of bytes, such as `3.4 MB`."""
+    # Imported here, because most calls show no size.
     from rich.filesize import decimal
 
     return decimal(size)
 
 
 def instant_text(instant: datetime | None) -> str | None:
-    """An instant to the second, ISO 8601; None for None."""
+    """Formats an instant to the second, ISO 8601; None for None."""
     return None if instant is None else instant.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,12 +20,12 @@ class Flag(Remark):
 
     help: str
     name: str | None = None
-    """By default `--` and the name of the field, of a field that is on by default `--no-`."""
+    """By default `--` and the name of the field; `--no-` if the field is true by default."""
     metavar: str | None = None
     positional: bool = False
-    """Whether the value is given by its place, without a name."""
+    """Whether the value is a positional argument."""
     example: str | None = None
-    """Of a field without a default: a value for error messages and forms."""
+    """For a required field: an example value for error messages and forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class FlagField:
     """A field of an Options class that has a flag."""
 
     name: str
-    """Of the field."""
+    """The name of the field."""
     flag: Flag
     kind: Any
     """The type of the value, without metadata and without None."""
@@ -41,7 +41,7 @@ class FlagField:
     """`dataclasses.MISSING` if the field is required."""
     may_be_none: bool
     least: int | None = None
-    """The least value of a number."""
+    """The minimum of a number."""
 
     @property
     def is_required(self) -> bool:
@@ -50,7 +50,7 @@ class FlagField:
 
     @property
     def choices(self) -> tuple[str, ...] | None:
-        """All allowed values, where they are few."""
+        """All allowed values, if there are few."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else None
 
 
@@ -63,7 +63,7 @@ Engine = Annotated[
         )
     ),
 ]
-"""Where the work is done."""
+"""The engine that does the work."""
 
 OtherWritersField = Annotated[
     OtherWriters | None,
@@ -84,7 +84,7 @@ OperationId = Annotated[
         "finds its earlier commits",
     ),
 ]
-"""Names a task in the history, so that a retry of the task finds its earlier commits."""
+"""The ID of a task in the history, by which a retry of the task finds its earlier commits."""
 
 OperationSince = Annotated[
     Instant | None,
@@ -96,7 +96,7 @@ OperationSince = Annotated[
         ),
     ),
 ]
-"""When a task first began: older commits are not searched for its name."""
+"""The first start of a task: older commits are not searched for its ID."""
 
 
 def flag_fields(options: type[Record]) -> Iterator[FlagField]:
@@ -119,7 +119,7 @@ def required_fields(options: type[Record]) -> tuple[str, ...]:
 
 
 def has_field(options: type[Record] | Record, name: str) -> bool:
-    """Whether Options have a field of this name."""
+    """Whether Options have a field with this name."""
     return any(field.name == name for field in fields(options))
 
 
@@ -147,7 +147,9 @@ def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
 
 
 def _taken_apart(hint: Any) -> tuple[list[Any], Any, bool]:
-    """The metadata of a type, the type without it and without None, and whether None is allowed."""
+    """Splits a type into its metadata and the type without metadata and None; also whether it
+    allows None.
+    """
     if get_origin(hint) is Annotated:
         kind, *metadata = get_args(hint)
         inner, bare, may_be_none = _taken_apart(kind)

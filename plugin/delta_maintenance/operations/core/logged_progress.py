@@ -11,7 +11,7 @@ _EVERY = timedelta(seconds=10)
 
 
 class Log(Protocol):
-    """A logger, or what an orchestrator gives instead of one."""
+    """A logger, or the equivalent of an orchestrator."""
 
     def info(self, message: str, /, *arguments: object) -> object: ...
 

@@ -28,7 +28,7 @@ class PlanDocument(Protocol):
 
     @property
     def table(self) -> str:
-        """The address."""
+        """The address of the table."""
 
     @property
     def version(self) -> int:
@@ -36,7 +36,7 @@ class PlanDocument(Protocol):
 
     @property
     def reason(self) -> str:
-        """One sentence: why this, or why nothing."""
+        """One sentence: the reason for the work, or why there is none."""
 
     @property
     def is_noop(self) -> bool:
@@ -59,7 +59,7 @@ class ResultDocument(Protocol):
 
     @property
     def table(self) -> str:
-        """The address."""
+        """The address of the table."""
 
     @property
     def version(self) -> int:
@@ -67,7 +67,7 @@ class ResultDocument(Protocol):
 
     @property
     def status(self) -> str:
-        """How it ended, in the operation's own words; see `OperationRecord.outcomes`."""
+        """The operation's own status; see `OperationRecord.outcomes`."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -91,18 +91,19 @@ class Effects:
     """The kinds of changes that an operation can make to a table."""
 
     commits: bool = False
-    """Adds versions."""
+    """Whether it adds versions."""
     adds_files: bool = False
-    """Adds files for readers to use, without a version: checkpoints, compactions."""
+    """Whether it adds files for readers, without a version: checkpoints, compactions."""
     deletes: bool = False
-    """Deletes files of the log or data files."""
+    """Whether it deletes files of the log or data files."""
     changes_table: bool = False
-    """Permanently changes the table: its protocol, its properties, its row IDs. Such an operation
-    runs once; a table that already has the change needs no approval."""
+    """Whether it permanently changes the table: its protocol, its properties, its row IDs. Such an
+    operation runs once; a table that already has the change needs no approval.
+    """
 
     @property
     def only_reads(self) -> bool:
-        """Whether a table is the same afterwards, byte for byte."""
+        """Whether the table is unchanged afterwards, byte for byte."""
         return self == Effects()
 
 
@@ -126,18 +127,19 @@ class SparkPart:
     """How an operation works on Spark."""
 
     engine: str
-    """Reference to a function that makes the engine of a `spark.session.JobSession`."""
+    """Reference to a function that returns the engine of a `spark.session.JobSession`."""
     plans_by_job: bool = False
-    """Whether only a job can make a plan for Spark, since making it is most of the work."""
+    """Whether only a job can make a plan for Spark, because planning is most of the work."""
     skips_plan: Callable[[Any], bool] = lambda _: False
-    """Whether, with these Options, a job is submitted without a plan made in this process."""
+    """Returns whether, with these Options, a job is submitted without a plan of this process."""
     pins_version: bool = False
-    """Whether the job works on the version of the plan, and not on the newest one."""
+    """Whether the job works on the version of the plan instead of the newest one."""
     require: str | None = None
-    """Reference to a function that takes a snapshot and the Options, and raises if a job is bound
-    to be refused. Called where no plan is made before a job is submitted; reads no data file."""
+    """Reference to a function of a snapshot and the Options that raises if a job would certainly be
+    refused. Called if no plan is made before a job is submitted; reads no data file.
+    """
     needs_job: Callable[[Any], bool] = _is_for_spark
-    """Whether a job must apply a plan that was made in this process."""
+    """Returns whether a job must apply a plan of this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,20 +147,21 @@ class PolicyPart:
     """The rule for an operation in a policy."""
 
     key: str
-    """Of the policy document. Several operations may share one."""
+    """The key in the policy document. Several operations may share one."""
     rule: str
     """Reference to the model of the key's value, a `core.rules.Rule`; `"bool"` for a switch."""
     description: str
-    """Of the key, for the JSON schema."""
+    """The description of the key, for the JSON schema."""
     due: str
     """Reference to the function that takes a `core.evaluation.EvaluationContext` and returns
-    whether, and why, the operation is due; None if the policy does not request it."""
+    whether, and why, the operation is due; None if the policy does not request it.
+    """
     before: str | None = None
     """Reference to a function that returns, for the value of the key, the operations that must run
     after this one, whatever the usual order."""
 
 
-# A name has one record, so that two records are never equal, and can be keys.
+# Compared by identity and hashable, because a name has only one record.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationRecord(Generic[O, P, R]):
     """One operation: its parts, its effects on a table, and its descriptions."""
@@ -166,18 +169,18 @@ class OperationRecord(Generic[O, P, R]):
     name: str
     """The verb of the command line, such as `compact-log`."""
     title: str
-    """For forms, such as `Compact the log`."""
+    """The title in forms, such as `Compact the log`."""
     summary: str
     """One clause for lists of verbs."""
     description: str
-    """A few lines for the verb's own help."""
+    """A few lines for the help of the verb."""
     options: type[O]
     plan: type[P]
     result: type[R]
     code: str
-    """The module with `plan` and `apply`, and with `prepare` where that does more than both."""
+    """The module with `plan` and `apply`, and optionally `prepare`."""
     outcomes: Mapping[str, Outcome]
-    """The outcome of each `status` of a Result."""
+    """The outcome for each `status` of a Result."""
     effects: Effects = field(default_factory=Effects)
     requires: tuple[str, ...] = ()
     """The accesses that the table's protocol must allow: values of
@@ -186,15 +189,15 @@ class OperationRecord(Generic[O, P, R]):
     """Fields of the Options that name the subject of the operation; they are arguments of
     operators."""
     spark: SparkPart | None = None
-    """None where it only works in process."""
+    """None if it only works in this process."""
     works_in_process: bool = True
-    """False where only Spark can do the work."""
+    """False if only Spark can do the work."""
     policy: PolicyPart | None = None
     """None if the operation only runs on demand."""
     takes: Literal["snapshot", "table"] = "snapshot"
     """The first argument of `plan`; `table` for operations on tables that may not open."""
     takes_version: bool = False
-    """Whether it can work on another version than the latest."""
+    """Whether it accepts another version than the latest."""
     reuses_snapshot: bool = False
     """Whether `apply` takes the plan's `snapshot`, which saves opening the table again."""
     report: str | None = None
@@ -202,15 +205,15 @@ class OperationRecord(Generic[O, P, R]):
     decisive: tuple[str, ...] = ()
     """Fields of the Plan that must equal those of the approved plan."""
     asks_for_approval: Callable[[P], bool] = lambda _: False
-    """Whether a plan should be approved by a person first."""
+    """Returns whether a plan should be approved first."""
     planned_amounts: Callable[[P], Amounts] = lambda _: Amounts()
     done_amounts: Callable[[R], Amounts] = lambda _: Amounts()
     plan_facts: Callable[[P], Facts] = facts_of
-    """The facts of a Plan, for the command line, logs, approvals and pages."""
+    """Returns the facts of a Plan, for the command line, logs, approvals and pages."""
     result_facts: Callable[[R], Facts] = facts_of
-    """The facts of a Result."""
+    """Returns the facts of a Result."""
     totals: Callable[[Any], Mapping[str, Any]] = lambda _: {}
-    """Numbers of a Plan or a Result that orchestrators keep besides its fields."""
+    """Returns numbers of a Plan or a Result that orchestrators keep in addition to its fields."""
     conclusion_of_plan: Callable[[P], Conclusion] = lambda _: Conclusion(outcome=Outcome.PLANNED)
     """For an operation whose plan can report a damaged table."""
     conclusion_of_result: Callable[[R, Outcome], Conclusion] = lambda _, outcome: Conclusion(
@@ -218,7 +221,7 @@ class OperationRecord(Generic[O, P, R]):
     )
     """Adds problem and remedy to the outcome of a Result, or corrects it."""
     wrote: Callable[[R], bool] | None = None
-    """Whether a Result means that the table was written to. By default, its outcome decides."""
+    """Returns whether the table was written to. By default, the outcome decides."""
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -242,12 +245,12 @@ class OperationRecord(Generic[O, P, R]):
 
     @property
     def chooses_engine(self) -> bool:
-        """Whether its Options say on which engine it works."""
+        """Whether its Options choose the engine."""
         return has_field(self.options, "engine")
 
     @property
     def commits_by_name(self) -> bool:
-        """Whether commits carry the name of a task, by which another try of it finds them."""
+        """Whether its commits contain the ID of the task, by which a retry finds them."""
         return has_field(self.options, "operation_id")
 
     @property
@@ -256,15 +259,15 @@ class OperationRecord(Generic[O, P, R]):
         return has_field(self.options, "other_writers")
 
     def conclusion(self, result: R) -> Conclusion:
-        """How a Result ended."""
+        """Returns the conclusion of a Result."""
         return self.conclusion_of_result(result, self.outcome_of(result.status))
 
     def outcome_of(self, status: str) -> Outcome:
-        """The outcome of a Result's status. An unknown status is a failure."""
+        """Returns the outcome of a Result's status. An unknown status is a failure."""
         return self.outcomes.get(status, Outcome.FAILED)
 
     def wrote_to_table(self, result: R) -> bool:
-        """Whether the table was written to according to a Result, by this try or an earlier one."""
+        """Returns whether the table was written to, by this attempt or an earlier one."""
         if self.wrote is not None:
             return self.wrote(result)
         untouched = (Outcome.NOTHING_TO_DO, Outcome.CONFLICT, Outcome.REFUSED)
@@ -306,19 +309,19 @@ class OperationRecord(Generic[O, P, R]):
         return Prepared(plan=plan, apply=apply)
 
     def require_job_possible(self, table: Table, options: O) -> None:
-        """Raises if a Spark job with these Options is bound to be refused.
+        """Raises if a Spark job with these Options would certainly be refused.
 
-        For callers that submit a job without a plan: a driver takes long to start.
+        For callers that submit a job without a plan, because a driver takes long to start.
         """
         if self.spark is not None and self.spark.require is not None:
             load(self.spark.require)(table.snapshot(), options)
 
     def needs_job(self, plan: P) -> bool:
-        """Whether a Spark job must apply a plan of this process."""
+        """Returns whether a Spark job must apply a plan of this process."""
         return self.spark is not None and self.spark.needs_job(plan)
 
 
 def load(reference: str) -> Any:
-    """Loads the object that a reference `package.module:attribute` names."""
+    """Loads the object of a reference `package.module:attribute`."""
     module, _, attributes = reference.partition(":")
     return reduce(getattr, attributes.split("."), import_module(module))

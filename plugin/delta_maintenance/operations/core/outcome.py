@@ -1,7 +1,7 @@
-"""The outcome of an operation, one value for every surface.
+"""The outcome of an operation, the same in every interface.
 
-The `status` of a Result is the operation's own; its record maps it to an `Outcome`. Exit statuses,
-retries and the colours of pages follow from the outcome alone.
+The `status` of a Result is specific to the operation; its record maps it to an `Outcome`. Exit
+statuses, retries and the colours of pages follow from the outcome alone.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from delta_maintenance.errors import (
 
 
 class Outcome(Enum):
-    """How an operation ended."""
+    """The outcome of an operation."""
 
     DONE = "done"
     NOTHING_TO_DO = "nothing-to-do"
     PLANNED = "planned"
     """Only a plan was requested."""
     WAITING = "waiting"
-    """A part is done; the rest must wait for an instant, not for a person. Not a failure."""
+    """Partly done; the rest has to wait for an instant, not for a person. Not a failure."""
     INCOMPLETE = "incomplete"
-    """A part is done, and another run continues from there."""
+    """Partly done; another run continues from there."""
     CONFLICT = "conflict"
-    """Other writers were quicker. Nothing was written."""
+    """Other writers committed first. Nothing was written."""
     REFUSED = "refused"
-    """The table or its data forbid it. Nothing was written."""
+    """The table or its data do not permit the operation. Nothing was written."""
     FAILED = "failed"
-    """A part could not be done, and the same again does not help."""
+    """A part failed, and a repetition does not help."""
     CORRUPT = "corrupt"
     """The table is damaged."""
 
@@ -46,12 +46,12 @@ class Outcome(Enum):
 
     @property
     def exit_status(self) -> int:
-        """Of the command line."""
+        """The exit status of the command line."""
         return 0 if self.error is None else self.error.exit_status
 
     @property
     def retryable(self) -> bool:
-        """Whether the same again may succeed."""
+        """Whether a repetition may succeed."""
         return self.error is not None and self.error.retryable
 
     @property
@@ -81,7 +81,7 @@ class Conclusion:
     file: str | None = None
 
     def error(self, *, table: str, version: int) -> DeltaMaintenanceError | None:
-        """The error that the conclusion amounts to; None where it is no failure."""
+        """The error that corresponds to the conclusion; None if it is not a failure."""
         kind = self.outcome.error
         if kind is None:
             return None

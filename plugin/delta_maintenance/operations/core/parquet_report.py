@@ -21,7 +21,7 @@ def write_rows(
     table: Store,
     storage_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes rows about a table at once. See `write_batches`."""
+    """Writes rows about a table to a new Parquet file. See `write_batches`."""
     write_batches([rows], rows.schema, address, table=table, storage_options=storage_options)
 
 
@@ -33,15 +33,15 @@ def write_batches(
     table: Store,
     storage_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes rows about a table, batch by batch, to a new Parquet file of any store.
+    """Writes rows about a table, batch by batch, to a new Parquet file in any store.
 
-    Where a batch cannot be had, there is no file. `RefusedError` where there is one already, and
-    for a place inside the table, whose folder is no place for other files.
+    If a batch raises, no file is created. `RefusedError` if the file already exists, and for an
+    address inside the table, whose folder must not contain other files.
     """
     written = pa.array([address], pa.string())
     if any(below_root(written, root=root)[0].is_valid for root in table.addresses):
         raise RefusedError(
-            "the report would lie inside the table", file=address, remedy="write it elsewhere"
+            "the report would be inside the table", file=address, remedy="write it elsewhere"
         )
     place = Address.parse(address)
     store = open_store(str(place.parent), storage_options)
@@ -54,9 +54,9 @@ def write_batches(
                 writer.write_table(batch)
     except FileExistsError:
         raise RefusedError(
-            "there is a file of this name already",
+            "a file with this name already exists",
             file=address,
-            remedy="name another one: a report replaces nothing",
+            remedy="choose another name: a report never replaces a file",
         ) from None
     finally:
         store.close()

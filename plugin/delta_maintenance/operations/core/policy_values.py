@@ -1,6 +1,7 @@
-"""Types of policy values that YAML does not have: durations, sizes, references.
+"""Types of policy values that YAML lacks: durations, sizes, references.
 
-Nothing here or in `rules` and `policy` may load pyarrow: orchestrators parse their DAGs with it.
+This module and the modules `rules` and `policy` must not load pyarrow, because orchestrators import
+them to parse DAGs.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from delta_maintenance.redaction import holds_credentials
 
 
 class PolicyModel(BaseModel):
-    """Base of everything a policy consists of: frozen, and strict about the names of its keys."""
+    """Base class of all policy models: frozen, with unknown keys forbidden."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         use_attribute_docstrings=True,
-        # A value that is refused may be a secret in the wrong place.
+        # A rejected value may be a misplaced secret.
         hide_input_in_errors=True,
     )
 
     def to_json(self) -> dict[str, Any]:
-        """The value as a JSON object."""
+        """Returns the value as a JSON object."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The value of a JSON object. `InvalidRequestError` names the field that is wrong."""
+        """Parses a JSON object. `InvalidRequestError` names the invalid field."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
@@ -60,7 +61,7 @@ def _duration(value: object) -> object:
     if isinstance(value, timedelta):
         return value
     if not isinstance(value, str):
-        raise ValueError("a length of time needs a unit; write it like '7 days'")
+        raise ValueError("a duration needs a unit; write it like '7 days'")
     if value.startswith("P"):
         return _ISO.validate_python(value)
     try:
@@ -71,13 +72,13 @@ def _duration(value: object) -> object:
 
 def _not_negative(value: timedelta) -> timedelta:
     if value < timedelta():
-        raise ValueError("a length of time is not negative")
+        raise ValueError("a duration cannot be negative")
     return value
 
 
 def _no_debt(value: ByteSize) -> ByteSize:
     if value < 0:
-        raise ValueError("a number of bytes is not negative; give zero or more")
+        raise ValueError("a number of bytes cannot be negative; give zero or more")
     return value
 
 
@@ -90,13 +91,13 @@ Duration = Annotated[
         {"type": "string", "examples": ["7 days", "12 hours", "P7D"]}, mode="validation"
     ),
 ]
-"""A length of time: `7 days 12 hours`, from weeks to microseconds, or ISO 8601 (`P7DT12H`)."""
+"""A duration: `7 days 12 hours`, from weeks to microseconds, or ISO 8601 (`P7DT12H`)."""
 
 Bytes = Annotated[ByteSize, AfterValidator(_no_debt)]
-"""A number of bytes, or text such as `64 MiB`."""
+"""A number of bytes, or a string such as `64 MiB`."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
-"""A part of a whole, from 0 to 1."""
+"""A fraction from 0 to 1."""
 
 _REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(
@@ -105,30 +106,31 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _PATHS = ("GOOGLE_APPLICATION_CREDENTIALS",)
-"""These settings only name the location of secrets."""
+"""Settings that only name the location of secrets."""
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a setting of this name is a secret, which must not be in a shared file."""
+    """Whether a setting with this name is a secret, which must not be in a shared file."""
     return name not in _PATHS and _SECRET.search(name) is not None
 
 
 def is_reference(value: str) -> bool:
-    """Whether the value is an environment variable's and nothing else."""
+    """Whether the value consists of one reference to an environment variable."""
     return _REFERENCE.fullmatch(value) is not None
 
 
 def resolve(text: str, environment: Mapping[str, str]) -> str:
-    """The text with each `${env:NAME}` replaced.
+    """Replaces each `${env:NAME}` in the text.
 
-    `InvalidRequestError` for a variable that is not set; no value is ever in a message.
+    `InvalidRequestError` for a variable that is not set; messages never contain values.
     """
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in environment:
             raise InvalidRequestError(
                 f"the environment variable {match[1]} is not set",
-                remedy="set it where this runs, or take the reference out of the policy",
+                remedy="set it in the environment of this process, or remove the reference "
+                "from the policy",
             )
         return environment[match[1]]
 
@@ -139,32 +141,34 @@ def _no_secrets(settings: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in settings.items():
         if looks_secret(name) and not is_reference(value):
             raise ValueError(
-                f"{name} looks like a secret, which a policy must not hold; name a connection, or "
+                f"{name} looks like a secret, which a policy must not contain; name a "
+                "connection, or "
                 "refer to the environment with ${env:NAME}"
             )
     return settings
 
 
 Settings = Annotated[Mapping[str, str], AfterValidator(_no_secrets)]
-"""Names and values; secret values are references to the environment."""
+"""Names and values; secret values must be references to the environment."""
 
 
 def _address(text: str, info: ValidationInfo) -> str:
-    # Without an environment the value comes from JSON, in which references are resolved.
+    # Without an environment the value comes from JSON, in which references are already resolved.
     if info.context is not None:
         try:
             text = resolve(text, info.context["environment"])
         except InvalidRequestError as error:
             raise ValueError(f"{error.problem}; {error.remedy}") from None
     if not text:
-        raise ValueError("an address is not empty; give a path or a URI")
+        raise ValueError("an address cannot be empty; give a path or a URI")
     if holds_credentials(text):
         raise ValueError(
-            "the address holds credentials, which a policy must not hold; name a connection, or "
+            "the address contains credentials, which a policy must not contain; name a "
+            "connection, or "
             "refer to the environment in storage options"
         )
     return text.rstrip("/") or text
 
 
 Address = Annotated[str, AfterValidator(_address)]
-"""A path or URI, without a slash at its end; `${env:NAME}` is resolved as the file is read."""
+"""A path or URI without a trailing slash; `${env:NAME}` is resolved when the file is read."""

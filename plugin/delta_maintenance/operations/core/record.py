@@ -39,12 +39,12 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """`Annotated[int, AtLeast(1)]`: the least that a number may be."""
+    """`Annotated[int, AtLeast(1)]`: the minimum of a number."""
 
     least: int
 
     def allows(self, value: int) -> bool:
-        """Whether a number may be this one."""
+        """Returns whether a number is large enough."""
         return value >= self.least
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -60,12 +60,12 @@ class _WithZone:
 
 
 Instant = Annotated[datetime, _WithZone()]
-"""A date and time with its zone; without one it is none."""
+"""A date and time with a time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Base of the dataclasses that round-trip through JSON.
+    """Base class of dataclasses that can be converted to JSON and back.
 
     Durations are ISO 8601 (`P7D`), instants ISO 8601 with a zone.
     """
@@ -74,13 +74,13 @@ class Record:
     __pydantic_config__ = {"extra": "forbid"}
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
+        """Returns the record as a JSON object."""
         value: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")
         return value
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The record of a JSON object. `InvalidRequestError` names the field that is wrong."""
+        """Parses a JSON object. `InvalidRequestError` names the invalid field."""
         from pydantic import ValidationError
 
         try:
@@ -94,7 +94,8 @@ class Record:
         return record
 
     def validated(self) -> Self:
-        """The record that `from_json` would create from these values; raises the same errors.
+        """Returns the record that `from_json` would create from these values; raises the same
+        errors.
 
         For Options created in Python, whose values have not been checked yet.
         """
@@ -138,7 +139,7 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    # Building one takes longer than using it a thousand times.
+    # Building an adapter takes longer than using it a thousand times.
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]

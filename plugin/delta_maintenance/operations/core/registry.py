@@ -53,29 +53,29 @@ _loaded: dict[str, AnyOperation] = {}
 
 
 def find(name: str) -> AnyOperation:
-    """The operation of a name. `InvalidRequestError` where there is none."""
+    """Returns the operation with this name. `InvalidRequestError` if there is none."""
     found = known(name)
     if found is None:
         raise InvalidRequestError(
-            f"there is no operation {name!r}", remedy=f"name one of {', '.join(names())}"
+            f"unknown operation {name!r}", remedy=f"name one of {', '.join(names())}"
         )
     return found
 
 
 def known(name: str) -> AnyOperation | None:
-    """The operation of a name; None where there is none, as of a distribution that is gone."""
+    """Returns the operation with this name; None if it is not installed."""
     if name in _registered:
         return _registered[name]
     return _built_in(name) if name in BUILT_IN else _by_entry_point(name)
 
 
 def names() -> tuple[str, ...]:
-    """The names of all operations."""
+    """Returns the names of all operations."""
     return tuple(record.name for record in operations())
 
 
 def operations() -> tuple[AnyOperation, ...]:
-    """All operations, in the order in which a policy runs them.
+    """Returns all operations, in the order in which a policy runs them.
 
     Operations of other distributions follow the built-in ones with the same effects. An operation
     that cannot be loaded is omitted, with a warning.
@@ -92,17 +92,17 @@ def operations() -> tuple[AnyOperation, ...]:
 
 
 def policy_operations() -> tuple[AnyOperation, ...]:
-    """The operations that a policy can request, in the order in which they run."""
+    """Returns the operations that a policy can request, in the order in which they run."""
     return tuple(record for record in operations() if record.policy is not None)
 
 
 def spark_operations() -> tuple[AnyOperation, ...]:
-    """The operations that run as Spark jobs."""
+    """Returns the operations that run as Spark jobs."""
     return tuple(record for record in operations() if record.spark is not None)
 
 
 def register(record: AnyOperation) -> None:
-    """Adds an operation to this process; `InvalidRequestError` for a name that is taken.
+    """Adds an operation to this process; `InvalidRequestError` if the name is taken.
 
     For embedding and tests. A policy knows the operation only if it is registered before
     `delta_maintenance.policies` is imported; an entry point has no such limit.
@@ -134,7 +134,7 @@ def _by_entry_point(name: str) -> AnyOperation | None:
         try:
             _loaded[name] = _points()[name].load()
         except Exception as error:
-            # A distribution that is broken must not break the operations of others.
+            # A broken distribution must not break the operations of others.
             _logger.warning("the operation %s cannot be loaded: %s", name, error)
             return None
     return _loaded[name]
@@ -142,7 +142,7 @@ def _by_entry_point(name: str) -> AnyOperation | None:
 
 @cache
 def _points() -> Mapping[str, EntryPoint]:
-    # Takes longer to import than a short command to run.
+    # Importing this takes longer than a short command.
     from importlib.metadata import entry_points
 
     found = entry_points(group=ENTRY_POINTS)
@@ -150,7 +150,9 @@ def _points() -> Mapping[str, EntryPoint]:
 
 
 def _phase(record: AnyOperation) -> int:
-    """Operations that change the table, only read, write, delete, and those that no policy runs."""
+    """Sort key: operations that change the table, only read, write, delete, and those that no
+    policy runs.
+    """
     effects = record.effects
     if record.policy is None:
         return 4

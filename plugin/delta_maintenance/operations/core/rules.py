@@ -1,7 +1,7 @@
 """Fields that the policy rules of all operations share.
 
-Each operation has its own small model, beside its code; this is their base, and the rules that are
-about every operation alike.
+The model of each operation is beside its code; this module contains its base class, and the rules
+that apply to all operations.
 """
 
 from __future__ import annotations
@@ -16,39 +16,45 @@ from delta_maintenance.table.commit.other_writers import OtherWriters
 
 
 class Rule(PolicyModel):
-    """Base of the rule for one operation: when it is due, and its settings."""
+    """Base class of the rule for one operation: when it is due, and its settings."""
 
     def at_once(self) -> Self:
-        """The rule as it would be if the operation were due now."""
+        """Returns the rule changed so that the operation is due now."""
         if "every" not in type(self).model_fields:
             return self
         return self.model_copy(update={"every": timedelta()})
 
 
 class EngineRule(PolicyModel):
-    """Where the work is done."""
+    """The engine that does the work."""
 
     prefer: Literal["auto", "local", "spark"] = "auto"
-    """`auto` takes Spark from the sizes below on."""
+    """`auto` uses Spark from the sizes below on."""
     spark_log_bytes: Bytes | None = None
-    """Bytes of log; by default, each operation has its own limit."""
+    """The bytes of log from which on Spark is used; by default, each operation has its own
+    limit.
+    """
     spark_files: Annotated[int, Field(ge=0)] | None = None
-    """Files to open; by default, each operation has its own limit."""
+    """The number of files to open from which on Spark is used; by default, each operation has its
+    own limit.
+    """
 
 
 class Limits(PolicyModel):
     """Limits that end the run on one table."""
 
     max_deleted_files: Annotated[int, Field(ge=0)] | None = None
-    """Files that one operation may delete."""
+    """The maximum number of files that one operation may delete."""
     max_deleted_bytes: Bytes | None = None
-    """Bytes that one operation may delete."""
+    """The maximum number of bytes that one operation may delete."""
     max_deleted_share: Share | None = 0.5
-    """Share of live files and files to delete; applies to more than 1,000 files to delete."""
+    """The maximum share of deleted files among these and the live files; applies if more than 1,000
+    files would be deleted.
+    """
     max_duration: Duration | None = None
-    """After which no further operation begins; one under way is not interrupted."""
+    """The time after which no further operation begins; a running one is not interrupted."""
     max_commits: Annotated[int, Field(ge=0)] | None = None
-    """Commits that one run may add to the table."""
+    """The maximum number of commits that one run may add to the table."""
 
 
 class RulesInForce(Protocol):

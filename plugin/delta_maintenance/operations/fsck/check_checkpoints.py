@@ -1,8 +1,8 @@
 """Checks whether checkpoints can be read and agree with the commits.
 
 Implements "Checkpoints", "V2 Spec" and "Last Checkpoint File" as far as they can be checked
-afterwards. A checkpoint may leave out tombstones and transactions that have expired; everything
-else must be what the log says.
+afterwards. A checkpoint may omit expired tombstones and transactions; everything else must agree
+with the log.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ def check_checkpoints(
 ) -> dict[str, str]:
     """Reads every complete checkpoint, and compares those of versions that the history covers.
 
-    Returns those that no reader should rest on, by the name of their first file, with the kind of
-    what was found.
+    Returns the unusable checkpoints, by the name of their first file, with the kind of the finding.
     """
     bad: dict[str, str] = {}
     checkpoints = inventory.listing.checkpoints
@@ -95,7 +94,7 @@ def check_checkpoints(
 
 
 def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> None:
-    """`_last_checkpoint`: readable, and about a checkpoint that is there."""
+    """Checks that `_last_checkpoint` is readable and names an existing checkpoint."""
     path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
     try:
         hint = parse_hint(read_hint(store, path))
@@ -132,7 +131,7 @@ def _is_sound(
     state: StateReplay | None,
     findings: Findings,
 ) -> bool:
-    """Reads one checkpoint to its end, comparing what the history can tell."""
+    """Reads one checkpoint completely and compares it with the history."""
     checkpoint = Checkpoint(store, files)
     singles = checkpoint.singles
     if singles.protocol is None or singles.metadata is None:
@@ -157,8 +156,10 @@ def _is_sound(
 def _file_actions(
     store: Store, checkpoint: Checkpoint, findings: Findings
 ) -> Iterator[FileActionBatch]:
-    """All file actions of a checkpoint. On the way, each sidecar is held against what its tags say,
-    by which later checkpoints take it over without reading it."""
+    """Yields all file actions of a checkpoint, and compares each sidecar with its tags.
+
+    Later checkpoints rely on these tags when they take over a sidecar without reading it.
+    """
     keys = MapKeys(partition_columns=frozenset())
     if not checkpoint.sidecars:
         yield from checkpoint.file_actions(keys=keys, fields=HISTORY_FIELDS)
@@ -183,7 +184,7 @@ def _file_actions(
 
 
 class _Comparison:
-    """The file actions of one checkpoint against those that stand at its version."""
+    """Compares the file actions of one checkpoint with those in effect at its version."""
 
     def __init__(self, files: FileHistory, version: int, *, whole: bool) -> None:
         self._files = files
@@ -191,10 +192,10 @@ class _Comparison:
         self._rows, self._live = files.active_rows(version)
         self._seen = np.zeros(len(self._live), np.int64)
         self._wrong: dict[str, tuple[int, str]] = {}
-        """The number of files with each problem, and the first of them."""
+        """The number of files with each problem, and the first of these files."""
 
     def take(self, adds: pa.Table, removes: pa.Table) -> None:
-        """Compares some rows of the checkpoint."""
+        """Compares a batch of the checkpoint."""
         codes = self._files.codes_of(logical_file_keys(adds))
         known = codes != ABSENT
         known[known] = self._live[codes[known]]
@@ -207,14 +208,14 @@ class _Comparison:
         marks = cardinalities(adds)[known] != self._files.cardinality(rows)
         self._note("has another cardinality for", adds, _spread(known, marks))
         codes = self._files.codes_of(logical_file_keys(removes))
-        # One that the history never had may be older than its base.
+        # A tombstone that the history does not contain may be older than its base.
         wrong = codes == ABSENT if self._whole else np.zeros(len(codes), bool)
         known = codes != ABSENT
         wrong[known] = self._live[codes[known]]
         self._note("has tombstones of files that were never removed", removes, wrong)
 
     def problems(self) -> Iterator[str]:
-        """The problems, a clause each; to be called at the end."""
+        """Yields the problems, one clause each, after all batches."""
         for what, (count, path) in self._wrong.items():
             yield f"it {what}: {path}{_and_others(count)}"
         for what, codes in (
@@ -253,7 +254,7 @@ def _state_problems(singles: SingleActions, state: StateReplay) -> Iterator[str]
 
 
 def _plain(protocol: Protocol | None) -> object:
-    """Lists of features have no order."""
+    """Feature lists are compared without order."""
     if protocol is None:
         return None
     return replace(

@@ -1,7 +1,7 @@
 """Compares version checksum files with the log ("State Validation").
 
-Every version of the history has its sums, so every checksum is compared, with histograms and lists
-of files only for the newest ones: each of those takes a look at all files.
+The sums of every version are known, so every checksum is compared. Histograms and lists of files
+are compared only for the newest checksums, because each comparison needs all files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry
 
 _IN_DETAIL = 20
-"""Of how many of the newest checksums histograms and lists of files are compared."""
+"""The number of newest checksums whose histograms and lists of files are compared."""
 
 
 def check_checksums(
@@ -48,7 +48,7 @@ def check_checksums(
         version = entry.file.version
         assert version is not None
         if version > last:
-            problem = f"there is no version {version}"
+            problem = f"version {version} does not exist"
             findings.add("checksum-without-commit", problem, version=version, path=entry.path)
             continue
         try:

@@ -1,6 +1,6 @@
-"""Checks whether a physical name was ever assigned twice, over all versions ("Field Path").
+"""Checks whether a physical name was ever reused, over all versions ("Field Path").
 
-A column that is dropped leaves its values in the data files. A new one under the same physical name
+The values of a dropped column stay in the data files. A new column with the same physical name
 would show them again.
 """
 
@@ -21,10 +21,10 @@ Path = tuple[str, ...]
 
 
 def check_mapping(history: LogHistory, findings: Findings) -> None:
-    """Physical paths that another column had in an earlier version of the history.
+    """Finds physical paths that belonged to another column in an earlier version of the history.
 
-    Columns are told apart by their ids. Where nothing is mapped in between, all files were written
-    anew, and names begin afresh.
+    Columns are identified by their IDs. If column mapping was off in between, all files were
+    rewritten, and earlier names no longer matter.
     """
     known: dict[Path, object] = {}
     changed = {fact.version for fact in history.commits if fact.actions.metadata is not None}
@@ -48,13 +48,13 @@ def check_mapping(history: LogHistory, findings: Findings) -> None:
 
 
 def _columns(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[Path, object]]:
-    """The physical path of each column that is mapped, with its id."""
+    """Yields the physical path of each mapped column, with its ID."""
     try:
         if column_mapping_mode(protocol, metadata.configuration) == "none":
             return
         schema = parse_schema(metadata.schema_string or "")
     except (CorruptTableError, UnsupportedFeatureError):
-        # Found with the state of that version, if it is the newest one.
+        # The check of the latest state reports this, if it is the newest version.
         return
     physical: dict[Path, Path] = {(): ()}
     for path, field in walk(schema):

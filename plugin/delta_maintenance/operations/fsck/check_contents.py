@@ -1,7 +1,7 @@
 """Opens the files that a version needs: footers of data files, and all deletion vectors.
 
 Implements requirements of "Deletion Vector Format", "Deletion Vector File Storage Format" and
-"Per-file Statistics". What is opened at a time is bounded.
+"Per-file Statistics". The number of files opened at a time is bounded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from delta_maintenance.table.data.footers import count_rows
 from delta_maintenance.table.progress import Progress
 
 _TOGETHER = 4096
-"""Files between two reports of progress."""
+"""The number of files between two reports of progress."""
 _PARALLEL_READS = 16
 
 
@@ -41,11 +41,11 @@ class ContentsCheck(Protocol):
         version: int,
         progress: Progress | None = None,
     ) -> None:
-        """`present` is as of `Presence`, `adds` as of `LiveFiles`."""
+        """`present` is as in `Presence`, `adds` as in `LiveFiles`."""
 
 
 class LocalContents:
-    """A `ContentsCheck` on a few threads of this process."""
+    """A `ContentsCheck` on some threads of this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class LocalContents:
 
 
 def with_vectors(adds: pa.Table) -> pa.Table:
-    """Those of some files that have a deletion vector."""
+    """Returns the files with a deletion vector."""
     return adds.filter(pc.is_valid(adds["deletionVector"]))
 
 
@@ -118,7 +118,7 @@ def check_vectors(
 ) -> None:
     """Decodes every deletion vector of live files: frame, checksum, cardinality, highest row.
 
-    A file that holds several is read once. One that is gone is found by its absence already.
+    A file with several vectors is read once. A missing file is reported by the check of presence.
     """
     rows = with_vectors(adds)
     by_file: defaultdict[str, list[_Marked]] = defaultdict(list)
@@ -135,7 +135,7 @@ def check_vectors(
 
 
 _Marked = tuple[str, Mapping[str, Any], int | None]
-"""A data file, the descriptor of its vector, and its physical rows."""
+"""A data file, the descriptor of its vector, and its number of physical rows."""
 
 
 def _problems(store: Store, marked: Sequence[_Marked]) -> Iterator[tuple[str, str]]:
@@ -145,7 +145,7 @@ def _problems(store: Store, marked: Sequence[_Marked]) -> Iterator[tuple[str, st
         try:
             rows = load(DeletionVectorDescriptor.from_json(vector), read)
         except (CorruptTableError, UnsupportedFeatureError) as error:
-            if not read.gone:
+            if not read.missing:
                 yield path, error.problem
             continue
         if rows and count is not None and rows.max() >= count:
@@ -153,12 +153,12 @@ def _problems(store: Store, marked: Sequence[_Marked]) -> Iterator[tuple[str, st
 
 
 class _Once:
-    """Reads a file below the root, and remembers the last one."""
+    """Reads a file below the root, and caches the last one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last: tuple[str, bytes] | None = None
-        self.gone = False
+        self.missing = False
 
     def __call__(self, path: str) -> bytes:
         if self._last is None or self._last[0] != path:
@@ -167,9 +167,9 @@ class _Once:
 
     def _read(self, path: str) -> bytes:
         try:
-            # An absolute address comes decoded; one below the root becomes relative.
+            # An absolute address is already decoded; an address below the root becomes relative.
             place = locations(as_uris(pa.array([path]), absolute=True), root=self._store.root)
             return self._store.read(check_path(place[0].as_py().decode()))
         except (FileNotFoundError, InvalidRequestError) as error:
-            self.gone = True
+            self.missing = True
             raise FileNotFoundError(path) from error

@@ -1,7 +1,7 @@
 """Compares files of the log with the checksums that Hadoop's local file system stored.
 
-It keeps `.<name>.crc` beside every file it writes, and refuses to read a file that another program
-has replaced since and left that behind.
+Hadoop writes `.<name>.crc` beside every file, and refuses to read a file that another program
+replaced without updating the checksum.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_inventory import LogInventory
 
 _HEADER = struct.Struct(">4sI")
-"""A magic and the bytes that each of the checksums behind it is of."""
+"""The magic number, and the number of bytes that each of the following checksums covers."""
 _MAGIC = b"crc\0"
 _MOST_BYTES = 4 << 20
-"""Of a file that is read for this alone; of a larger one only the length is compared."""
+"""The maximum size in bytes of a file that is read for this check; for larger ones only the length
+is compared.
+"""
 
 
 def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Findings) -> None:
-    """Finds files of the log that readers on Hadoop's local file system fail on."""
+    """Finds files of the log that Hadoop's local file system refuses to read."""
     if store.address.kind not in (StoreKind.LOCAL, StoreKind.MEMORY):
-        # Only the local file system looks at them: in a bucket they are copies without effect.
+        # Only the local file system uses these files; copies in a bucket have no effect.
         return
     sizes = {entry.path: entry.status.size for entry in inventory.entries}
     kept = {e.path for e in inventory.entries if e.file.kind is LogFileKind.HADOOP_CHECKSUM}
     for path, size in sizes.items():
         name = hadoop_checksum_name(path)
-        # The hint may be replaced, and its checksum after it, while both are read.
+        # Checked twice, because the hint and then its checksum may be replaced between the two
+        # reads.
         if name in kept and _differs(store, path, size, name) and _differs(store, path, size, name):
             findings.add(
                 "stale-hadoop-checksum", f"the checksum {name} belongs to another file", path=path

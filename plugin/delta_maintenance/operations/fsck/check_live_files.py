@@ -1,7 +1,7 @@
 """Checks whether the actions of live files are plausible, without opening any file.
 
 Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking" and "Action
-Reconciliation", over columns from end to end.
+Reconciliation", in columns throughout.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _FIELDS = {
 
 @dataclass(slots=True)
 class LiveFiles:
-    """The live files and the tombstones of a snapshot, without the texts of their statistics."""
+    """The live files and the tombstones of a snapshot, without their statistics."""
 
     adds: pa.Table
     """`path`, `deletionVector`, `size`, `baseRowId`, `defaultRowCommitVersion`, `num_records`."""
     tombstones: pa.Table
     """`path`, `deletionVector`, `deletionTimestamp`."""
     unreadable_statistics: pa.ChunkedArray
-    """The paths of files whose statistics are no JSON object."""
+    """The paths of files whose statistics are not a JSON object."""
 
 
 def read_live_files(snapshot: Snapshot) -> LiveFiles:
-    """Reads the files of a snapshot, passing over checkpoints that turn out to be damaged."""
+    """Reads the files of a snapshot; damaged checkpoints are skipped."""
     while True:
         collected = _Collected()
         try:
@@ -61,7 +61,7 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
 
 
 def check_live_files(snapshot: Snapshot, files: LiveFiles, findings: Findings) -> None:
-    """The problems of the files of a snapshot."""
+    """Adds the problems of a snapshot's files."""
     findings.add_files(
         "invalid-statistics",
         "its statistics are not a JSON object",
@@ -69,7 +69,7 @@ def check_live_files(snapshot: Snapshot, files: LiveFiles, findings: Findings) -
         version=snapshot.version,
     )
     audit = PathAudit(snapshot.table)
-    # Without vectors: a path that is live with two of them is found in the history.
+    # Without vectors: paths that are live with two vectors are found in the history.
     audit.add(files.adds.select(["path"]), files.tombstones.select(["path"]))
     if (problem := audit.problem()) is not None:
         findings.add("two-spellings", problem, version=snapshot.version)
@@ -127,9 +127,9 @@ def _check_row_ids(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> No
 
 
 def _check_overlaps(numbered: pa.Table, version: int, findings: Findings) -> None:
-    """Files whose range of row IDs begins within that of another one."""
+    """Finds files whose range of row IDs starts within the range of another file."""
     first = numbered["baseRowId"].to_numpy()
-    # A file of unknown length has at least one row; an empty one has no row IDs at all.
+    # A file with an unknown number of rows has at least one; an empty file has no row IDs.
     rows = pc.fill_null(numbered["num_records"], 1).to_numpy()
     order = np.argsort(first, kind="stable")
     order = order[rows[order] > 0]
@@ -160,7 +160,7 @@ class _Collected:
     unreadable: list[pa.Array] = field(default_factory=list)
 
     def take(self, adds: pa.Table, tombstones: pa.Table) -> None:
-        """Keeps of a batch what is needed later; statistics are the bulk of it."""
+        """Keeps the columns of a batch that are needed later; most of its size is statistics."""
         counts = record_counts(adds)
         self.unreadable.extend(_without_statistics(adds, counts).chunks)
         self.adds.append(
@@ -174,7 +174,7 @@ class _Collected:
 def _without_statistics(adds: pa.Table, counts: pa.ChunkedArray) -> pa.ChunkedArray:
     if "stats" not in adds.column_names:
         return adds["path"].slice(0, 0)
-    # Whatever tells its count is an object; few others are left to be looked at one by one.
+    # Statistics with a row count are valid objects; the few others are checked individually.
     suspect = adds.filter(pc.and_(pc.is_valid(adds["stats"]), pc.is_null(counts)))
     texts = pc.unique(suspect["stats"])
     broken = texts.filter(booleans(np.array([not _is_object(t) for t in texts.to_pylist()], bool)))

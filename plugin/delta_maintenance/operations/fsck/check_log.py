@@ -1,7 +1,7 @@
 """Checks whether the files of a log are consistent, and whether each commit is valid.
 
 Implements the requirements of "Delta Log Entries", "Add File and Remove File", "Log Compaction
-Files" and "In-Commit Timestamps" that can be told from the log alone.
+Files" and "In-Commit Timestamps" that can be checked with the log alone.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogLis
 from delta_maintenance.table.write.log_compactor import compare_compaction
 
 _YOUNG = timedelta(days=1)
-"""What is younger may belong to a writer that is still at work."""
+"""A younger file may belong to a writer that is still running."""
 
 
 def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -> None:
-    """Files with unknown names, and files that killed writers left behind."""
+    """Finds files with unknown names, and files that killed writers left behind."""
     for entry in inventory.entries:
         if entry.file.kind is LogFileKind.UNKNOWN:
             findings.add("unknown-file", "no rule of the protocol covers the name", path=entry.path)
@@ -47,7 +47,7 @@ def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -
 def check_gaps(
     listing: LogListing, last: int, history: LogHistory | None, findings: Findings
 ) -> None:
-    """Missing commits, and checkpoints without the commit of their version."""
+    """Finds missing commits, and checkpoints without the commit of their version."""
     oldest = min(listing.commits, default=last + 1)
     checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
     gaps = version_gaps([*listing.commits, last])
@@ -77,7 +77,7 @@ def check_gaps(
 
 
 def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None:
-    """Actions of commits that are forbidden or unknown."""
+    """Finds forbidden and unknown actions in commits."""
     unknown: Counter[str] = Counter()
     first_met: dict[str, int] = {}
     for fact in history.commits:
@@ -107,7 +107,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
 
 
 def check_compactions(store: Store, listing: LogListing, findings: Findings) -> None:
-    """Log compactions that differ from their commits."""
+    """Finds log compactions that differ from their commits."""
     versions = sorted(listing.commits)
     for entry in listing.compactions:
         first, last = entry.file.version, entry.file.end_version
@@ -120,7 +120,7 @@ def check_compactions(store: Store, listing: LogListing, findings: Findings) -> 
             try:
                 problem = compare_compaction(store, commits, entry.file.name)
             except (CorruptTableError, RefusedError):
-                # Its commits themselves cannot be put together: that is found with them.
+                # The commits themselves cannot be reconciled, which is reported for them.
                 continue
             if problem is not None:
                 findings.add("compaction-differs", problem, version=last, path=entry.path)
@@ -164,5 +164,7 @@ def _commit_path(version: int) -> str:
 
 
 def is_old(entry: LogEntry, now: datetime) -> bool:
-    """Whether no writer can still be at work on a file: it is known to be older than a day."""
+    """Returns whether a file is known to be older than a day, so that no writer is still working on
+    it.
+    """
     return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)

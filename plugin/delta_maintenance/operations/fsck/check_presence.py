@@ -1,7 +1,7 @@
 """Checks whether the files that a version needs exist, with the sizes in the log.
 
-One listing of the whole table answers for all of them. Files outside of the table's root, as
-shallow clones have them, are counted and left alone.
+One listing of the whole table covers all files. Files outside the table's root, as in shallow
+clones, are counted and not checked.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ _LOOKED_UP = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """The live files of a table as a listing shows them."""
+    """The live files of a table compared with a listing."""
 
     present: pa.Table
-    """The rows of `LiveFiles.adds` whose files are there, with the column `place`: where each lies,
-    relative to the root."""
+    """The rows of `LiveFiles.adds` whose files exist, with their locations relative to the root in
+    the column `place`.
+    """
     missing: pa.Table
     """The rows whose data files do not exist."""
     external: int
-    """The number of data files outside of the root, which are not checked."""
+    """The number of data files outside the root, which are not checked."""
 
 
 class TableFiles:
-    """Every file below the root of a table, but for its log, as one listing showed them."""
+    """All files below the root of a table except its log, as of one listing."""
 
     def __init__(self, store: Store) -> None:
         batches = store.list_tree(skip=lambda directory: directory == LOG_DIRECTORY)
@@ -50,30 +51,33 @@ class TableFiles:
         self._store = store
 
     def find(self, paths: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """For paths as in the log: where each file lies, null where it is not there; and whether
-        it lies outside of the root."""
+        """Finds paths of the log in the listing.
+
+        Returns the location of each file, null if it does not exist, and whether it is outside the
+        root.
+        """
         raw = _one_array(paths)
         absolute = pc.match_substring_regex(raw, ABSOLUTE)
         place = locations(raw, root=self._store.root)
         for address in self._store.addresses[1:]:
-            # The log may name the table by another address than the user does.
+            # The log may use another address for the table than the user.
             outside = pc.and_(absolute, _is_absolute(place))
             place = pc.if_else(outside, locations(raw, root=address), place)
         external = pc.and_(absolute, _is_absolute(place))
         found = pc.index_in(place, value_set=self._names)
         if found.null_count:
-            # There are writers that never encoded their paths.
+            # Some writers do not encode paths.
             found = pc.coalesce(found, pc.index_in(raw.cast(pa.binary()), value_set=self._names))
         where = self._files["path"].take(found)
         return where, pa.chunked_array([external])
 
     def sizes(self, places: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The bytes of files that are there."""
+        """Returns the sizes in bytes of existing files."""
         rows = pc.index_in(places.cast(pa.binary()), value_set=self._names)
         sizes = self._files["size"].take(rows)
         if not sizes.null_count:
             return sizes
-        # In the order of their folders and some at a time, for the store is asked file by file.
+        # In batches ordered by folder, because the store lists each folder once per batch.
         order = pc.sort_indices(places).to_numpy()
         parts = [order[at : at + _LOOKED_UP] for at in range(0, len(order), _LOOKED_UP)]
         found = [self._look_up(places.take(integers(part))) for part in parts]
@@ -88,8 +92,10 @@ class TableFiles:
 def check_presence(
     files: TableFiles, live: LiveFiles, findings: Findings, *, version: int, kept_from_ms: int
 ) -> Presence:
-    """Looks for the data files and deletion vectors of live files, and those of removed ones whose
-    retention is not over: removed at or after `kept_from_ms` (milliseconds since 1970-01-01 UTC).
+    """Checks the data files and deletion vectors of live files and of unexpired tombstones.
+
+    A tombstone is unexpired if it was removed at or after `kept_from_ms` (milliseconds since
+    1970-01-01 UTC).
     """
     adds = live.adds
     places, external = files.find(adds["path"])
@@ -108,7 +114,7 @@ def check_presence(
 
 
 def as_uris(paths: pa.StringArray, *, absolute: bool = False) -> pa.StringArray:
-    """Literal paths in the form that stands in the log, so that decoding gives them back."""
+    """Encodes literal paths as in the log, so that decoding restores them."""
     uris = pc.replace_substring(paths, "%", "%25")
     return uris if absolute else pc.replace_substring(uris, ":", "%3A")
 
@@ -142,7 +148,7 @@ def _check_vectors(
         except (CorruptTableError, UnsupportedFeatureError) as error:
             findings.add("damaged-deletion-vector", error.problem, version=version)
             continue
-        # A relative one is a path of the store, with nothing encoded in it.
+        # A relative path is a path of the store and not encoded.
         encoded = as_uris(paths) if stored == STORED_RELATIVE else paths
         where, external = files.find(pa.chunked_array([encoded]))
         gone = pc.and_(pc.is_null(where), pc.invert(external))

@@ -1,4 +1,4 @@
-"""A sidecar of ours against its own summary, by which checkpoints take it over unread."""
+"""Compares a sidecar of this library with its summary, on which incremental checkpoints rely."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delta_maintenance.table.read.sidecar_search import read_filter
 
 
 class SidecarCheck:
-    """Takes the file actions of one sidecar, then says where its summary is wrong."""
+    """Collects the file actions of one sidecar and compares them with its summary."""
 
     def __init__(self, store: Store, path: str, summary: SidecarSummary | None) -> None:
         self._summary = summary
@@ -29,7 +29,7 @@ class SidecarCheck:
         self._unknown = False
 
     def take(self, batch: FileActionBatch) -> None:
-        """Some of its file actions."""
+        """Adds a batch of its file actions."""
         self.found.include(batch.adds, batch.removes)
         summary = self._summary
         if summary is None:
@@ -46,7 +46,7 @@ class SidecarCheck:
                 self._unknown |= ends["max"] > summary.last_place
 
     def problems(self) -> Iterator[str]:
-        """The problems, a clause each; to be called at the end."""
+        """Yields the problems, one clause each, after all batches."""
         summary = self._summary
         if summary is None:
             return

@@ -1,7 +1,7 @@
-"""Checks protocol, metadata and schema of one version against the protocol's rules.
+"""Checks protocol, metadata and schema of one version against the rules of the protocol.
 
 Implements the requirements of "Protocol Evolution", "Table Features", "Change Metadata", "Column
-Mapping" and "Schema Serialization Format" that can be told from the actions alone.
+Mapping" and "Schema Serialization Format" that can be checked with the actions alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PHYSICAL = "delta.columnMapping.physicalName"
 
 
 def check_state(snapshot: Snapshot, findings: Findings) -> None:
-    """The problems of a snapshot apart from its files."""
+    """Adds the problems of a snapshot, except those of its files."""
     version = snapshot.version
     for kind, problem in (
         *_of_protocol(snapshot.protocol),
@@ -107,7 +107,9 @@ def _of_schema(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 def _of_layout(
     snapshot: Snapshot, schema: StructType, *, mapped: bool
 ) -> Iterator[tuple[str, str]]:
-    """Variants have no order, so none partitions or clusters a table ("Variant Data Type")."""
+    """Yields partition and clustering columns of type variant, which have no order ("Variant Data
+    Type").
+    """
     by_name = {(name,) for name in snapshot.metadata.partition_columns}
     clustered = set(clustering_columns(snapshot.domain_metadata) or ())
     physical: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -123,7 +125,9 @@ def _of_layout(
 
 
 def _of_mapping(schema: StructType) -> Iterator[tuple[str, str]]:
-    """Ids are unique in the whole schema, physical names in their struct ("Field Path")."""
+    """Yields duplicate IDs in the schema, and duplicate physical names in a struct ("Field
+    Path").
+    """
     ids: Counter[object] = Counter()
     physical: Counter[tuple[tuple[str, ...], object]] = Counter()
     for path, field in walk(schema):

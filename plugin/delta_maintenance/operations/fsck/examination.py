@@ -1,4 +1,4 @@
-"""All checks of `fsck`, in an order in which earlier findings explain later ones."""
+"""Runs all checks of `fsck`, in an order in which earlier findings explain later ones."""
 
 from __future__ import annotations
 
@@ -35,28 +35,29 @@ from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.read.table import Table
 
 _ATTEMPTS = 3
-"""Somebody may clean the log up while it is read."""
+"""The number of attempts, because another process may clean up the log during the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """A table as it was found."""
+    """The state of a table as found by the checks."""
 
     version: int
-    """The newest one that the log lists."""
+    """The newest version in the listing of the log."""
     findings: Findings
     inventory: LogInventory
     bad_checkpoints: Mapping[str, str]
-    """Those that no reader should rest on, by the name of their first file, with the kind of what
-    was found."""
+    """Unusable checkpoints, by the name of their first file, with the kind of the finding."""
     history: LogHistory | None
-    """None where no version can be put together."""
+    """None if no version can be reconstructed."""
     snapshot: Snapshot | None
-    """None where the newest version does not open."""
+    """None if the newest version cannot be opened."""
     presence: Presence | None
-    """None where the newest version does not open, or files were not asked for."""
+    """None if the newest version cannot be opened, or if the check of files was not requested."""
     unopened: int = 0
-    """Data files and deletion vectors that were to be opened, and are too many."""
+    """The number of data files and deletion vectors that were not opened because there are too
+    many.
+    """
 
 
 def examine(
@@ -69,17 +70,17 @@ def examine(
     open_fewer_than: int | None = None,
     progress: Progress | None = None,
 ) -> Examination:
-    """Reads the whole log and, with `files`, looks for every file; `deep` opens them too.
+    """Reads the whole log and, with `files`, checks that every file exists; `deep` also opens them.
 
-    `contents` does so in place of a few threads of this process; with `open_fewer_than`, nobody
-    does so where there are as many data files and deletion vectors or more.
+    `contents` opens them instead of threads of this process. With `open_fewer_than`, nothing is
+    opened if there are at least as many data files and deletion vectors.
 
-    Changes nothing. `NotADeltaTableError` where there is no log at all, `UnsupportedFeatureError`
-    where this release cannot read it; whatever else is wrong is a finding.
+    Changes nothing. `NotADeltaTableError` if there is no log, `UnsupportedFeatureError` if this
+    release cannot read the table; every other problem is a finding.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            look = _Look(
+            look = _Attempt(
                 table,
                 now,
                 contents=(contents or LocalContents(table.store)) if deep else None,
@@ -98,8 +99,8 @@ def examine(
     raise AssertionError("the last attempt returns or raises")
 
 
-class _Look:
-    """One look at a table."""
+class _Attempt:
+    """One attempt to examine a table."""
 
     def __init__(
         self,
@@ -178,11 +179,12 @@ class _Look:
         except VanishedFileError:
             raise
         except CorruptTableError as error:
-            # File actions are read last, and may be all that is damaged.
+            # File actions are read last, and may be the only damaged part.
             self._unopenable(error)
             return None
         check_live_files(snapshot, live, findings)
-        # The listing comes after the snapshot: whatever the snapshot names was there before it.
+        # The listing is made after the snapshot, so every file that the snapshot names existed
+        # before.
         presence = check_presence(
             TableFiles(store),
             live,

@@ -28,12 +28,12 @@ def facts(document: FsckPlan | FsckResult) -> Facts:
 
 
 def conclusion_of_plan(plan: FsckPlan) -> Conclusion:
-    """A table that is found corrupt is an error even where only a plan was asked for."""
+    """A corrupt table is an error even if only a plan was requested."""
     return conclusion(plan, Outcome.CORRUPT if plan.num_corrupt else Outcome.PLANNED)
 
 
 def conclusion(document: FsckPlan | FsckResult, outcome: Outcome) -> Conclusion:
-    """Counts what is corrupt."""
+    """Counts the findings of corruption."""
     if not document.num_corrupt:
         return Conclusion(outcome=outcome)
     counts = ", ".join(f"{c.count} {c.kind}" for c in document.counts if c.severity == "corrupt")

@@ -252,7 +252,7 @@ KINDS: Mapping[str, FindingKind] = {
         "corrupt", f"{_RESTORE}, because it is not the file that was committed"
     ),
     "missing-deletion-vector": FindingKind(
-        "corrupt", f"{_RESTORE}, because nothing else tells which rows are deleted"
+        "corrupt", f"{_RESTORE}, because the deleted rows are recorded nowhere else"
     ),
     "missing-removed-file": FindingKind(
         "note",
@@ -263,7 +263,7 @@ KINDS: Mapping[str, FindingKind] = {
         "corrupt", "restore the file, or compute its statistics again"
     ),
     "damaged-deletion-vector": FindingKind(
-        "corrupt", f"{_RESTORE}, because nothing else tells which rows are deleted"
+        "corrupt", f"{_RESTORE}, because the deleted rows are recorded nowhere else"
     ),
 }
 """Every kind of finding."""

@@ -1,7 +1,7 @@
 """Reads a whole log once, however damaged, and answers questions about any version.
 
-A commit that cannot be read is a finding here, no error. The history begins behind the last commit
-that is missing or damaged, on the oldest checkpoint that stands there, or at version 0.
+An unreadable commit is a finding, not an error. The history begins after the last missing or
+damaged commit, with the oldest checkpoint from there on, or at version 0.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _BATCH_BYTES = 12 << 20
 
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
-    """What a commit holds beside files, and what it says of itself."""
+    """The non-file actions of a commit, and its metadata."""
 
     version: int
     actions: SingleActions
-    """Without `commitInfo`: a long log has many of them, and they are large."""
+    """Without `commitInfo`, which would take too much memory for a long log."""
     txn_id: str | None
     in_commit_timestamp: int | None
     """Milliseconds since 1970-01-01 UTC; None unless `commitInfo` is the first action."""
@@ -67,19 +67,21 @@ class LogHistory:
 
     base: Checkpoint | None
     first: int
-    """The version of the base; 0 where the log is whole."""
+    """The version of the base; 0 if the log is complete."""
     last: int
     files: FileHistory
     commits: tuple[CommitFacts, ...]
-    """Of the versions after the base, ascending."""
+    """The commits after the base, in ascending order."""
 
     @property
     def first_commit(self) -> int:
-        """The oldest version of which the commit was replayed."""
+        """The oldest version whose commit was replayed."""
         return 0 if self.base is None else self.first + 1
 
     def states(self, versions: Iterable[int]) -> Iterator[tuple[int, StateReplay]]:
-        """Everything but files at some versions, ascending. Each is good until the next one."""
+        """Yields the state without files at some versions, ascending. Each state is valid until the
+        next.
+        """
         wanted = sorted({v for v in versions if self.first <= v <= self.last})
         state = StateReplay()
         if self.base is not None:
@@ -101,14 +103,14 @@ def read_history(
     *,
     progress: Progress | None = None,
 ) -> LogHistory | None:
-    """The history up to a version; None where no base is left to build it on.
+    """Reads the history up to a version; returns None if no base can be read.
 
-    `FileNotFoundError` where a file is gone since the listing.
+    `FileNotFoundError` if a file was deleted after the listing.
     """
     facts: list[CommitFacts] = []
     tail: list[FileActions] = []
     entries = [entry for version, entry in sorted(listing.commits.items()) if version <= last]
-    # What lies before the newest gap is of no use; how wide the gaps are is of no matter.
+    # Versions before the newest gap are not used; the width of gaps does not matter.
     first = start_of_run(listing.commits, last)
     for piece in _pieces(store, entries, findings):
         first = max([first, *(version + 1 for version in piece.damaged)])
@@ -169,7 +171,7 @@ def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> It
 
 
 def _read(store: Store, entry: LogEntry) -> bytes | CorruptTableError:
-    """A commit, or why it cannot be read: one of them keeps nobody from reading the others."""
+    """Returns the bytes of a commit, or the reason why it cannot be read."""
     try:
         return read_listed(store, entry.status)
     except CorruptTableError as error:
@@ -190,7 +192,7 @@ def _facts(version: int, text: CommitText, actions: SingleActions) -> CommitFact
 
 
 _NOTHING = SingleActions()
-"""What nearly every commit holds beside files, once for all of them."""
+"""The non-file actions of nearly all commits, shared to save memory."""
 _NO_LINE = 2**63
 
 
@@ -199,7 +201,7 @@ def _parse(lines: dict[LogEntry, FileLines], piece: _Piece, findings: Findings) 
         if lines:
             piece.files.append(_file_actions(list(lines), list(lines.values())))
     except (CorruptTableError, RefusedError):
-        # One of them is damaged; the others are as good as before.
+        # At least one of these commits is damaged; the others are read individually.
         for entry, found in lines.items():
             try:
                 piece.files.append(_file_actions([entry], [found]))
@@ -227,7 +229,7 @@ def _damaged(entry: LogEntry, error: CorruptTableError | RefusedError, findings:
 def _base(
     store: Store, listing: LogListing, first: int
 ) -> tuple[Checkpoint | None, FileActions | None]:
-    """The oldest sound checkpoint from which the commits go on without a gap."""
+    """Returns the oldest sound checkpoint after which no commit is missing."""
     if first == 0:
         return None, None
     for files in listing.checkpoints:
@@ -263,7 +265,7 @@ def _later_than(part: FileActions, version: int) -> FileActions | None:
 
 
 def _apply(state: StateReplay, actions: SingleActions) -> None:
-    """Takes in what comes after, where `StateReplay` alone takes in what came before."""
+    """Applies newer actions, whereas `StateReplay` itself adds older ones."""
     state.protocol = actions.protocol or state.protocol
     state.metadata = actions.metadata or state.metadata
     state.txns.update(actions.txns)

@@ -1,7 +1,7 @@
-"""The `fsck` operation: checks the integrity of a table and repairs what is safe to repair.
+"""The `fsck` operation: checks the integrity of a table, and repairs what can be repaired safely.
 
-Looking changes nothing, whatever is found. A repair is decided anew when it is carried out, and
-does only what would still be proposed then.
+A check never changes the table. Each repair is decided again when it is applied, and made only if
+it would still be proposed.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ __all__ = [
 ]
 
 _SHOWN = 20
-"""Findings of each kind that a Plan and a Result hold."""
+"""The number of findings of each kind in a Plan and a Result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A plan, with everything that was found on the way to it."""
+    """A plan, with all findings."""
 
     plan: FsckPlan
     found: Examination
 
     @property
     def findings(self) -> pa.Table:
-        """Every finding (`table.findings.FINDINGS`)."""
+        """All findings (`findings.FINDINGS`)."""
         return self.found.findings.table()
 
 
@@ -78,11 +78,11 @@ def plan(
     engine: ContentsCheck | None = None,
     progress: Progress | None = None,
 ) -> FsckPlan:
-    """What is wrong with a table, and what `apply` would do about it. Changes nothing.
+    """Checks a table, and plans the repairs that `apply` would make. Changes nothing.
 
-    Takes the table and not a snapshot, for it may have none. `NotADeltaTableError` where there is
-    no log at all, `UnsupportedFeatureError` where this release cannot read it; whatever else is
-    wrong is a finding.
+    Takes the table instead of a snapshot, because a damaged table may not have one.
+    `NotADeltaTableError` if there is no log, `UnsupportedFeatureError` if this release cannot read
+    the table; every other problem is a finding.
     """
     return survey(table, options, now=now, engine=engine, progress=progress).plan
 
@@ -98,11 +98,11 @@ def survey(
     engine: ContentsCheck | None = None,
     progress: Progress | None = None,
 ) -> Survey:
-    """Like `plan`, for who wants to have every finding.
+    """Like `plan`, with all findings.
 
-    `report` is the address of a new Parquet file for them, in any store and outside of the table;
-    there is none where Spark is to open the files first. `engine` opens them, if they are to be
-    opened, in place of a few threads of this process.
+    `report` is the address of a new Parquet file for the findings, in any store and outside the
+    table; it is not written if Spark has to open the files first. `engine` opens the files instead
+    of threads of this process, if they are to be opened.
     """
     options = (options or FsckOptions()).validated()
     by_others = options.deep and engine is not None
@@ -152,12 +152,11 @@ def apply(
     progress: Progress | None = None,
     surveyed: Survey | None = None,
 ) -> FsckResult:
-    """Carries out the repairs of a plan, then looks again. Two at a time do no harm.
+    """Applies the repairs of a plan, then checks the table again. Concurrent runs do no harm.
 
-    `engine` is as of `survey`; `InvalidRequestError` where the plan needs one and has none.
-
-    A repair that fails is told in the Result, and the others are tried all the same. `surveyed` is
-    what the plan comes from, where it was made a moment ago: that saves looking first.
+    `engine` is as in `survey`; `InvalidRequestError` if the plan needs an engine and none is given.
+    A repair that fails is reported in the Result, and the other repairs are made nevertheless.
+    `surveyed` is the survey of the plan if it has just been made, which saves checking first.
     """
     if plan.engine == "spark" and engine is None:
         raise InvalidRequestError(
@@ -167,7 +166,7 @@ def apply(
         return _result(plan, plan.findings, plan.counts, report=plan.report)
     begun = as_clock(now)()
     try:
-        # What was decided stays decided, however many files there are by now.
+        # The engine of the plan is kept, however many files there are now.
         options = replace(plan.options, engine=plan.engine)
         look = partial(survey, table, options, now=begun, engine=engine, progress=progress)
         surveyed = surveyed or look()
@@ -187,7 +186,7 @@ def apply(
 def prepare(
     table: Table, options: FsckOptions, *, now: datetime, execution: Execution
 ) -> Prepared[FsckPlan, FsckResult]:
-    """Looks, and writes the report that the execution asks for."""
+    """Checks the table, and writes the report that the execution requests."""
     engine = execution.engine if options.engine == "spark" else None
     report = execution.report
     surveyed = survey(
@@ -213,7 +212,9 @@ def prepare(
 
 
 def _most_files(options: FsckOptions) -> int | None:
-    """How many files are too many for this process to open; None where none are."""
+    """Returns the number of files from which on this process does not open them; None if
+    unlimited.
+    """
     return {"auto": options.auto_spark_files, "spark": 0, "local": None}[options.engine]
 
 
@@ -265,13 +266,13 @@ def _notes(found: Examination) -> tuple[str, ...]:
         )
     if found.presence is not None and found.presence.external:
         notes.append(
-            f"{found.presence.external} data files lie outside of the table's root and were not "
-            "looked for"
+            f"{found.presence.external} data files are outside the table's root and were not "
+            "checked"
         )
     history = found.history
     if history is not None and history.base is not None:
         notes.append(
             f"the log begins with the checkpoint of version {history.first}, so that checkpoint "
-            "was compared with nothing"
+            "could not be compared with commits"
         )
     return tuple(notes)

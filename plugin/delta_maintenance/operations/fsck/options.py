@@ -12,8 +12,9 @@ from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 Severity = Literal["corrupt", "warning", "note"]
-"""`corrupt`: readers fail, or may read something else than was committed. `warning`: a rule is
-broken, or a reader is slower or may be misled. `note`: harmless, and good to know."""
+"""`corrupt`: readers fail, or may read other data than was committed. `warning`: a rule is
+violated, or a reader is slower or may be misled. `note`: harmless information.
+"""
 Status = Literal["sound", "warnings", "corrupt"]
 
 
@@ -24,9 +25,9 @@ class Finding:
     kind: str
     severity: Severity
     version: int | None
-    """Of the table, where it is wrong at one version in particular."""
+    """The version at which the table is wrong, if it is a particular one."""
     path: str | None
-    """A file relative to the table root; a data file as the log writes it."""
+    """A file relative to the table root; for a data file, the path in the log."""
     problem: str
     remedy: str
 
@@ -46,7 +47,9 @@ class FsckOptions(Record):
     engine: flags.Engine = "auto"
     """The engine that opens them."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
-    """With `engine="auto"`: from this many data files and deletion vectors on, Spark does."""
+    """With `engine="auto"`: the number of data files and deletion vectors from which on Spark is
+    used.
+    """
     repair: Annotated[
         bool,
         Flag(
@@ -55,9 +58,10 @@ class FsckOptions(Record):
             "and delete empty checkpoint files that are a day old"
         ),
     ] = False
-    """Whether `apply` may do what cannot lose anything: lead `_last_checkpoint` to a checkpoint
-    that is there, write damaged checkpoints anew from a log that is whole, and delete empty
-    checkpoint files that are a day old."""
+    """Whether `apply` may make the repairs that cannot lose data: point `_last_checkpoint` to an
+    existing checkpoint, rewrite damaged checkpoints if the log before them is complete, and delete
+    empty checkpoint files that are a day old.
+    """
     remove_missing_files: Annotated[
         bool,
         Flag(
@@ -65,8 +69,9 @@ class FsckOptions(Record):
             "lacks their rows"
         ),
     ] = False
-    """Whether `apply` may commit removes of the entries whose data files are gone. Their rows are
-    out of the table then, and its change data feed shows them as deleted."""
+    """Whether `apply` may commit removes of the entries whose data files do not exist. The table
+    then lacks their rows, and its change data feed shows them as deleted.
+    """
     allow_append_only: Annotated[
         bool,
         Flag(
@@ -74,8 +79,9 @@ class FsckOptions(Record):
             "set to false in that commit, and to true in the next one"
         ),
     ] = False
-    """Second flag for the former on append-only tables: `delta.appendOnly` is set to false in that
-    commit, and back to true in the next one."""
+    """Additional consent for append-only tables: `delta.appendOnly` is set to false in that commit,
+    and back to true in the next one.
+    """
     other_writers: Annotated[
         OtherWriters | None,
         Flag(
@@ -83,7 +89,7 @@ class FsckOptions(Record):
             "with conditional puts (delta-rs, Trino and others), Delta Spark, or none"
         ),
     ] = None
-    """Who else commits to a table on S3, which must be said before entries are removed."""
+    """The other writers of a table on S3, required before entries are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +109,9 @@ RepairAction = Literal[
     "remove-missing-files",
     "restore-append-only",
 ]
-"""`remove-hint` where there is no checkpoint to lead to; `restore-append-only` where a repair died
-before its second commit."""
+"""`remove-hint` if no checkpoint exists; `restore-append-only` if an earlier repair ended before
+its second commit.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +137,15 @@ class FsckPlan(Record):
 
     table: str
     version: int
-    """The newest one that the log lists, -1 where there is none."""
+    """The newest version in the listing of the log, -1 without one."""
     planned_at: Instant
     options: FsckOptions
     engine: Literal["local", "spark"] = "local"
-    """Who opens the files, or is to: a note says where they were not opened for the plan."""
+    """The engine that opens the files. A note says if they were not opened for the plan."""
     findings: tuple[Finding, ...]
     """The first findings of each kind, ordered by severity."""
     counts: tuple[FindingCount, ...]
-    """Of all findings."""
+    """The number of all findings, by kind."""
     report: str | None = None
     """The address of a Parquet file with all findings."""
     repairs: tuple[Repair, ...] = ()
@@ -154,12 +161,12 @@ class FsckPlan(Record):
 
     @property
     def status(self) -> Status:
-        """By the worst finding; notes leave a table sound."""
+        """The status of the worst finding; a table with only notes is sound."""
         return status_of(self.counts)
 
     @property
     def num_corrupt(self) -> int:
-        """How many findings say that the table is corrupt."""
+        """The number of findings of corruption."""
         return _num_corrupt(self.counts)
 
 
@@ -174,7 +181,7 @@ class RepairOutcome(Record):
     version: int | None = None
     """The commit that was made, or the version of the checkpoint that was written."""
     count: int = 0
-    """Entries that were removed."""
+    """The number of removed entries."""
     reason: str | None = None
 
     def __str__(self) -> str:
@@ -188,7 +195,7 @@ class FsckResult(Record):
     table: str
     version: int
     status: Status
-    """By the worst remaining finding; notes leave a table sound."""
+    """The status of the worst remaining finding; a table with only notes is sound."""
     findings: tuple[Finding, ...] = ()
     """The first findings of each kind, ordered by severity."""
     counts: tuple[FindingCount, ...] = ()
@@ -199,12 +206,12 @@ class FsckResult(Record):
 
     @property
     def num_corrupt(self) -> int:
-        """How many findings say that the table is corrupt."""
+        """The number of findings of corruption."""
         return _num_corrupt(self.counts)
 
 
 def status_of(counts: Iterable[FindingCount]) -> Status:
-    """The worst that is among some findings."""
+    """Returns the status of the worst of the findings."""
     severities = {count.severity for count in counts}
     if "corrupt" in severities:
         return "corrupt"

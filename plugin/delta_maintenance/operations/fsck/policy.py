@@ -18,12 +18,12 @@ from delta_maintenance.operations.fsck.options import FsckOptions
 
 
 class FsckRule(Rule):
-    """When the table is examined."""
+    """When to check the table."""
 
     every: Duration = Field(default="30 days", validate_default=True)
-    """Due when the last one is so long ago, or none is known."""
+    """Due when the last check is this long ago, or none is known."""
     deep: bool = False
-    """Whether every data file's footer and every deletion vector is opened."""
+    """Whether to open every data file's footer and every deletion vector."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:

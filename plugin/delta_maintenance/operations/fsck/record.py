@@ -28,15 +28,15 @@ RECORD = OperationRecord(
     effects=Effects(commits=True, adds_files=True),
     spark=SparkPart(
         engine="delta_maintenance.spark.fsck:SparkContents.of_job",
-        # The log would be read twice.
+        # A plan in this process would read the log twice.
         skips_plan=lambda options: options.deep,
-        # Also where nothing is to be repaired: the files are yet to be opened.
+        # Also if no repair is planned, because the files have not been opened yet.
         needs_job=lambda plan: plan.engine == "spark",
     ),
     policy=PolicyPart(
         key="fsck",
         rule="delta_maintenance.operations.fsck.policy:FsckRule",
-        description="Examinations of the table.",
+        description="Integrity checks of the table.",
         due="delta_maintenance.operations.fsck.policy:due",
     ),
     takes="table",

@@ -1,8 +1,8 @@
-"""Repairs for findings: which are possible, and applying them.
+"""Decides which findings can be repaired, and repairs them.
 
-Everything here leaves each version that opened before with the files that it had, wherever it
-stops: a hint proves nothing, a checkpoint is replaced only where the log before it is whole, and
-entries without their files go in a commit like any other.
+At whatever point a repair stops, every version that could be opened before still has the same
+files: a hint proves nothing, a checkpoint is replaced only if the log before it is complete, and
+entries without their files are removed in an ordinary commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.log_deletion import put_hint
 
 OPERATION = "FSCK"
-"""What the history calls commits of repairs."""
+"""The operation name of repair commits."""
 
 _HINT = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
 _APPEND_ONLY = "delta.appendOnly"
@@ -57,7 +57,9 @@ _SUSPENDED = "suspendedProperty"
 def proposed_repairs(
     found: Examination, options: FsckOptions, *, now: datetime
 ) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
-    """What the options allow to be done about what was found, and why other things are not."""
+    """Returns the repairs that the options permit, and the reasons why other findings are not
+    repaired.
+    """
     repairs: list[Repair] = []
     notes: list[str] = []
     if options.repair:
@@ -73,7 +75,7 @@ def proposed_repairs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repairing:
-    """Carries out repairs on a table as it was found a moment ago."""
+    """Applies repairs to a table that has just been examined."""
 
     table: Table
     found: Examination
@@ -82,7 +84,7 @@ class Repairing:
     new_id: NewId
 
     def run(self, repair: Repair) -> RepairOutcome:
-        """Does one thing. What keeps it from being done is told in the outcome."""
+        """Applies one repair. Its outcome contains the reason if it is not made."""
         try:
             match repair.action:
                 case "replace-checkpoint":
@@ -104,18 +106,18 @@ class Repairing:
         found, store = self.found, self.table.store
         checkpoints = found.inventory.listing.checkpoints
         files = next((files for files in checkpoints if _path(files) == repair.path), None)
-        # A file of another size or time is somebody's repair.
+        # If size or time have changed, another process has repaired it.
         if files is None or files not in list_log(store, first_version=files.version).checkpoints:
             return _outcome(repair, "already-done", reason="the checkpoint has changed")
         snapshot = self._without_bad_checkpoints(files.version)
         require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
-        # What is repaired must not rest on what may be damaged, too.
+        # The new checkpoint must not be built on files that may be damaged as well.
         options = CheckpointOptions(
             kind=_kind(files, snapshot), engine="local", incremental="never"
         )
         plan = checkpoint.plan(snapshot, options, now=self.now)
         if files.kind is LogFileKind.CLASSIC_CHECKPOINT:
-            # It is in the way of the new one. Until that is there, readers go by the log before it.
+            # The damaged file occupies the name. Until it is replaced, readers use the older log.
             self._delete(files)
         result = checkpoint.apply(self.table, plan, new_id=self.new_id, snapshot=snapshot)
         if files.kind is not LogFileKind.CLASSIC_CHECKPOINT:
@@ -126,7 +128,7 @@ class Repairing:
         store = self.table.store
         found = {entry.path: entry.status for entry in self.found.inventory.empty_checkpoints}
         status = found.get(repair.path or "")
-        # A file of another size or time is somebody's checkpoint.
+        # If size or time have changed, another process has written a checkpoint.
         if status is None or store.stat(status.path) != status:
             return _outcome(repair, "already-done", reason="the file has changed")
         snapshot = self.table.snapshot()
@@ -136,7 +138,7 @@ class Repairing:
         return _outcome(repair, "done", version=repair.version)
 
     def _without_bad_checkpoints(self, version: int) -> Snapshot:
-        """The version on a base that nothing is known against."""
+        """Opens the version from a base without findings."""
         snapshot = self.table.snapshot(version=version)
         while (base := snapshot.checkpoint) is not None and (
             base.files.name in self.found.bad_checkpoints
@@ -165,23 +167,21 @@ class Repairing:
         if hint is not None and hint.version in versions:
             return _outcome(repair, "already-done", reason="the hint is valid now")
         found = self.found.inventory.listing.checkpoints
-        # By what they are, not by name: a replaced one has the name of the bad one.
+        # Compared by their files, not by name: a replaced checkpoint has the name of the bad one.
         bad = [files for files in found if files.name in self.found.bad_checkpoints]
         good = tuple(files for files in listing.checkpoints if files not in bad)
         listing = replace(listing, checkpoints=good)
         sound, _ = newest_sound_checkpoint(store, listing, version=max(listing.commits, default=-1))
         if sound is None:
             store.delete(_HINT)
-            return _outcome(
-                repair, "done", reason="there is no checkpoint that the hint could name"
-            )
+            return _outcome(repair, "done", reason="no checkpoint exists that the hint could name")
         put_hint(store, sound)
         return _outcome(repair, "done", version=sound.checkpoint.files.version)
 
     def _remove_missing_files(self, repair: Repair) -> RepairOutcome:
         snapshot = self.table.snapshot()
         rows = _live_rows(snapshot, repair.paths)
-        # Looked for once more, by a listing of its own: what is there now stays.
+        # Listed again, so that entries whose files exist now are kept.
         places, external = TableFiles(self.table.store).find(rows["path"])
         rows = rows.filter(pc.and_(pc.is_null(places), pc.invert(external)))
         if not rows.num_rows:
@@ -225,7 +225,7 @@ class Repairing:
             snapshot,
             OPERATION,
             parameters=parameters,
-            # What is gone is gone, whatever others append meanwhile.
+            # The files are missing, whatever other writers append in the meantime.
             isolation=IsolationLevel.SNAPSHOT_ISOLATION,
             writer=Writer(
                 other_writers=self.options.other_writers,
@@ -281,11 +281,12 @@ def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> I
                 action="remove-empty-checkpoint",
                 path=entry.path,
                 version=entry.file.version,
-                reason="the file has no bytes, and no reader uses it",
+                reason="the file is empty, and no reader uses it",
             )
         else:
             notes.append(
-                f"{entry.file.name} stays: its writer may still be at work until it is a day old"
+                f"{entry.file.name} stays: its writer may still be running until the file is "
+                "a day old"
             )
 
 
@@ -326,7 +327,7 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
 
 
 def _live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
-    """The live files of these paths with all that their adds say."""
+    """Returns the live files of these paths with all fields of their adds."""
     wanted = pa.array(paths, pa.string())
     while True:
         try:
@@ -356,7 +357,7 @@ def _is_append_only(snapshot: Snapshot) -> bool:
 
 
 def _left_suspended(snapshot: Snapshot) -> bool:
-    """Whether the newest commit is the first of a repair's two."""
+    """Returns whether the newest commit is the first of a repair's two commits."""
     info = snapshot.state.commit_info
     parameters = None if info is None else info.values.get("operationParameters")
     mine = info is not None and info.operation == OPERATION

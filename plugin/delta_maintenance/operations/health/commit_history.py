@@ -37,12 +37,11 @@ MAINTENANCE_OPERATIONS = frozenset(
         "VACUUM START",
     }
 )
-"""Names of operations that engines use for commits that change no rows."""
+"""Operation names that engines use for commits that change no rows."""
 
 _WHOLE = 256 << 10
 _HEAD = 64 << 10
-"""The number of bytes read of a larger commit: its `commitInfo` usually comes first, and its file
-actions are not needed."""
+"""The number of bytes read of a larger commit: its `commitInfo` is usually at the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class CommitSeries:
     points: tuple[CommitPoint, ...]
     """Oldest first."""
     maintenance: tuple[MaintenanceSeen, ...]
-    """The last of each operation and result, newest first."""
+    """The last of each combination of operation and result, newest first."""
     warnings: tuple[str, ...]
 
 
@@ -130,7 +129,7 @@ def _beginning(store: Store, entry: LogEntry) -> bytes:
         return read_listed(store, entry.status)
     with store.open(entry.path) as file:
         data = file.read(_HEAD)
-    # The last line is incomplete.
+    # Drops the last line, which is incomplete.
     return data[: data.rfind(b"\n") + 1]
 
 

@@ -11,7 +11,7 @@ from delta_maintenance.operations.core.record import Instant, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBucket(Record):
-    """Live files whose sizes are from `from_bytes` to less than twice that."""
+    """Live files whose sizes are at least `from_bytes` and less than twice that."""
 
     from_bytes: int
     """A power of two; 0 for empty files."""
@@ -43,35 +43,37 @@ class LogFiles(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPoint(Record):
-    """One version in the pictures of a log over time."""
+    """One version in the charts of a log over time."""
 
     version: int
     timestamp: Instant
     bytes: int
-    """Of the commit."""
+    """The size of the commit."""
     operation: str | None
-    """The name that its writer gives; None if there is none, or if the commit was not read."""
+    """The name of the operation; None if its writer did not record it, or if the commit was not
+    read.
+    """
     is_checkpoint: bool
-    """Whether a complete checkpoint of the version is there."""
+    """Whether a complete checkpoint of the version exists."""
     is_compaction: bool
     """Whether a log compaction ends with the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceSeen(Record):
-    """A maintenance operation that the log shows."""
+    """A maintenance operation recorded in the log."""
 
     operation: str
-    """As its writer calls it, such as `VACUUM END`."""
+    """The name given by its writer, such as `VACUUM END`."""
     version: int
     timestamp: Instant
     result: str | None = None
-    """Its status, where it has one, such as `COMPLETED`."""
+    """Its recorded status, such as `COMPLETED`, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal(Record):
-    """Operations that this release does not support for a table of this protocol."""
+    """An operation that this release does not support for the table's protocol."""
 
     operation: str
     """`checkpoint`, `compact-log`, `clean-log`, `vacuum`, `commit` or `change-metadata`."""
@@ -81,7 +83,7 @@ class Refusal(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableHealth(Record):
-    """One version of a table, and its log as listed."""
+    """One version of a table, and the listing of its log."""
 
     table: str
     table_id: str | None
@@ -97,12 +99,12 @@ class TableHealth(Record):
     """`classic`, `multi-part`, `v2-classic`, `v2-json` or `v2-parquet`."""
     checkpoint_at: Instant | None
     checkpoint_bytes: int
-    """With its sidecars."""
+    """Including sidecars."""
     files_to_open: int
-    """Files of the log that a reader of this version reads."""
+    """The number of log files that a reader of this version opens."""
     bytes_to_open: int
     oldest_version: int | None
-    """The oldest commit that is retained."""
+    """The oldest retained commit."""
 
     log_files: tuple[LogFiles, ...]
     log_bytes: int
@@ -113,25 +115,25 @@ class TableHealth(Record):
     num_files: int
     total_bytes: int
     small_files: int
-    """Smaller than `small_file_bytes`."""
+    """Files smaller than `small_file_bytes`."""
     small_file_bytes: int
     small_file_share: float
-    """Of the live files, 0 where there are none."""
+    """Their share of the live files, 0 without files."""
     file_sizes: tuple[SizeBucket, ...]
-    """By ascending size; empty buckets are left out."""
+    """By ascending size; empty buckets are omitted."""
 
     tombstones: int
     expired_tombstones: int
-    """Removed so long ago that the retention no longer protects their files."""
+    """Tombstones whose retention has ended, so that they no longer protect their files."""
     reclaimable_files: int
     """Files that a vacuum may delete and that the last known vacuum could not. Only files with a
     tombstone in the log count: checkpoints omit expired tombstones."""
     reclaimable_bytes: int
-    """Of those whose tombstones vouch for a size."""
+    """The size of those files whose tombstones contain a size."""
 
     files_with_deletion_vector: int
     deletion_vector_share: float
-    """Of the live files."""
+    """The share of live files with a deletion vector."""
     deleted_rows: int
     rows: int | None
     """Physical rows, including deleted rows; None if a file has no row count, and for tables
@@ -150,7 +152,7 @@ class TableHealth(Record):
     log_retention: timedelta
     deleted_file_retention: timedelta
     properties: dict[str, str]
-    """Those that are set."""
+    """The properties that are set."""
 
     commits: tuple[CommitPoint, ...] = ()
     """The newest commits, oldest first."""

@@ -1,4 +1,4 @@
-"""The health of a table, from its snapshot and the listing of its log. Opens no data file.
+"""Measures the health of a table, from its snapshot and the listing of its log. Opens no data file.
 
 The cost: three listings, one pass over the snapshot's file actions in columns, and the `commitInfo`
 of the newest commits that no earlier measurement contains.
@@ -63,9 +63,9 @@ __all__ = [
 ]
 
 SMALL_FILE_BYTES = 32 << 20
-"""A data file below this is small: readers spend more time on opening it than on reading it."""
+"""The size below which a data file is small: opening it takes longer than reading it."""
 MAX_COMMITS = 200
-"""Of the series of commits."""
+"""The default length of the series of commits."""
 
 
 def measure(
@@ -173,7 +173,9 @@ def _log(snapshot: Snapshot, inventory: LogInventory) -> dict[str, Any]:
 def _expired(
     snapshot: Snapshot, inventory: LogInventory, now: datetime, retention: timedelta
 ) -> dict[str, Any]:
-    """The files that `clean-log` would find, without reading its boundary checkpoint."""
+    """Estimates the files that `clean-log` would delete, without reading its boundary
+    checkpoint.
+    """
     cut_off = _cut_off(snapshot, inventory, now, retention)
     going = (
         []
@@ -241,7 +243,7 @@ def _metadata(snapshot: Snapshot) -> dict[str, Any]:
         ),
         "log_retention": properties.log_retention,
         "deleted_file_retention": properties.deleted_file_retention,
-        # Configurations from Parquet may hold nulls, which are as good as absent.
+        # Configurations from Parquet can contain nulls, which count as absent.
         "properties": {
             key: value for key, value in sorted(metadata.configuration.items()) if value is not None
         },
@@ -268,7 +270,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _before(instant: datetime, age: timedelta) -> int:
-    """Milliseconds since 1970 UTC; 0 where the calendar does not go back so far."""
+    """Returns milliseconds since 1970 UTC; 0 before the range of the calendar."""
     try:
         return max(0, epoch_millis(instant.astimezone(UTC) - age))
     except OverflowError:

@@ -12,12 +12,12 @@ from delta_maintenance.operations.table_change import facts as change_facts
 
 def plan_facts(plan: SetPropertiesPlan) -> Facts:
     """The properties, the protocol that they need, and the clients that lose access."""
-    mapped = "every column gets an id and a physical name" if plan.maps_columns else None
+    mapped = "every column gets an ID and a physical name" if plan.maps_columns else None
     return change_facts.plan_facts(plan) | {"columns": mapped}
 
 
 def result_facts(result: SetPropertiesResult) -> Facts:
-    """The properties as they are now."""
+    """The present values of the properties."""
     return {
         "table": result.table,
         "version": result.version,

@@ -104,7 +104,7 @@ def apply(
 def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str) -> Decision:
     if not options.properties and not options.remove:
         raise InvalidRequestError(
-            "no property is named", remedy="name properties to be set or to be removed"
+            "no property is given", remedy="name properties to be set or to be removed"
         )
     try:
         request = ChangeRequest.of_properties(options.properties, options.remove)
@@ -134,7 +134,7 @@ def _parameters(options: SetPropertiesOptions) -> dict[str, Any]:
 
 def _reason(decision: Decision) -> str:
     if decision.is_noop:
-        return "the table has these properties already"
+        return "the table already has these properties"
     if not decision.added_features:
         return "no table feature is needed"
     return f"the properties need {', '.join(decision.added_features)}"

@@ -45,7 +45,7 @@ class SetPropertiesPlan(ChangePlan):
 
     options: SetPropertiesOptions
     maps_columns: bool
-    """Whether every column gets an id and a physical name."""
+    """Whether every column gets an ID and a physical name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from delta_maintenance.operations.table_change.policy import KEY, ProtocolRule, 
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
-    """Due while a property has another value, or row tracking is on that should be off."""
-    # Loads pyarrow, which reading a policy must not wait for.
+    """Due while a property has another value, or row tracking should be off but is on."""
+    # Imported here, because reading a policy must not load pyarrow.
     from delta_maintenance.protocol.row_tracking.domain import ENABLED_PROPERTY
 
     rule = context.rule(KEY, ProtocolRule)

@@ -31,7 +31,7 @@ DECISIVE = (
 
 
 def plan_facts(plan: ChangePlan) -> dict[str, object]:
-    """The changes, and the clients that they concern."""
+    """The changes, and the affected clients."""
     before, after = plan.protocol_before, plan.protocol_after
     return {
         "table": plan.table,
@@ -50,17 +50,17 @@ def plan_facts(plan: ChangePlan) -> dict[str, object]:
 
 
 def raises_protocol(plan: ChangePlan) -> bool:
-    """Whether a plan changes the protocol, which a person should approve."""
+    """Whether a plan changes the protocol, which should be approved."""
     return not plan.is_noop and plan.protocol_before != plan.protocol_after
 
 
 def planned_amounts(plan: ChangePlan) -> Amounts:
-    """One commit."""
+    """One commit, if the plan changes anything."""
     return Amounts(commits=1)
 
 
 def commits_of(status: str) -> Amounts:
-    """One commit where one was made."""
+    """One commit, if one was made."""
     return Amounts(commits=int(status == "committed"))
 
 
@@ -70,14 +70,14 @@ def conclusion(result: ChangeResult, outcome: Outcome) -> Conclusion:
 
 
 def protocol_text(protocol: ProtocolVersions) -> str:
-    """`reader 3, writer 7: columnMapping, deletionVectors`."""
+    """Formats a protocol like `reader 3, writer 7: columnMapping, deletionVectors`."""
     versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
     features = protocol.writer_features
     return versions if features is None else f"{versions}: {', '.join(features) or 'no features'}"
 
 
 def cut_off_text(cut: CutOff) -> str:
-    """`delta-rs 1.0: writing ends (checkpointProtection)`."""
+    """Formats a client like `delta-rs 1.0: writing ends (checkpointProtection)`."""
     parts = [
         f"{what} {fate}"
         for what, fate in (("reading", cut.reading), ("writing", cut.writing))

@@ -30,7 +30,7 @@ class Decision:
     after: TableChange
     domains: tuple[DomainMetadata, ...] = ()
     drops: tuple[str, ...] = ()
-    """Features of drafts that are replaced by final ones."""
+    """Draft features that are replaced by final ones."""
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -41,7 +41,7 @@ class Decision:
 
     @property
     def changes(self) -> tuple[PropertyChange, ...]:
-        """The properties that get other values, by name."""
+        """The properties whose values change, by name."""
         old, new = self.before.metadata.configuration, self.after.metadata.configuration
         return tuple(
             PropertyChange(name=name, before=old.get(name), after=new.get(name))
@@ -51,7 +51,7 @@ class Decision:
 
     @property
     def is_noop(self) -> bool:
-        """Whether the table is so already."""
+        """Whether the table already has the requested state."""
         return (self.after.protocol, self.after.metadata, self.domains) == (
             self.before.protocol,
             self.before.metadata,
@@ -60,17 +60,17 @@ class Decision:
 
     @property
     def changes_schema(self) -> bool:
-        """Whether the schema string is another one."""
+        """Whether the schema string changes."""
         return self.after.metadata.schema_string != self.before.metadata.schema_string
 
     @property
     def protocol_before(self) -> ProtocolVersions:
-        """In force now."""
+        """The protocol before the change."""
         return ProtocolVersions.of(self.before.protocol)
 
     @property
     def protocol_after(self) -> ProtocolVersions:
-        """In force then."""
+        """The protocol after the change."""
         return ProtocolVersions.of(self.after.protocol)
 
     @property
@@ -80,7 +80,7 @@ class Decision:
 
     @property
     def cut_off(self) -> tuple[CutOff, ...]:
-        """The known clients that the change concerns."""
+        """The known clients that lose access, or may lose it."""
         return cut_off_by(self.before.protocol, self.after.protocol)
 
 
@@ -94,12 +94,12 @@ class ChangeOutcome:
     attempts: int = 0
     """Versions tried."""
     problem: str | None = None
-    """Of a conflict, with its remedy."""
+    """The reason of a conflict, with its remedy."""
     notes: tuple[str, ...] = ()
 
 
 def cut_off_by(before: Protocol, after: Protocol) -> tuple[CutOff, ...]:
-    """The clients that can do less, or may, once one protocol gives way to the other."""
+    """Returns the clients that lose access, or may lose it, when the protocol changes."""
     return tuple(
         CutOff(
             client=impact.client,

@@ -70,14 +70,19 @@ def decide_change(
 def already_applied(
     snapshot: Snapshot, *, operation_id: str | None, since: datetime | None
 ) -> str | None:
-    """One sentence if an earlier run of the task completed the change, even if it was undone since.
+    """Returns one sentence if an earlier run of the task completed the change, even if it was
+    undone since.
 
     `operation_id` is that of the caller: an ID that the plan generated cannot be in the log.
     """
     if operation_id is None:
         return None
     earlier = commit_since(snapshot, [operation_id], since)
-    return None if earlier is None else f"this task did it before, as version {earlier.version}"
+    return (
+        None
+        if earlier is None
+        else f"an earlier run of this task made the change, as version {earlier.version}"
+    )
 
 
 def require_changeable(
@@ -193,11 +198,11 @@ def _ending(outcome: CommitOutcome, plan: ChangePlan) -> ChangeOutcome:
             return ChangeOutcome(
                 status="conflict", version=version, attempts=attempts, problem=problem, notes=notes
             )
-    raise AssertionError("only commits of files alone can be superseded")
+    raise AssertionError("only commits that contain nothing but file actions can be superseded")
 
 
 def _ids(operation_id: str) -> Iterator[str]:
-    """Names that are the same each time the operation is planned."""
+    """Yields names that are the same each time the operation is planned."""
     yield operation_id
     for number in count(1):
         yield f"{operation_id}-{number}"

@@ -30,7 +30,7 @@ class ProtocolVersions(Record):
 
     @classmethod
     def of(cls, protocol: Protocol) -> ProtocolVersions:
-        """The same of a snapshot."""
+        """Converts the protocol of a snapshot."""
         return cls(
             min_reader_version=protocol.min_reader_version,
             min_writer_version=protocol.min_writer_version,
@@ -41,24 +41,24 @@ class ProtocolVersions(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropertyChange(Record):
-    """One property of the table that gets another value."""
+    """A change of one table property."""
 
     name: str
     before: str | None
-    """None where it is not set."""
+    """None if it was not set."""
     after: str | None
-    """None where it is removed."""
+    """None if it is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff(Record):
-    """A client that can do less with the table afterwards, or may."""
+    """A client that loses access to the table, or may lose it."""
 
     client: str
     reading: Fate
     writing: Fate
     features: tuple[str, ...]
-    """The obstacle; empty for a version of the protocol."""
+    """The features that the client lacks; empty if a protocol version is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +68,16 @@ class ChangeOptions(Record):
     other_writers: flags.OtherWritersField = None
     """The other writers of the table; required for tables on S3."""
     operation_id: flags.OperationId = None
-    """Of the task: run again, it ends as done. By default a new one for each plan."""
+    """The ID of the task: a repeated run of it finds the commit of the first. By default each plan
+    has a new ID.
+    """
     operation_since: flags.OperationSince = None
     """The first start of the task: with an `operation_id`, older commits are not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePlan(Record):
-    """The planned change, and the clients that it concerns."""
+    """The planned change, and the affected clients."""
 
     table: str
     table_id: str | None
@@ -88,11 +90,11 @@ class ChangePlan(Record):
     reason: str
     """One sentence."""
     changes: tuple[PropertyChange, ...]
-    """Those that follow from others included."""
+    """Including changes that follow from others."""
     protocol_before: ProtocolVersions
     protocol_after: ProtocolVersions
     added_features: tuple[str, ...]
-    """Those that were implied before are not among them."""
+    """Without features that were already implied."""
     cut_off: tuple[CutOff, ...]
     notes: tuple[str, ...] = ()
 
@@ -108,7 +110,7 @@ class ChangePlan(Record):
         reason: str,
         **more: Any,
     ) -> Self:
-        """The plan of a decision; `more` are the fields that an operation adds."""
+        """Builds the plan of a decision; `more` are additional fields of the operation."""
         return cls(
             table=snapshot.table,
             table_id=snapshot.metadata.id,
@@ -145,7 +147,7 @@ class ChangeResult(Record):
 
     @classmethod
     def of(cls, plan: ChangePlan, ending: ChangeOutcome, **more: Any) -> Self:
-        """The result of a plan; `more` are the fields that an operation adds."""
+        """Builds the result of a plan; `more` are additional fields of the operation."""
         return cls(
             table=plan.table,
             version=ending.version,

@@ -24,7 +24,7 @@ class ProtocolRule(Rule):
 
 
 def assessed(name: str, plan: ChangePlan, options: ChangeOptions) -> AssessedOperation:
-    """Due unless the table is so already."""
+    """Due unless the table already has the requested state."""
     if plan.is_noop:
         return not_due(name, plan.reason)
     return AssessedOperation(

@@ -118,7 +118,7 @@ class _Conversion:
     """The conversion of drafts in a table; empty if there are none."""
 
     base: TableChange
-    """Protocol and metadata without them."""
+    """Protocol and metadata without the drafts."""
     domains: tuple[DomainMetadata, ...] = ()
     drops: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def _conversion(snapshot: Snapshot) -> _Conversion:
         domains=(domain, *maps),
         drops=change.drops,
         notes=(
-            f"{sources.draft}, from a draft, gives way to today's row tracking with the "
+            f"{sources.draft}, from a draft, is replaced by row tracking with the "
             f"high-water mark {mark}",
             "files without row IDs get them from backfill-row-ids",
             *notes,
@@ -206,7 +206,7 @@ def _parameter(after: TableChange) -> dict[str, object]:
 
 def _reason(decision: Decision) -> str:
     if decision.is_noop:
-        return "the table supports all of it already"
+        return "the table already supports all of them"
     if not decision.added_features:
-        return "the features are listed, or named as they are today; none is added"
+        return "features are listed explicitly or renamed to their final names; none is added"
     return f"add support for {', '.join(decision.added_features)}"

@@ -56,7 +56,7 @@ class UpgradeProtocolPlan(ChangePlan):
 
     options: UpgradeProtocolOptions
     converted_domains: tuple[str, ...] = ()
-    """Domains that are written again because a draft had another form."""
+    """Domains that are written again because they have the format of a draft."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,5 +64,5 @@ class UpgradeProtocolResult(ChangeResult):
     """The change that was made."""
 
     protocol: ProtocolVersions | None = None
-    """In force since; None where nothing was committed."""
+    """The new protocol; None if nothing was committed."""
     converted_domains: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Finding unreferenced files in the folder of a table, on this machine.
+"""Finds unreferenced files in the folder of a table, in this process.
 
 The candidates come from a listing of the whole folder, from an inventory or from the log; then all
 files that the log refers to are removed. Files are columns throughout, and only the remaining ones
@@ -27,7 +27,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, EntryKind, directories_of, unclean
 
 DEAD_FILES = pa.schema([*STATUSES, ("reason", pa.uint8())])
-"""Files that may go, each with its `Reason`."""
+"""Files that may be deleted, each with its `Reason`."""
 
 HIDDEN = "hidden: a name that begins with _ or ."
 _LOOKED_AT_ONCE = 100
@@ -40,20 +40,20 @@ class Search:
 
     rules: VisibilityRules
     modified_before_ms: int
-    """Files of this instant or later may belong to a commit under way."""
+    """Files modified at or after this instant may belong to a commit in progress."""
     foreign_files: bool
-    """Whether to delete also files whose names are not those of Delta's files."""
+    """Whether to delete also files whose names do not look like files of Delta."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many files may go for one reason."""
+    """The number of files that may be deleted for one reason."""
 
     reason: Reason
     count: int
     bytes: int
     samples: tuple[tuple[str, int], ...]
-    """The path and the size of a few of them."""
+    """The paths and sizes of some of these files."""
 
 
 @dataclass(slots=True)
@@ -62,13 +62,13 @@ class DeadFiles:
 
     files: pa.Table = field(default_factory=DEAD_FILES.empty_table)
     directories: tuple[str, ...] = ()
-    """Those that have nothing in them once the files are gone, and have been there for long."""
+    """Old directories that are empty once the files are deleted."""
     kept: dict[str, int] = field(default_factory=dict)
     listed: int = 0
     """Examined files, including hidden ones."""
 
     def tallies(self) -> tuple[Tally, ...]:
-        """The files by the reasons for which they may go."""
+        """Counts the files by the reason for their deletion."""
         found = []
         for reason in Reason:
             files = self.files.filter(pc.equal(self.files["reason"], int(reason)))
@@ -80,20 +80,22 @@ class DeadFiles:
         return tuple(found)
 
     def keep(self, why: str, count: int) -> None:
-        """Counts files that stay."""
+        """Counts files that are kept."""
         if count:
             self.kept[why] = self.kept.get(why, 0) + count
 
 
 def list_folder(store: Store, rules: VisibilityRules) -> list[pa.Table]:
-    """The listing below the root (`tree.TREE`) without the contents of hidden directories."""
+    """Returns the listing below the root (`listing.TREE`) without the contents of hidden
+    directories.
+    """
     return list(store.list_tree(skip=rules.is_hidden_directory))
 
 
 def find_dead_files(
     store: Store, entries: Sequence[pa.Table], references: FileReferences, search: Search
 ) -> DeadFiles:
-    """The files of a listing (`tree.TREE`) that may be deleted.
+    """Returns the files of a listing (`listing.TREE`) that may be deleted.
 
     Raises `RefusedError` if another table is inside this one.
     """
@@ -106,7 +108,7 @@ def find_dead_files(
     )
     found = old_enough(store, candidates, search, dead)
     checksums = old_enough(store, _checksums(entries, found), search, DeadFiles())
-    # Counted as hidden, which they are but for this.
+    # Their names made them count as hidden before.
     dead.keep(HIDDEN, -checksums.num_rows)
     dead.files = pa.concat_tables([found, checksums])
     dead.directories = emptied(*directories_in(entries, dead.files, search))
@@ -114,7 +116,7 @@ def find_dead_files(
 
 
 def require_no_table_inside(entries: pa.Table, search: Search) -> None:
-    """`RefusedError` where a listing shows the log of another table."""
+    """Raises `RefusedError` if a listing contains the log of another table."""
     for paths in entries["path"].chunks:
         nested = search.rules.nested_log(paths)
         if nested is not None:
@@ -128,13 +130,13 @@ def require_no_table_inside(entries: pa.Table, search: Search) -> None:
 def out_of_use(
     entries: pa.Table, references: FileReferences, search: Search, dead: DeadFiles
 ) -> pa.Table:
-    """The visible files (`tree.STATUSES`) of a listing that are unreferenced.
+    """Returns the visible files (`listing.STATUSES`) of a listing that are unreferenced.
 
     Counts the others in `dead`.
     """
     kinds = entries["kind"]
     dead.keep(
-        "links and other things that are no files",
+        "links and special files",
         pc.sum(pc.equal(kinds, int(EntryKind.OTHER))).as_py() or 0,
     )
     files = entries.filter(pc.equal(kinds, int(EntryKind.FILE))).select(STATUSES.names)
@@ -146,14 +148,16 @@ def out_of_use(
     dead.keep("in use", int(in_use.sum()))
     files = files.filter(booleans(~(hidden | in_use)))
     odd = unclean(_one(files["path"]))
-    dead.keep("a name that stores and readers could take for another one", odd.true_count)
+    dead.keep(
+        "ambiguous: a name that stores or readers could mistake for another one", odd.true_count
+    )
     return files.filter(pc.invert(odd))
 
 
 def with_reasons(
     files: pa.Table, references: FileReferences, search: Search, dead: DeadFiles
 ) -> pa.Table:
-    """Unreferenced files (`tree.STATUSES`) as `DEAD_FILES`, without foreign files."""
+    """Returns unreferenced files (`listing.STATUSES`) as `DEAD_FILES`, without foreign files."""
     paths = _one(files["path"])
     removed = pa.chunked_array(references.expired, pa.binary())
     found = reasons(paths, expired=pc.is_in(paths.cast(pa.binary()), value_set=removed))
@@ -161,12 +165,12 @@ def with_reasons(
     if search.foreign_files:
         return files
     foreign = found == Reason.FOREIGN
-    dead.keep("foreign: no name of a data file", int(foreign.sum()))
+    dead.keep("foreign: not the name of a data file", int(foreign.sum()))
     return files.filter(booleans(~foreign))
 
 
 def old_enough(store: Store, files: pa.Table, search: Search, dead: DeadFiles) -> pa.Table:
-    """The files (`DEAD_FILES`) that no commit in progress can have written.
+    """Returns the files (`DEAD_FILES`) that no commit in progress can have written.
 
     Reads missing times from the store.
     """
@@ -180,7 +184,7 @@ def old_enough(store: Store, files: pa.Table, search: Search, dead: DeadFiles) -
     known = pc.greater(files["modified_ms"], 0)
     old = pc.less(files["modified_ms"], search.modified_before_ms)
     dead.keep(
-        "young: of the last retention, or of a commit under way",
+        "recent: within the retention, or part of a commit in progress",
         pc.sum(pc.and_(known, pc.invert(old))).as_py() or 0,
     )
     dead.keep("of unknown age", pc.sum(pc.invert(known)).as_py() or 0)
@@ -192,27 +196,27 @@ def require_no_missing(
 ) -> None:
     """Raises `CorruptTableError` if live files are missing.
 
-    Either the table is damaged, or its paths are interpreted wrongly; then apparently unreferenced
-    files could be live under another name.
+    Either the table is damaged, or its paths are interpreted wrongly; then files that look
+    unreferenced could be live under another name.
     """
     missing = references.unlisted([chunk for batch in entries for chunk in batch["path"].chunks])
     for first in range(0, len(missing), _LOOKED_AT_ONCE):
         batch = missing[first : first + _LOOKED_AT_ONCE]
         names = pa.array([name for pair in batch for name in pair], pa.string())
         clean = names.filter(pc.invert(unclean(names)))
-        # Written after the listing, or hidden; the status of the file itself decides.
+        # It may be hidden, or newer than the listing, so its status decides.
         there = set(store.statuses(pa.chunked_array([clean]))["path"].to_pylist())
         for path, place in batch:
             if path not in there and place not in there:
                 raise CorruptTableError(
-                    f"a file of the table is not there, one of {len(missing)} that were not listed",
+                    f"a file of the table is missing, one of {len(missing)} that were not listed",
                     file=path,
-                    remedy="find out why with fsck; to vacuum all the same, ignore missing files",
+                    remedy="find the cause with fsck; to vacuum nevertheless, ignore missing files",
                 )
 
 
 def _checksums(entries: Sequence[pa.Table], going: pa.Table) -> pa.Table:
-    """Hadoop's checksums of files that go."""
+    """Returns Hadoop's checksums of files that are deleted."""
     found = [DEAD_FILES.empty_table()]
     owners = _one(going["path"])
     for batch in entries:
@@ -227,10 +231,10 @@ def _checksums(entries: Sequence[pa.Table], going: pa.Table) -> pa.Table:
 def directories_in(
     entries: Sequence[pa.Table], going: pa.Table, search: Search
 ) -> tuple[set[str], set[str]]:
-    """The directories that nothing has changed for long, and those in which something stays."""
+    """Returns the directories without recent changes, and those with a remaining file."""
     old: set[str] = set()
     held: set[str] = set()
-    gone = _one(going["path"])
+    deleted = _one(going["path"])
     for batch in entries:
         is_directory = pc.equal(batch["kind"], int(EntryKind.DIRECTORY))
         directories = batch.filter(is_directory)
@@ -240,13 +244,13 @@ def directories_in(
         old.update(directories["path"].filter(aged).to_pylist())
         held.update(directories["path"].filter(pc.invert(aged)).to_pylist())
         staying = batch["path"].filter(pc.invert(is_directory))
-        staying = staying.filter(pc.invert(pc.is_in(staying, value_set=gone)))
+        staying = staying.filter(pc.invert(pc.is_in(staying, value_set=deleted)))
         held.update(pc.unique(directories_of(staying)).to_pylist())
     return old, held
 
 
 def emptied(old: set[str], held: set[str]) -> tuple[str, ...]:
-    """The old directories below which nothing stays."""
+    """Returns the old directories without remaining files at any depth."""
     above = set(held)
     for path in held:
         while path and (path := path.rpartition("/")[0]) not in above:

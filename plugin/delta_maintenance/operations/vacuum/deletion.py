@@ -26,7 +26,7 @@ from delta_maintenance.storage.core.streaming_pool import StreamingPool
 
 _BATCH = 1000
 _AT_ONCE = 4
-"""Batches that are deleted in parallel, between two checks of the log."""
+"""The number of batches that are deleted in parallel between two checks of the log."""
 
 _SHOWN = 20
 
@@ -38,7 +38,7 @@ class Watch(Protocol):
         """Reads the commits since the last check; raises if they forbid further deletions."""
 
     def covers(self, paths: pa.StringArray) -> Mask:
-        """Which of these paths have come into use, as far as has been looked."""
+        """Returns which of these paths have been referenced since, as of the last check."""
 
 
 @dataclass(slots=True)
@@ -49,15 +49,15 @@ class Deletion:
     """Deleted files, including those that another process deleted first."""
     bytes: int = 0
     spared: int = 0
-    """Files that came into use before their turn."""
+    """Files that were referenced again before they would have been deleted."""
     failed: int = 0
-    """Files that may still be there."""
+    """Files that may still exist."""
     failures: dict[str, str] = field(default_factory=dict)
     """The first files that could not be deleted, with reasons."""
     gave_up: bool = False
-    """Of a whole round nothing could be deleted."""
+    """Whether no file of a whole round could be deleted."""
     lost: tuple[str, ...] = ()
-    """Files that came into use right after they were deleted, the first of them."""
+    """The first files that were referenced again right after their deletion."""
 
     def take(self, other: Deletion) -> None:
         """Adds the outcome for other files."""
@@ -76,7 +76,7 @@ def require_deletable_root(store: Store) -> None:
         if address.is_local:
             too_high = os.path.normpath(address.path) in (os.sep, os.path.expanduser("~"))
         else:
-            # A chained address leads into a single archive or the like, and is only read.
+            # A chained address leads into a single archive or the like, and is read-only.
             freely = address.kind is StoreKind.MEMORY or address.is_chained
             too_high = not address.path and not freely
         if too_high:
@@ -98,7 +98,7 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
     require_deletable_root(store)
     require_data_paths(files["path"])
     done = Deletion()
-    gone: list[pa.StringArray] = []
+    deleted: list[pa.StringArray] = []
     with StreamingPool(_AT_ONCE) as pool:
         for first in range(0, files.num_rows, _BATCH * _AT_ONCE):
             watch.look()
@@ -113,7 +113,7 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
             if kept:
                 names = pa.array(list(kept), pa.string())
                 batch = batch.filter(pc.invert(pc.is_in(batch["path"], value_set=names)))
-            gone.append(_one(batch["path"]))
+            deleted.append(_one(batch["path"]))
             done.take(
                 Deletion(
                     deleted=batch.num_rows,
@@ -126,10 +126,10 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
             yield done
             if done.gave_up:
                 break
-    # It can no longer keep anything from being deleted.
+    # The result can no longer prevent a deletion.
     with suppress(DeltaMaintenanceError):
         watch.look()
-    for paths in gone:
+    for paths in deleted:
         back = paths.filter(booleans(watch.covers(paths))).to_pylist()
         done.take(Deletion(lost=tuple(back)))
     yield done
@@ -148,14 +148,16 @@ def remove_empty_directories(store: Store, directories: Iterable[str]) -> Iterat
 
 
 def require_data_paths(paths: pa.ChunkedArray) -> None:
-    """`RefusedError` where a path leads anywhere but to a file below the root, outside of logs."""
+    """Raises `RefusedError` if a path is not that of a file below the root and outside of
+    all logs.
+    """
     for chunk in paths.chunks:
         wrong = in_a_log(chunk) | to_bools(unclean(chunk))
         if wrong.any():
             raise RefusedError(
-                "this is no path of a data file, so nothing was deleted",
+                "this is not the path of a data file, so nothing was deleted",
                 file=chunk.filter(booleans(wrong))[0].as_py(),
-                remedy="report it: it should never have been planned",
+                remedy="report this error: the file should never have been planned",
             )
 
 

@@ -30,14 +30,17 @@ class Request:
     snapshot: Snapshot
     search: Search
     deleted_before_ms: int
-    """Tombstones of this instant or later protect their files; milliseconds since 1970 UTC."""
+    """Tombstones deleted at or after this instant protect their files; milliseconds since
+    1970 UTC.
+    """
     kept_versions: Sequence[Snapshot]
-    """Versions whose live files stay too."""
+    """Versions whose live files are kept."""
     requires_all: bool
-    """Whether a live file that is not there stops the search."""
+    """Whether a missing live file is an error."""
     complete: Callable[[FileReferences], Snapshot]
     """Adds further protected files to the references, after these were read and the folder was
-    listed. Returns the version up to which the log was read."""
+    listed. Returns the version up to which the log was read.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,43 +49,45 @@ class Found:
 
     latest: Snapshot
     problem: str | None
-    """Why nothing may be deleted, as one clause: paths on which readers disagree."""
+    """The reason why nothing may be deleted, as one clause: paths that readers interpret
+    differently.
+    """
     tallies: tuple[Tally, ...]
     paths_digest: str
-    """Of the paths of the files that may go (`path_digest`)."""
+    """The `path_digest` of the files to delete."""
     kept: Mapping[str, int]
-    """How many files stay, by the reason."""
+    """The number of kept files by reason."""
     listed: int
     directories: tuple[str, ...]
-    """Those that may go once they are empty."""
+    """Directories to remove once they are empty."""
     live_files: int
     live_bytes: int
     ageless_tombstones: int
-    """Tombstones that protect their files because their age is unknown."""
+    """The number of tombstones that protect their files because their age is unknown."""
     batches: Callable[[], Iterator[pa.Table]]
-    """Gives the files that may go (`dead_files.DEAD_FILES`), batch by batch."""
+    """Yields the files to delete (`candidates.DEAD_FILES`), batch by batch."""
     deletion: Callable[[Watch], Iterator[Deletion]]
     """Deletes the files, and reports progress regularly."""
 
     def files(self) -> pa.Table:
-        """All the files that may go at once."""
+        """Returns all files to delete in one table."""
         return pa.concat_tables([DeadFiles().files, *self.batches()])
 
 
 class VacuumEngine(Protocol):
-    """Finds dead files in a folder, and deletes them."""
+    """Finds unreferenced files in a folder, and deletes them."""
 
     def find(self, request: Request) -> Found:
-        """The files to delete. The folder is listed before the log is read. See `survey` for
+        """Finds the files to delete. The folder is listed before the log is read. See `survey` for
         errors.
         """
 
 
 class LocalEngine:
-    """Does it all in this process."""
+    """Finds and deletes files in this process."""
 
     def __init__(self, entries: Sequence[pa.Table] | None = None) -> None:
-        """`entries` (`tree.TREE`) replace a listing."""
+        """`entries` (`listing.TREE`) replace the listing of the folder."""
         self._entries = entries
 
     def find(self, request: Request) -> Found:

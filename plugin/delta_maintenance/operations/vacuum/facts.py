@@ -9,7 +9,7 @@ from delta_maintenance.operations.vacuum.options import VacuumPlan, VacuumResult
 
 
 def plan_facts(plan: VacuumPlan) -> Facts:
-    """Facts of a plan: the files to delete and the files to keep, with reasons."""
+    """Returns the facts of a plan: the files to delete and the files to keep, with reasons."""
     facts: dict[str, object] = {
         "table": plan.table,
         "version": plan.version,
@@ -29,17 +29,17 @@ def plan_facts(plan: VacuumPlan) -> Facts:
 
 
 def result_facts(result: VacuumResult) -> Facts:
-    """Facts of a result: the deleted files, and those that were not deleted."""
+    """Returns the facts of a result: the deleted files, and those that were not deleted."""
     return {
         "table": result.table,
         "version": result.version,
         "status": result.status,
         "deleted": f"{count_text(result.deleted, 'file')} ({size_text(result.bytes)})",
         "empty directories": result.directories or None,
-        "came into use meanwhile": result.spared or None,
+        "referenced again before deletion": result.spared or None,
         "stopped": result.stopped,
         "failures": result.failures,
-        "brought back after deletion": result.lost,
+        "referenced again after deletion": result.lost,
         "VACUUM START": result.start_version,
         "VACUUM END": result.end_version,
         "notes": result.notes,
@@ -57,7 +57,7 @@ def planned_amounts(plan: VacuumPlan) -> Amounts:
 
 
 def done_amounts(result: VacuumResult) -> Amounts:
-    """The files that are gone."""
+    """The deleted files."""
     commits = (result.start_version, result.end_version)
     return Amounts(
         commits=sum(version is not None for version in commits),
@@ -67,11 +67,14 @@ def done_amounts(result: VacuumResult) -> Amounts:
 
 
 def conclusion(result: VacuumResult, outcome: Outcome) -> Conclusion:
-    """The conclusion of a result, with files that were not deleted, or should not have been."""
+    """The conclusion of a result, with files that were not deleted or should not have been
+    deleted.
+    """
     if result.lost:
         return Conclusion(
             outcome=Outcome.CORRUPT,
-            problem=f"{count_text(len(result.lost), 'file')} came back into use after the deletion",
+            problem=f"{count_text(len(result.lost), 'file')} were referenced again after "
+            "their deletion",
             file=result.lost[0],
             remedy="restore them from a backup, or the table to a version without them",
         )

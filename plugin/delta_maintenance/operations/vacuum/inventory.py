@@ -1,4 +1,4 @@
-"""A list of a table's files made elsewhere: an object store's inventory, or a query result.
+"""Inventories: lists of a table's files made elsewhere, by an object store or a query.
 
 An inventory only suggests files: before a deletion, the status of each file is read from the store.
 """
@@ -37,11 +37,12 @@ def read_inventory(
     roots: Sequence[str],
     storage_options: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """The files that an inventory lists below a table's root, as a `tree.TREE` without times.
+    """Reads the files that an inventory lists below a table's root, as a `listing.TREE` without
+    times.
 
-    `address` is that of a Parquet file, of a folder of them or of a Delta table. Its paths are
-    literal: relative to the root, or beginning with one of its addresses; those that lie elsewhere
-    are left out. `InvalidRequestError` where a column is missing or of another type.
+    `address` is that of a Parquet file, of a folder of Parquet files or of a Delta table. Its paths
+    are literal: relative to the root, or beginning with one of its addresses; all others are
+    ignored. `InvalidRequestError` if a column is missing or has another type.
     """
     place = Address.parse(address)
     alone = place.name.endswith(".parquet")
@@ -55,7 +56,7 @@ def read_inventory(
 
 
 def _files(store: Store) -> list[str]:
-    """The Parquet files of a folder, or of the newest version of the Delta table that is there."""
+    """Returns the Parquet files of a folder, or of the newest version of a Delta table."""
     if next(store.list_from(LOG_DIRECTORY), None) is None:
         tree = pa.concat_tables([TREE.empty_table(), *store.list_tree()])
         plain = pc.and_(

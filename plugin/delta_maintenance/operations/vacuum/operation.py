@@ -1,8 +1,8 @@
 """The `vacuum` operation: deletes files that no retained version of the table needs.
 
-Implements the rules for physical deletion in "Add File and Remove File", and keeps more files where
-Delta Spark does. The clock is read before the folder, the folder before the log, and the log again
-before every round of deletions. Files in doubt are kept.
+Implements the rules for physical deletion in "Add File and Remove File", and keeps some files that
+Delta Spark deletes. The clock is read before the folder, the folder before the log, and the log
+again before every round of deletions. When in doubt, a file is kept.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def apply(
 ) -> VacuumResult:
     """Deletes the planned files that are still unreferenced. Concurrent runs do no harm.
 
-    Without the survey of the plan, the folder is listed again, for the instant of the plan. A plan
+    Without the survey of the plan, the folder is listed again, as of the time of the plan. A plan
     is valid for an hour. Raises `RefusedError`, before anything is deleted, if the plan is older,
     if it exceeds the limits of its options, or if the clocks of this machine and of the store
     differ.
@@ -163,7 +163,7 @@ def prepare(
 
 
 class _VacuumRun:
-    """One run over a table's dead files."""
+    """One run of `apply`."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class _VacuumRun:
         )
 
     def _delete(self) -> bool:
-        """Whether everything is gone that was still out of use when its turn came."""
+        """Returns whether all files were deleted that were still unreferenced."""
         try:
             for done in self.found.deletion(self.watch):
                 self.done = done
@@ -242,33 +242,33 @@ class _VacuumRun:
                 raise
             self.stopped = str(error)
         if self.done.gave_up:
-            self.stopped = "of the last files tried nothing could be deleted"
+            self.stopped = "none of the files in the last round could be deleted"
         if self.done.failed or self.stopped is not None:
             return False
         removed = remove_empty_directories(self.store, self.found.directories)
         self.directories = sum(removed)
         return True
 
-    def _log(self, operation: str, **told: Mapping[str, Any]) -> int | None:
-        """Commits only a note about the vacuum, and returns the version."""
+    def _log(self, operation: str, **details: Mapping[str, Any]) -> int | None:
+        """Commits a record of the vacuum without file actions. Returns the version."""
         if not self.planned.logs_commits:
             return None
         transaction = Transaction(
             self.watch.latest,
             operation,
-            parameters=told["parameters"],
+            parameters=details["parameters"],
             writer=Writer(other_writers=self.planned.options.other_writers, new_id=self.new_id),
         )
-        outcome = transaction.commit(metrics=told["metrics"])
+        outcome = transaction.commit(metrics=details["metrics"])
         if isinstance(outcome, Conflicted):
             raise outcome.as_error(self.planned.table)
         return outcome.version
 
     def _end(self, finished: bool) -> int | None:
-        """The closing commit, whose failure must not hide the first error."""
+        """Makes the closing commit, whose failure must not hide the first error."""
         if not self.planned.logs_commits:
             return None
-        # The findings forbid deletions, but not a report about them.
+        # New commits can forbid deletions, but not a record of them.
         with suppress(DeltaMaintenanceError):
             self.watch.look()
         try:
@@ -325,7 +325,7 @@ def _require_young(planned: VacuumPlan, now: datetime) -> None:
         raise RefusedError(
             f"the plan was made {abs(age)} {'ago' if age > timedelta() else 'from now'}",
             version=planned.version,
-            remedy="plan again: a plan holds for an hour",
+            remedy="plan again: a plan is valid for an hour",
         )
 
 

@@ -12,7 +12,9 @@ from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 LEAST_RETENTION = timedelta(days=7)
-"""A writer may need this long between writing its files and committing them."""
+"""The minimum retention: a writer may need this long between writing its files and
+committing them.
+"""
 
 Mode = Literal["full", "lite", "inventory"]
 Version = Annotated[int, AtLeast(0)]
@@ -58,8 +60,9 @@ class VacuumOptions(Record):
     ] = False
     """Second flag: no client writes to the table or reads older versions of it during the run."""
     as_of: Instant | None = None
-    """The instant at which ages are measured: files whose retention ended later are kept. For a
-    plan that was approved some time ago."""
+    """The instant as of which ages are computed: files whose retention ended later are kept. Used
+    to apply a plan that was approved some time ago.
+    """
     keep_versions: Annotated[
         tuple[Version, ...],
         Flag(
@@ -106,32 +109,32 @@ class VacuumOptions(Record):
     """The other writers of a table on S3, required for commits."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 4 << 30
-    """From so many bytes of log on, `auto` takes Spark."""
+    """With `auto`, the bytes of log from which on Spark is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFile(Record):
-    """One file that will go."""
+    """One file to be deleted."""
 
     path: str
     size: int
-    """Bytes."""
+    """The size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadGroup(Record):
-    """Files that will go for one reason."""
+    """Files to be deleted for one reason."""
 
     reason: str
     count: int
     bytes: int
     samples: tuple[SampleFile, ...]
-    """A few of them."""
+    """Some of these files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptGroup(Record):
-    """Files that stay for one reason."""
+    """Files that are kept for one reason."""
 
     why: str
     count: int
@@ -139,7 +142,7 @@ class KeptGroup(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumPlan(Record):
-    """The files to delete and to keep, with reasons. The survey has the exact list."""
+    """The files to delete and to keep, with reasons. The survey contains the exact list."""
 
     table: str
     version: int
@@ -149,9 +152,9 @@ class VacuumPlan(Record):
     engine: Literal["local", "spark"]
     retention: timedelta
     delete_before: Instant
-    """Tombstones and files of this instant or later stay."""
+    """Tombstones and files of this instant or later are kept."""
     files: int
-    """How many will go."""
+    """The number of files to delete."""
     bytes: int
     paths_digest: str = ""
     """A digest of the paths of these files, by which an approval covers exactly these files. Empty
@@ -159,18 +162,18 @@ class VacuumPlan(Record):
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
     listed: int
-    """Examined files."""
+    """The number of examined files."""
     live_files: int
-    """Data files of the version."""
+    """The number of data files of the version."""
     directories: int
-    """Directories that will go once they are empty."""
+    """The number of directories to remove once they are empty."""
     sample_directories: tuple[str, ...]
     large: str | None
     """Why `allow_large_delete` is needed, as one clause."""
     logs_commits: bool
     """Whether VACUUM START and VACUUM END will be committed."""
     first_commit: int | None = None
-    """Of a plan by the log: the first commit whose removes were read."""
+    """With `lite`: the first commit whose removes were read."""
     last_commit: int | None = None
     reason: str
     """One sentence: how the files were found, or why none are deleted."""
@@ -188,26 +191,28 @@ class VacuumResult(Record):
 
     table: str
     version: int
-    """The latest version that is known of, the run's own commits included."""
+    """The latest known version, including this run's own commits."""
     status: Literal["vacuumed", "partly", "nothing-to-do"]
-    """`partly`: something could not be deleted, or must not have been. See `failures`."""
+    """`partly`: some files could not be deleted, or should not have been deleted. See
+    `failures`.
+    """
     deleted: int = 0
-    """Files that are gone, those that somebody else deleted first included."""
+    """Deleted files, including those that another process deleted first."""
     bytes: int = 0
     directories: int = 0
-    """Empty directories that are gone."""
+    """Removed empty directories."""
     spared: int = 0
-    """Files that came into use after the plan was made."""
+    """Files that were referenced again after the plan was made."""
     failures: tuple[str, ...] = ()
-    """The first files that may still be there, and why."""
+    """The first files that may still exist, with reasons."""
     failed: int = 0
-    """How many of them there are."""
+    """The number of files that may still exist."""
     stopped: str | None = None
-    """Why it ended before the last file had its turn."""
+    """The reason why the run ended before all files were processed."""
     lost: tuple[str, ...] = ()
     """Files that another writer referred to again right after their deletion."""
     start_version: int | None = None
-    """Of the commit VACUUM START."""
+    """The version of the commit VACUUM START."""
     end_version: int | None = None
-    """Of the commit VACUUM END."""
+    """The version of the commit VACUUM END."""
     notes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ GROUPS = 256
 
 
 def path_digest(batches: Iterable[pa.Array]) -> str:
-    """The digest of paths that are all at hand, in any order."""
+    """Returns the digest of paths in any order, all in memory."""
     paths = pa.chunked_array(list(batches), pa.string())
     return combined_digest(
         {group: group_digest([paths.take(pa.array(rows))]) for group, rows in grouped(paths)}
@@ -29,7 +29,7 @@ def path_digest(batches: Iterable[pa.Array]) -> str:
 
 
 def grouped(paths: pa.ChunkedArray) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """The rows of the paths of each group."""
+    """Yields the row numbers of the paths in each group."""
     if not len(paths):
         return
     hashes = np.concatenate([hash_texts(chunk) for chunk in paths.chunks])
@@ -42,7 +42,7 @@ def grouped(paths: pa.ChunkedArray) -> Iterator[tuple[int, npt.NDArray[np.int64]
 
 
 def group_digest(batches: Iterable[pa.Array | pa.ChunkedArray]) -> bytes:
-    """The digest of all paths of one group."""
+    """Returns the digest of all paths of one group."""
     chunks = [
         chunk.cast(pa.large_string())
         for batch in batches
@@ -52,7 +52,7 @@ def group_digest(batches: Iterable[pa.Array | pa.ChunkedArray]) -> bytes:
     paths = paths.take(pc.array_sort_indices(paths))
     lengths = pc.binary_length(paths).to_numpy().astype("<i8")
     digest = hashlib.sha256(len(paths).to_bytes(8, "little"))
-    # The lengths too: the same bytes could be other paths.
+    # The lengths are included, because different paths can have the same concatenation.
     digest.update(lengths.tobytes())
     _, offsets, data = paths.buffers()
     first, last = np.frombuffer(offsets, np.int64)[[paths.offset, paths.offset + len(paths)]]
@@ -61,7 +61,7 @@ def group_digest(batches: Iterable[pa.Array | pa.ChunkedArray]) -> bytes:
 
 
 def combined_digest(groups: Mapping[int, bytes]) -> str:
-    """The digest of all paths, from those of the groups that have any; a hexadecimal number."""
+    """Combines the digests of the non-empty groups to a hexadecimal number."""
     whole = hashlib.sha256()
     for number, digest in sorted(groups.items()):
         whole.update(number.to_bytes(2, "little"))

@@ -1,4 +1,4 @@
-"""The plan of a vacuum, from a survey of the folder and the log of a table."""
+"""Plans a vacuum, from a survey of a table's folder and log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A plan with the exact list behind it."""
+    """A plan with the exact list of files."""
 
     plan: VacuumPlan
     found: Found
@@ -87,14 +87,14 @@ def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The parts of a table's metadata that decide which files may be deleted."""
+    """The metadata of a table that decides which files may be deleted."""
 
     retention: timedelta
     rules: VisibilityRules
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Settings:
-        """Those of a version."""
+        """Reads the settings of a version."""
         metadata, properties = snapshot.metadata, snapshot.properties
         columns = dict.fromkeys((*metadata.partition_columns, *snapshot.physical_partition_columns))
         formats = metadata.configuration.get("delta.universalFormat.enabledFormats") or ""
@@ -113,7 +113,9 @@ class Settings:
 
 
 def require_vacuumable(snapshot: Snapshot) -> None:
-    """`UnsupportedFeatureError` or `RefusedError` where files of the table must not be deleted."""
+    """Raises `UnsupportedFeatureError` or `RefusedError` if the table's files must not be
+    deleted.
+    """
     require_supported(
         snapshot.protocol, Operation.VACUUM, table=snapshot.table, version=snapshot.version
     )
@@ -148,8 +150,9 @@ class _SurveyRun:
         require_deletable_root(self.store)
         if (options.mode == "inventory") != (options.inventory is not None):
             raise InvalidRequestError(
-                "the mode inventory and the address of an inventory go together",
-                remedy="give both or none",
+                "the mode inventory requires the address of an inventory, and no other mode "
+                "accepts one",
+                remedy="give both or neither",
             )
         self.retention = self._retention() + self._since()
         self.before = self._delete_before()
@@ -172,7 +175,7 @@ class _SurveyRun:
         )
         if found.problem is not None:
             raise _refused(
-                snapshot, found.problem, "repair the log first: readers disagree about it"
+                snapshot, found.problem, "repair the log first: readers interpret it differently"
             )
         if found.ageless_tombstones:
             self.notes.append(
@@ -191,12 +194,12 @@ class _SurveyRun:
         if self.engine is None:
             raise InvalidRequestError(
                 "the plan is for Spark",
-                remedy="run it by delta_maintenance.spark, or plan for local",
+                remedy="submit it as a Spark job, or plan with the local engine",
             )
         return None, self.engine
 
     def _entries(self) -> tuple[LogWindow | None, list[pa.Table]]:
-        """The candidates from an inventory or from the log."""
+        """Returns the candidates from an inventory or from the log."""
         options = self.options
         if options.inventory is not None:
             self.notes.append("files that are not in the inventory are not found")
@@ -228,9 +231,10 @@ class _SurveyRun:
         return newest_commit_not_after(self.snapshot, listing, times, instant_ms=self.before_ms - 1)
 
     def _protect_removed_since(self, references: FileReferences) -> None:
-        """Protects what the retained commits removed recently, by any time that is known.
+        """Protects files that retained commits removed within the retention, by any known time.
 
-        Checkpoints drop tombstones after the table's retention, and by the clocks of their writers.
+        Checkpoints drop tombstones after the table's retention, judged by the clocks of their
+        writers.
         """
         listing = list_log(self.store)
         times = file_times(listing, now_ms=epoch_millis(self.now))
@@ -291,7 +295,7 @@ class _SurveyRun:
         return wanted
 
     def _since(self) -> timedelta:
-        """How long ago the instant is that ages are counted at."""
+        """Returns the age of the reference instant."""
         as_of = self.options.as_of
         return max(self.now - as_of, timedelta()) if as_of is not None else timedelta()
 
@@ -299,7 +303,7 @@ class _SurveyRun:
         try:
             return self.now.astimezone(UTC) - self.retention
         except OverflowError:
-            # Some tables set more years than the calendar has, to keep everything.
+            # Some tables set a retention of more years than the calendar has, to keep everything.
             return datetime.fromtimestamp(0, UTC)
 
     def _plan(self, found: Found, window: LogWindow | None) -> VacuumPlan:
@@ -337,18 +341,20 @@ class _SurveyRun:
         if window is not None and window.is_empty:
             return f"no commit from before {since} is left that no vacuum went through"
         if window is not None:
-            return f"of what commits {window.first} to {window.last} removed, this is still there"
+            return (
+                f"these files, which commits {window.first} to {window.last} removed, still exist"
+            )
         if not files:
-            return f"nothing from before {since} is out of use"
+            return f"no file from before {since} is unreferenced"
         return f"no version and no tombstone since {since} needs these files"
 
 
 def require_same_settings(settings: Settings, snapshot: Snapshot) -> None:
-    """`RefusedError` where a newer version of the table decides otherwise about its files."""
+    """Raises `RefusedError` if a newer version has other settings for the deletion of files."""
     if Settings.of(snapshot) != settings:
         raise _refused(
             snapshot,
-            "the table's retention, its partitioning or its use by Iceberg has just changed",
+            "the table's retention, partitioning or Iceberg support has just changed",
             "plan again",
         )
 

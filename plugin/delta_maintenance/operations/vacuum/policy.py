@@ -22,19 +22,20 @@ from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION, VacuumOptions
 
 _OWN_SHARE = 0.5
-"""Of all files; beyond it a vacuum refuses by itself."""
+"""The share of all files above which vacuum itself refuses."""
 
 
 class VacuumRule(Rule):
-    """When files go that no retained version needs."""
+    """When to delete files that no retained version needs."""
 
     every: Duration = Field(default="7 days", validate_default=True)
-    """Due when the last one is so long ago, or none is known."""
+    """Due when the last vacuum is this long ago, or none is known."""
     min_reclaimable: Bytes | None = None
     """Due earlier if the log shows this many bytes of deletable files."""
     retention: Duration | None = None
-    """By default the table's `delta.deletedFileRetentionDuration`, but a week at least; a shorter
-    one is refused."""
+    """By default the table's `delta.deletedFileRetentionDuration`, but at least a week; a shorter
+    one is refused.
+    """
     mode: Literal["full", "lite"] = "full"
     """`full` lists the table's folder; `lite` finds only files that the log records as removed."""
     log_commits: bool | None = None
@@ -42,12 +43,12 @@ class VacuumRule(Rule):
 
 
 def before(rule: VacuumRule) -> tuple[str, ...]:
-    """A vacuum by the log needs the commits that a clean-up would take away."""
+    """A `lite` vacuum must run before a clean-up that would delete the commits it needs."""
     return ("clean-log",) if rule.mode == "lite" else ()
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
-    """Due by the calendar, or earlier once enough bytes can be reclaimed."""
+    """Due by the calendar, or earlier if enough bytes can be reclaimed."""
     rule, health = context.rule("vacuum", VacuumRule), context.health
     if rule is None:
         return None
@@ -65,7 +66,9 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     reason, due_at = since("vacuum", last, rule.every, context.now)
     enough = rule.min_reclaimable
     if due_at is not None and enough is not None and health.reclaimable_bytes >= max(1, enough):
-        reason = f"{health.reclaimable_bytes} bytes wait to be reclaimed, of {int(enough)} allowed"
+        reason = (
+            f"{health.reclaimable_bytes} bytes can be reclaimed, and the limit is {int(enough)}"
+        )
     elif due_at is not None:
         return not_due("vacuum", reason, due_at)
     mode = rule.mode
@@ -101,8 +104,8 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
 
 
 def _goes_back_far_enough(context: EvaluationContext) -> bool:
-    """Whether all commits are there that no vacuum by the log went through."""
-    # Loads pyarrow, which reading a policy must not wait for.
+    """Returns whether all commits exist that no `lite` vacuum has read yet."""
+    # Imported here, because reading a policy must not load pyarrow.
     from delta_maintenance.operations.vacuum.removed_in_log import last_vacuumed
 
     oldest = context.health.oldest_version

@@ -47,8 +47,9 @@ RECORD = OperationRecord(
         due="delta_maintenance.operations.vacuum.policy:due",
         before="delta_maintenance.operations.vacuum.policy:before",
     ),
-    report="every single file with size, time and the reason",
-    # Not the reasons: a checkpoint makes an expired tombstone an unreferenced file.
+    report="every file with its size, its time and the reason",
+    # The reasons are not compared: a checkpoint turns an expired tombstone into an unreferenced
+    # file.
     decisive=("delete_before", "files", "bytes", "paths_digest"),
     asks_for_approval=lambda plan: bool(plan.files or plan.directories),
     planned_amounts=planned_amounts,

@@ -30,34 +30,37 @@ REFERENCE_FIELDS = {
 
 @dataclass(slots=True)
 class FileReferences:
-    """The files of one or several versions, each under every spelling."""
+    """The referenced files of one or several versions, each under every spelling."""
 
     in_use: ProtectedPaths
-    """Files of live adds, and of tombstones whose retention is not over."""
+    """Files of live adds, and of unexpired tombstones."""
     expired: list[pa.BinaryArray] = field(default_factory=list)
-    """Files of tombstones whose retention is over; some of them may be in use all the same."""
+    """Files of expired tombstones; some of them may also be live."""
     live: list[pa.StringArray] = field(default_factory=list)
-    """The files of live adds, as their paths are written."""
+    """The files of live adds, with their paths as written."""
     live_bytes: int = 0
     num_live: int = 0
     ageless_tombstones: int = 0
-    """Tombstones of unknown age: they protect their files, because they may be unexpired."""
+    """The number of tombstones of unknown age. They protect their files, because they may be
+    unexpired.
+    """
 
     @classmethod
     def none(cls, roots: tuple[str, ...]) -> FileReferences:
-        """Of no version yet; `roots` are the addresses of the table."""
+        """Returns empty references; `roots` are the addresses of the table."""
         return cls(ProtectedPaths(roots))
 
     @staticmethod
     def live_paths(adds: pa.Table) -> list[pa.StringArray]:
-        """The data files of adds, and the files of their vectors as far as they are inside."""
+        """Returns the data files of adds, and the files of their vectors below the root."""
         vectors = adds["deletionVector"].chunks if "deletionVector" in adds.column_names else []
         return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
 
     def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
-        """The live files below the root that the listing does not contain under any spelling.
+        """Returns the live files below the root that the listing does not contain under any
+        spelling.
 
-        Each as the path in the log, and as its location relative to the root.
+        Each is a pair of the path in the log and the location relative to the root.
         """
         there = ProtectedPaths(self.in_use.roots)
         there.add_literal(listed)
@@ -83,12 +86,12 @@ class FileReferences:
 def read_references(
     snapshot: Snapshot, *, deleted_before_ms: int, kept_versions: Iterable[Snapshot] = ()
 ) -> tuple[FileReferences, str | None]:
-    """The references of a snapshot, and of other versions whose live files must be kept.
+    """Reads the references of a snapshot, and of other versions whose live files must be kept.
 
-    A tombstone is expired if its file was removed before an instant, in milliseconds since
-    1970-01-01 UTC. A tombstone without a deletion time is as old as its commit, and never expires
-    if that is unknown. The second value is one clause that forbids deletions: paths on which
-    readers disagree.
+    A tombstone is expired if its file was removed before `deleted_before_ms`, in milliseconds since
+    1970-01-01 UTC. A tombstone without a deletion time has the age of its commit, and never expires
+    if that is unknown. The second returned value is one clause that forbids deletions: paths that
+    readers interpret differently.
     """
     while True:
         references = FileReferences.none(snapshot.store.addresses)
@@ -128,7 +131,7 @@ def take_references(
     deleted_before_ms: int,
     commit_times: Mapping[int, int],
 ) -> None:
-    """Adds the references of a batch of a version's actions."""
+    """Adds the references of one batch of a version's actions."""
     adds, tombstones = batch.adds, batch.tombstones
     references.in_use.add(adds)
     references.num_live += adds.num_rows

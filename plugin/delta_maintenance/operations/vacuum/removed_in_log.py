@@ -1,7 +1,7 @@
-"""Files that a range of commits removed from a table, read from the commits.
+"""Reads the files that a range of commits removed from a table.
 
-A vacuum that lists no folders takes its candidates from here. Every vacuum uses them to protect
-files whose tombstones a checkpoint has dropped too early.
+A `lite` vacuum takes its candidates from here. Every vacuum uses these files to protect those whose
+tombstones a checkpoint has dropped too early.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
 
 LAST_VACUUM = "_last_vacuum_info"
-"""Where Delta Spark keeps how far its last vacuum by the log went, relative to `_delta_log`."""
+"""The file in which Delta Spark stores the progress of its `lite` vacuums, relative to
+`_delta_log`.
+"""
 _KEY = "latestCommitVersionOutsideOfRetentionWindow"
 _FIELDS = {
     "add": ("path",),
@@ -51,7 +53,7 @@ class LogWindow:
 
     @property
     def is_empty(self) -> bool:
-        """Whether an earlier vacuum went as far."""
+        """Whether an earlier vacuum has read all of these commits."""
         return self.first > self.last
 
 
@@ -65,7 +67,7 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
     done = last_vacuumed(store)
     if earliest > 0 and (done is None or done < earliest - 1):
         raise RefusedError(
-            f"the commits before version {earliest} are gone, and no earlier vacuum has gone "
+            f"the commits before version {earliest} were deleted, and no earlier lite vacuum has "
             "through them",
             file=LOG_DIRECTORY,
             remedy="vacuum with the mode full",
@@ -91,11 +93,11 @@ def record_vacuumed(store: Store, version: int) -> None:
 
 
 def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
-    """The data files, deletion vectors and change data files that commits removed or wrote.
+    """Returns the data files, deletion vectors and change data files that commits removed or wrote.
 
-    Relative to the root and decoded, each once; those that lie elsewhere or are no UTF-8 are left
-    out. `CorruptTableError` where a commit cannot be read, `FileNotFoundError` where one is gone
-    since it was listed.
+    The paths are unique, decoded and relative to the root; files outside the root and paths that
+    are not UTF-8 are omitted. `CorruptTableError` if a commit cannot be read, `FileNotFoundError`
+    if one was deleted after the listing.
     """
     found: list[pa.BinaryArray] = []
     contents = read_ahead(store, entries, partial(_content, store))
@@ -111,27 +113,27 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
 
 @dataclass(slots=True)
 class RemovedSince:
-    """What commits removed, or wrote as change data, where any time known of it is late.
+    """Files that commits removed, or wrote as change data, if any of their known times is recent.
 
-    Known are the time of the commit's file, the times that the commit tells itself, and the
-    `deletionTimestamp` of each removal. All are in milliseconds since 1970-01-01 UTC.
+    The known times are the modification time of the commit file, the times in the commit, and the
+    `deletionTimestamp` of each remove. All are in milliseconds since 1970-01-01 UTC.
     """
 
     store: Store
     entries: Sequence[LogEntry]
     times: Mapping[int, int]
-    """Of the commits' files, by version."""
+    """The modification times of the commit files, by version."""
     since_ms: int
-    """Times from this one on are late."""
+    """Times from this instant on are recent."""
     goes_back: bool = False
-    """Whether any commit was met that is not late."""
+    """Whether any of the commits is not recent."""
     unreadable: list[CorruptTableError] = field(default_factory=list)
-    """Why some commits tell nothing."""
+    """The errors of commits that cannot be read."""
 
     def actions(self) -> Iterator[pa.Table]:
-        """The actions some at a time: their `path`, and their `deletionVector` if any has one.
+        """Yields the actions in batches: their `path`, and their `deletionVector` if any has one.
 
-        `FileNotFoundError` where a commit is gone since it was listed.
+        `FileNotFoundError` if a commit was deleted after the listing.
         """
         for sources, late in _batches(self._lines()):
             for parsed in self._parsed(sources):
@@ -166,7 +168,7 @@ class RemovedSince:
 
 
 _Content = CommitText | CorruptTableError
-"""Of a commit, or why it cannot be read."""
+"""The content of a commit, or the reason why it cannot be read."""
 
 
 def _content(store: Store, entry: LogEntry) -> _Content:
@@ -177,7 +179,7 @@ def _content(store: Store, entry: LogEntry) -> _Content:
 
 
 def _readable(content: _Content) -> tuple[FileLines, int | None]:
-    """The file actions of a commit, and the time that it tells."""
+    """Returns the file actions of a commit, and the time that it contains."""
     if isinstance(content, CorruptTableError):
         raise content
     actions, beside = parse_other_lines(content, commit_info=True)
@@ -187,7 +189,7 @@ def _readable(content: _Content) -> tuple[FileLines, int | None]:
 def _batches(
     commits: Iterable[tuple[FileLines, bool]],
 ) -> Iterator[tuple[list[FileLines], bool]]:
-    """The commits some at a time, those with the flag apart from the others."""
+    """Yields the commits in batches; commits with and without the flag are in different batches."""
     waiting: dict[bool, list[FileLines]] = {True: [], False: []}
     sizes = {True: 0, False: 0}
     for lines, flag in commits:
@@ -212,7 +214,7 @@ def _places(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryA
     if "deletionVector" in removes.column_names:
         for chunk in removes["deletionVector"].chunks:
             relative, absolute = deletion_vector_paths(chunk)
-            # These are no URIs: they are taken literally.
+            # Not URIs, so they are not decoded.
             vectors.append(relative)
             paths.append(absolute)
     places = [chunk.cast(pa.binary()) for chunk in vectors]

@@ -21,7 +21,7 @@ _LABELS = pa.array([reason.label for reason in Reason])
 
 
 def with_labels(files: pa.Table) -> pa.Table:
-    """The dead files of a survey with `path`, `size`, `modified_ms` and `reason` as text."""
+    """Returns the files of a survey with `path`, `size`, `modified_ms`, and `reason` as text."""
     labels = _LABELS.take(files["reason"].cast(pa.int64()).combine_chunks())
     at = files.column_names.index("reason")
     return files.set_column(at, "reason", pa.chunked_array([labels]))
@@ -34,9 +34,9 @@ def write_report(
     table: Store,
     storage_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes the dead files of a survey, batch by batch, to a new Parquet file.
+    """Writes the files of a survey, batch by batch, to a new Parquet file.
 
-    `RefusedError` as of `write_batches`.
+    `RefusedError` as in `write_batches`.
     """
     labelled = map(with_labels, batches)
     write_batches(labelled, _SCHEMA, address, table=table, storage_options=storage_options)
@@ -44,17 +44,17 @@ def write_report(
 
 @dataclass(frozen=True, slots=True)
 class DeadFileListing:
-    """The dead files and the empty directories of a survey, of which there may be millions."""
+    """The files and the empty directories of a survey, of which there may be millions."""
 
     found: Found
 
     def json_lists(self) -> Iterator[tuple[str, Iterable[Any]]]:
-        """`directory_list`, and `file_list` with path, size and reason of every file."""
+        """Yields `directory_list`, and `file_list` with path, size and reason of every file."""
         yield "directory_list", sorted(self.found.directories)
         yield "file_list", (dict(zip(_SHOWN, row, strict=True)) for row in self._rows())
 
     def lines(self, *, reported: bool) -> Iterator[str]:
-        """Size, reason and path of every file, then the directories."""
+        """Yields size, reason and path of every file, then the directories."""
         if not reported:
             for path, size, reason in self._rows():
                 yield f"{size}\t{reason}\t{path}"

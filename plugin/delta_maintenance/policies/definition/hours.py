@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.policy_values import PolicyModel
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY = timedelta(days=1)
 _WEEK = 8
-"""The number of days after which every window has begun once more."""
+"""The number of days in which every window starts at least once."""
 
 
 def _zone(name: str) -> str:
@@ -66,13 +66,13 @@ class Hours(PolicyModel):
 
 
 def _at(day: date, since_midnight: timedelta, zone: ZoneInfo) -> datetime:
-    """In local time, so that a day of 23 hours has its windows too."""
+    """Computed in local time, so that windows are correct on days with 23 or 25 hours."""
     wall = datetime.combine(day, time()) + since_midnight
     return wall.replace(tzinfo=zone).astimezone(UTC)
 
 
 def _parsed(text: str) -> tuple[frozenset[int], timedelta, timedelta]:
-    """The days on which a window begins, and its start and end since their midnight."""
+    """Parses a window into the days on which it starts, and its start and end since midnight."""
     match = _WINDOW.fullmatch(text.strip().lower())
     if match is None:
         raise ValueError(f"{text!r} is not a window; write it like 'Mon-Fri 22:00-06:00'")

@@ -32,7 +32,7 @@ class TableEntry(Rules):
     """Addresses of tables: `*` is any text within one folder's name, `**` any folders. `/**` at the
     end includes the root and everything below it."""
     exclude: tuple[Address, ...] = ()
-    """For a pattern: patterns of addresses that are excluded, with everything below them."""
+    """For a pattern: patterns of excluded addresses; everything below them is excluded too."""
     owner: str | None = None
     """A description for people."""
     tags: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             name = key.value
             if name in keys:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {name!r} is there twice", key.start_mark
+                    None, None, f"the key {name!r} occurs twice", key.start_mark
                 )
             keys.add(name)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
@@ -77,11 +77,11 @@ def _first_problem(error: ValidationError, text: str) -> str:
 
 def _message(problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
-        return "there is no such key; correct its spelling"
+        return "unknown key; correct its spelling"
     if problem["type"] == "missing":
         return "the key is missing; add it"
     if problem["type"] in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
-        return "there is no mapping of keys to values; write one"
+        return "a mapping of keys to values is required"
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
     return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}; correct this value"
@@ -95,7 +95,7 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 def _line(text: str, location: tuple[int | str, ...]) -> int:
-    """The position of a value in the file; for a missing value, where it would belong."""
+    """Returns the line of a value in the file; for a missing value, the line where it belongs."""
     node = yaml.compose(text, Loader=_Loader)
     line = 0 if node is None else node.start_mark.line
     for part in location:

@@ -1,7 +1,7 @@
 """Submissions as request documents: one module per platform. Nothing is sent.
 
-Each class has the settings that only its platform has, and its `document` is pure: the same
-submission results in the same document. Users of a platform can keep their client or operator.
+Each class contains the settings of its platform. `document` is pure: the same submission results in
+the same document. Users can keep their client or operator for the platform.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Exporter(Protocol):
-    """Turns submissions into documents."""
+    """Converts submissions to documents."""
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -51,4 +51,4 @@ EXPORTERS: Mapping[str, type[Exporter]] = {
     "dataproc-cluster": DataprocJob,
     "kubernetes": SparkApplication,
 }
-"""By the name that the command line has for the platform."""
+"""The exporters by the platform's name on the command line."""

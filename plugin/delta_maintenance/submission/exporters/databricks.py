@@ -24,7 +24,9 @@ class DatabricksRun(Record):
     instance_profile_arn: str | None = None
     """The identity of a new cluster on AWS."""
     idempotency_token: str | None = None
-    """The same for each try of a request: a second request with the same token starts nothing."""
+    """The same for each attempt of a request: a second request with the same token starts
+    nothing.
+    """
     timeout_seconds: Count | None = None
 
     def document(self, submission: Submission) -> dict[str, Any]:

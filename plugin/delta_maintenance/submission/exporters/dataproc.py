@@ -1,7 +1,7 @@
 """Requests of Google Dataproc: a serverless `Batch`, and a `Job` on a cluster.
 
 The fields have the names of the protocol buffers, which the client libraries, Airflow's operators
-and the REST API all take.
+and the REST API all accept.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ class EmrServerlessJobRun(Record):
     execution_role_arn: str
     """The role with which the job reaches the table."""
     client_token: str
-    """The same for each try of a request: a second request with the same token starts nothing."""
+    """The same for each attempt of a request: a second request with the same token starts
+    nothing.
+    """
     execution_timeout_minutes: Count | None = None
     log_uri: str | None = None
     """An address on S3 for the logs of driver and executors."""

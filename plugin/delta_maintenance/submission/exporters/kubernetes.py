@@ -34,7 +34,7 @@ class SparkApplication(Record):
         """The resource."""
         code, resources = submission.code, submission.resources
         if code.image is None:
-            raise InvalidRequestError("there is no image to run", remedy="give an image")
+            raise InvalidRequestError("the submission has no image", remedy="give an image")
         prefix = re.sub("[^a-z0-9]+", "-", submission.name.lower())
         spec = {
             "type": "Python",

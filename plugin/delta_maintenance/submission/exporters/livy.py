@@ -15,7 +15,7 @@ class LivyBatch(Record):
     """A batch on a Livy server, which submits to YARN in cluster mode or to Kubernetes."""
 
     name: str | None = None
-    """The name of the batch. A server accepts each name once at a time."""
+    """The name of the batch. A server accepts a name only once at a time."""
     proxy_user: str | None = None
     queue: str | None = None
 
