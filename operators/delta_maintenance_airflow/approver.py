@@ -23,7 +23,7 @@ def name_of(user: Mapping[str, Any] | None) -> str | None:
 
 
 def require_other_person(context: Context, user: Mapping[str, Any] | None) -> None:
-    """Fails the try if the person who approves also triggered the run.
+    """Fails this try of the task if the person who approves also triggered the run.
 
     Only if `[delta_maintenance] separate_approver` is set. Runs that were started by a schedule or
     an asset have no such person.

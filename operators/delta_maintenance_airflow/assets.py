@@ -21,9 +21,9 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 def asset_uri(table_uri: str) -> str:
-    """The URI of the asset of a table.
+    """Returns the URI of the asset of a table.
 
-    Raises `InvalidRequestError` for a malformed address, which may hold a secret.
+    Raises `InvalidRequestError` for a malformed address, which may contain a secret.
     """
     from delta_maintenance.address import Address
 
@@ -35,7 +35,7 @@ def asset_uri(table_uri: str) -> str:
 
 
 def table_uri(uri: str) -> str:
-    """The address of the table of an asset: the inverse of `asset_uri`."""
+    """Returns the address of the table of an asset: the inverse of `asset_uri`."""
     parts = urlsplit(uri)
     return f"/{parts.path.lstrip('/')}" if parts.netloc == "file" else _address(parts)
 
@@ -43,7 +43,7 @@ def table_uri(uri: str) -> str:
 def create_asset(
     *, table: str, name: str | None = None, extra: dict[str, Any] | None = None
 ) -> Asset:
-    """The asset of the table at an address."""
+    """Creates the asset of the table at an address."""
     from airflow.sdk import Asset
 
     uri = asset_uri(table)
@@ -51,7 +51,7 @@ def create_asset(
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """The URI in its normal form. Raises `ValueError` if it names no table."""
+    """Normalises the URI. Raises `ValueError` if it names no table."""
     if not _SCHEME.fullmatch(uri.netloc) or not uri.path.strip("/"):
         raise ValueError(
             "a Delta asset is delta://SCHEME/PLACE/PATH, such as delta://s3/lake/orders"
@@ -60,7 +60,9 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset | None:
-    """The data set of the table, as the operators name it; None if OpenLineage has no name."""
+    """Returns the OpenLineage dataset of the table, named as by the operators; None if there is no
+    name.
+    """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
     named = dataset_name(table_uri(asset.uri))

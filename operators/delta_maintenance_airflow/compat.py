@@ -45,7 +45,7 @@ HAS_TASK_STATE = hasattr(sdk, "ResumableJobMixin")
 
 
 async def is_task_deferred(task_instance: Any) -> bool:
-    """Whether the task of a trigger still waits for it."""
+    """Whether the task of a trigger is still deferred."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
     from asgiref.sync import sync_to_async
 
@@ -58,7 +58,7 @@ async def is_task_deferred(task_instance: Any) -> bool:
 
 
 def asset_states(trigger: Any) -> list[Any]:
-    """The stores for state of a watcher that must outlive the triggerer: one for each asset.
+    """Returns the state stores of a watcher, which outlive the triggerer: one for each asset.
 
     Two assets with equal watchers share one trigger. There is no such store before 3.3, nor outside
     of an `AssetWatcher`.
@@ -90,7 +90,7 @@ def mask(secret: str) -> None:
 
 
 async def mask_async(secret: str) -> None:
-    """The same without blocking the event loop."""
+    """Like `mask`, without blocking the event loop."""
     try:
         from airflow.sdk.log import amask_secret
     except ImportError:

@@ -17,7 +17,7 @@ def retrying_only_what_may_pass() -> Iterator[None]:
     try:
         yield
     except DeltaMaintenanceError as error:
-        # The base class itself stands for a failure within Spark, which a retry may or may not fix.
+        # The base class stands for a failure within Spark, which a retry may or may not fix.
         if error.retryable or type(error) is DeltaMaintenanceError:
             raise
         raise AirflowFailException(str(error)) from error

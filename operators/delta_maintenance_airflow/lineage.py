@@ -27,7 +27,7 @@ class LineageFacts:
 
     table_uri: str
     written: bool = True
-    """Whether it has written to the table, or may have; otherwise it only read the table."""
+    """Whether the task has written to the table, or may have; otherwise it only read the table."""
     facts: Mapping[str, Any] | None = None
     """The facts in XCom; None before the end of the task."""
     results: Sequence[Mapping[str, Any]] = ()
@@ -54,10 +54,10 @@ class ReportsLineage:
 
 
 def dataset_name(table_uri: str) -> tuple[str, str] | None:
-    """Namespace and name of a table by OpenLineage's rules for the naming of datasets.
+    """Returns namespace and name of a table by OpenLineage's naming rules for datasets.
 
-    None for addresses without a name there: tables in memory, `az:` addresses, which do not name
-    the account, and malformed ones, which may contain a secret.
+    None for addresses without such a name: tables in memory, `az:` addresses, which do not name the
+    account, and malformed ones, which may contain a secret.
     """
     try:
         address = Address.parse(table_uri)
@@ -131,7 +131,7 @@ def _is_small(name: str, value: Any) -> bool:
 
 
 def _files(results: Sequence[Mapping[str, Any]]) -> int | None:
-    """The number of written files; None if a Result that wrote some does not state it."""
+    """Returns the number of written files; None if it is unknown."""
     written = [result for result in results if result.get("bytes_written")]
     if any("sidecars" not in result for result in written):
         return None

@@ -26,17 +26,17 @@ class HealthPageLink(BaseOperatorLink):
         return "delta_table_health"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        # Asked for in the worker, when the task ends and its table is known.
+        # Called in the worker at the end of the task, when its table is known.
         table, uri = getattr(operator, "table", None), getattr(operator, "table_uri", None)
         name = (table.get("name") or table.get("uri")) if isinstance(table, Mapping) else None
         if isinstance(name, str):
             return _page(f"/table?{urlencode({'name': name})}")
-        # The policy may know the table by another name, so the list is searched by its address.
+        # The policy may use another name for the table, so the list is searched by address.
         return _page(f"/?{urlencode({'q': uri})}") if isinstance(uri, str) else ""
 
 
 class ReportLink(BaseOperatorLink):
-    """To the list that an operation has written, such as the files that a vacuum deleted."""
+    """Links to the list that an operation has written, such as the files that a vacuum deleted."""
 
     name = "Report"
 
@@ -62,7 +62,7 @@ class SparkUILink(BaseOperatorLink):
         return "delta_spark_ui"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        # Called again when the task ends, instead of the value that was pushed while it ran.
+        # Called again at the end of the task, and replaces the value that was pushed while it ran.
         from airflow.sdk.execution_time.xcom import XCom
 
         address = XCom.get_value(ti_key=ti_key, key=self.xcom_key)
@@ -70,7 +70,7 @@ class SparkUILink(BaseOperatorLink):
 
 
 def _page(path: str) -> str:
-    """The address of a page below the health page."""
+    """Returns the address of a page below the health page."""
     from airflow.configuration import conf
 
     base = str(conf.get("api", "base_url", fallback="")).rstrip("/")

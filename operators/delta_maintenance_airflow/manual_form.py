@@ -8,7 +8,7 @@ from delta_maintenance.operations.core.registry import operations
 
 
 def titles() -> dict[str, str]:
-    """The title of each operation by its name, with a warning if it deletes files."""
+    """Returns the title of each operation by its name, with a warning if it deletes files."""
     return {
         record.name: f"{record.title} (deletes)" if record.effects.deletes else record.title
         for record in operations()
@@ -16,7 +16,7 @@ def titles() -> dict[str, str]:
 
 
 def required_options() -> str:
-    """A sentence that names the options without which an operation cannot run."""
+    """Returns a sentence that names the options without which an operation cannot run."""
     needed = [
         f"`{record.name}` needs `{json.dumps(record.example)}`"
         for record in operations()

@@ -18,10 +18,11 @@ _SECONDS = 20
 
 
 class MaintenanceSummaryNotifier(BaseNotifier):
-    """Posts the summary of the Dag `delta_maintenance` as `{"text": ...}`, the format of chats.
+    """Posts the summary of the Dag `delta_maintenance` as `{"text": ...}`, the format of chat
+    webhooks.
 
     The address comes from a connection: its host is the URL, and its password, if any, the token of
-    an `Authorization: Bearer` header. Without a connection, the summary is only in the log.
+    an `Authorization: Bearer` header. Without a connection, the summary is only logged.
 
     :param conn_id: the connection; the default is `[delta_maintenance] notify_conn_id` in Airflow's
         configuration.

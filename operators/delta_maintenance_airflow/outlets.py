@@ -31,6 +31,6 @@ def tell_outlets(
 
 
 def asset_uri(address: str) -> str:
-    """The address of the table as its producers use it: local paths as `file` URIs."""
+    """Returns the address of the table as its producers use it: local paths as `file` URIs."""
     parsed = Address.parse(address)
     return address if parsed.scheme else Path(str(parsed.absolute())).as_uri()

@@ -16,10 +16,10 @@ from delta_maintenance_airflow.triggers.polling import store_root
 def watched_assets(
     policy: str | None = None, *, interval: float | None = None, min_commits: int = 1
 ) -> list[Asset]:
-    """An asset for each store in which the policy names tables; none without a policy.
+    """Returns an asset for each store in which the policy names tables; none without a policy.
 
-    One watcher per asset watches all of these tables. For the parsing of Dags: it opens no table,
-    and resolves no pattern. `interval` is in seconds; the default is
+    One watcher per asset watches all of these tables. This function runs while Dags are parsed: it
+    opens no table, and resolves no pattern. `interval` is in seconds; the default is
     `[delta_maintenance] poll_interval` in the configuration.
     """
     # Imported here, because only Dags with watchers need it.
@@ -35,8 +35,10 @@ def watched_assets(
 
 
 def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = None) -> list[Any]:
-    """The tables that triggered a run, for `DeltaPolicyRunOperator`: name, address, and the problem
-    if the watcher cannot poll the table. `events` are the run's triggering asset events.
+    """Returns the tables that triggered a run, for `DeltaPolicyRunOperator`.
+
+    Each has a name, an address, and the problem if the watcher cannot poll the table. `events` are
+    the run's triggering asset events.
     """
     from delta_maintenance.policies.definition.policy import load_policy
 
@@ -48,7 +50,7 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
         problem = payload.get("message") if payload.get("status") == "error" else None
         found[uri] = {"name": uri, "uri": uri, "problem": problem}
     if path is None or path in found:
-        # An unreadable policy is one of the problems.
+        # An unreadable policy is one of the reported problems.
         return list(found.values())
     names = {table.uri: table.name for table in load_policy(path).named_tables}
     return [{**one, "name": names.get(uri, uri)} for uri, one in found.items()]

@@ -52,13 +52,13 @@ class PolicyWork:
         return load_policy(path)
 
     def discover(self) -> Discovery:
-        """Every table of the policy, including those that its patterns find."""
+        """Finds all tables of the policy, including those that its patterns match."""
         from delta_maintenance.policies.discovery import discover
 
         return discover(self.policy, storage_options=_options_at)
 
     def table(self, name: str | None, uri: str | None) -> PolicyTable:
-        """A table with its rules, by address, or by its name in the policy."""
+        """Returns a table with its rules, by address, or by its name in the policy."""
         if uri is None:
             named = {table.name: table.uri for table in self.policy.named_tables}
             if name not in named:

@@ -16,12 +16,14 @@ SECTION = "delta_maintenance"
 
 
 def policy_path() -> str | None:
-    """The file with the policy; None if the configuration names none."""
+    """Returns the file with the policy; None if the configuration names none."""
     return _option("policy")
 
 
 def assessment_store() -> AssessmentStore:
-    """The store of assessments: the option `assessments`, accessed by `assessments_conn_id`."""
+    """Opens the store of assessments: the option `assessments`, accessed by
+    `assessments_conn_id`.
+    """
     # Imported here because both load PyArrow, which would slow down Dag parsing.
     from delta_maintenance.policies.assessments import AssessmentStore
     from delta_maintenance_airflow.hooks.delta import DeltaHook
@@ -31,25 +33,27 @@ def assessment_store() -> AssessmentStore:
 
 
 def leases(store: AssessmentStore) -> Leases:
-    """The leases of tables, in the folder of the assessments, which all tasks can reach."""
+    """Returns the leases of tables, in the folder of the assessments, which all tasks can reach."""
     from delta_maintenance.policies.leases import Leases
 
     return Leases(store.store)
 
 
 def report_folder() -> str | None:
-    """The folder for the reports of Spark jobs whose task names none; None without a default."""
+    """Returns the folder for the reports of Spark jobs whose task names none; None without a
+    default.
+    """
     return _option("report_folder")
 
 
 def spark_pool_slots() -> int | None:
-    """The slots of the pool of Spark jobs; None if there is to be no such pool."""
+    """Returns the number of slots of the pool of Spark jobs; None if no such pool is configured."""
     value = _option("spark_pool_slots")
     return int(value) if value is not None else None
 
 
 def notify_conn_id() -> str | None:
-    """The connection to whose address summaries are posted; None to post nothing."""
+    """Returns the connection to whose address summaries are posted; None to post nothing."""
     return _option("notify_conn_id")
 
 
@@ -59,17 +63,17 @@ def separate_approver() -> bool:
 
 
 def any_address() -> bool:
-    """Whether manual runs may use tables outside of the policy."""
+    """Whether manual runs may use tables that are not in the policy."""
     return _flag("any_address")
 
 
 def poll_interval() -> float:
-    """Seconds between two polls of a watched table."""
+    """Returns the number of seconds between two polls of a watched table."""
     return float(_option("poll_interval") or 30)
 
 
 def max_map_length() -> int:
-    """The most values over which Airflow maps a task."""
+    """Returns the maximum number of values over which Airflow maps a task."""
     from airflow.configuration import conf
 
     return int(conf.getint("core", "max_map_length", fallback=1024))

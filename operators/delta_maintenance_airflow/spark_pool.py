@@ -1,6 +1,7 @@
 """The pool of Spark jobs, which Airflow's services create when they start.
 
-Airflow never starts a task whose pool does not exist, and says so only in the log of the scheduler.
+Airflow never starts a task whose pool does not exist, and reports that only in the log of the
+scheduler.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Creates the pool if the configuration asks for one."""
+    """Creates the pool if it is configured."""
     # The process of a task is a component too, and has no access to the database. Which service
     # starts is not known yet.
     if type(component).__name__ != "Job":
@@ -30,9 +31,9 @@ def on_starting(component: Any) -> None:
 
 
 def create_spark_pool() -> None:
-    """Creates the pool, unless it exists: its slots can then be changed in Airflow.
+    """Creates the pool unless it exists; its number of slots can then be changed in Airflow.
 
-    It counts deferred tasks, whose drivers work as much as those of other tasks.
+    It includes deferred tasks, whose drivers use as many resources as those of other tasks.
     """
     slots = spark_pool_slots()
     if slots is None:

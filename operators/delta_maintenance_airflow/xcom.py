@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LIMIT = 8_000
-"""The most characters of JSON."""
+"""The maximum number of characters of the JSON."""
 _SHOWN = 10
 
 
 def flat(document: Mapping[str, Any], *, limit: int = LIMIT) -> dict[str, Any]:
-    """The facts of a JSON object: texts, numbers, flags, and lists of texts.
+    """Returns the facts of a JSON object: strings, numbers, flags, and lists of strings.
 
-    A field of a nested object has both names, such as `protocol_after_min_writer_version`. A list
-    is reduced to its first ten items, objects among them to one line of text, and `num_NAME` states
-    the number of all items if these are not all. If the result is longer than the limit, the
-    longest values are truncated.
+    The name of a field of a nested object consists of both names, such as
+    `protocol_after_min_writer_version`. A list is reduced to its first ten items, with objects as
+    one line of text, and `num_NAME` contains the number of all items if some are omitted. If the
+    result is longer than the limit, the longest values are truncated.
     """
     facts = dict(_facts(document))
     while len(json.dumps(facts)) > limit:
@@ -56,7 +56,7 @@ def _text(item: Any) -> str:
 
 
 def _shortened(value: Any) -> Any | None:
-    """A shorter value; None if it cannot be shortened."""
+    """Returns a shorter value; None if it cannot be shortened."""
     match value:
         case str() if len(value) > 1:
             return f"{value[: len(value) // 2].removesuffix('…')}…"
@@ -68,4 +68,6 @@ def _shortened(value: Any) -> Any | None:
 
 
 _LINE = 200
-"""The characters to which the items of a list may be truncated while others are longer."""
+"""The number of characters to which items of lists may be truncated while other items are
+longer.
+"""

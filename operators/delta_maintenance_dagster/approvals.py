@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ApprovalConfig(dg.Config):
-    """The plans that somebody approves."""
+    """The plans to approve."""
 
     run_id: str = Field(
         description="The run that was `blocked`. Its plans run exactly as its metadata shows them."
@@ -83,9 +83,7 @@ def build_approval_job(
         if failed:
             raise failure_of(failed, of=len(runs))
 
-    @dg.job(
-        name=name, description="Runs the plans that somebody approves, as a run has shown them."
-    )
+    @dg.job(name=name, description="Runs approved plans exactly as a run has shown them.")
     def approve() -> None:
         run_approved_plans()
 
@@ -95,9 +93,9 @@ def build_approval_job(
 def _approved(
     context: dg.OpExecutionContext, config: ApprovalConfig, tables: Sequence[DeltaTable]
 ) -> dict[str, list["PendingPlan"]]:
-    """The approved plans that still wait, by the address of their table.
+    """Returns the approved plans that are still waiting, by the address of their table.
 
-    A retry of the step does not find those that it has run.
+    A retry of the step does not find those that it has already run.
     """
     shown = {
         (plan.uri, plan.operation): plan

@@ -9,7 +9,7 @@ from pydantic import Field
 
 
 class Freshness(dg.Model, dg.Resolvable):
-    """A freshness policy: how long ago the last event of an asset may be."""
+    """A freshness policy: the maximum age of the last event of an asset."""
 
     fail_hours: float = Field(gt=0, description="Older than this is a failure.")
     warn_hours: float | None = Field(
@@ -17,7 +17,7 @@ class Freshness(dg.Model, dg.Resolvable):
     )
 
     def policy(self) -> dg.FreshnessPolicy:
-        """The policy of Dagster."""
+        """Returns the policy as an object of Dagster."""
         warn = timedelta(hours=self.warn_hours) if self.warn_hours is not None else None
         return dg.FreshnessPolicy.time_window(
             fail_window=timedelta(hours=self.fail_hours), warn_window=warn
@@ -36,7 +36,7 @@ class AssetAttributes(dg.Model, dg.Resolvable):
     freshness: Freshness | None = Field(default=None, description="The freshness policy.")
 
     def of(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """The asset with these attributes."""
+        """Returns the asset with these attributes."""
         more = spec.merge_attributes(
             owners=[owner for owner in self.owners if owner not in spec.owners],
             kinds=set(self.kinds),

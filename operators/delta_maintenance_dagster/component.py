@@ -42,11 +42,13 @@ class DeltaTableEntry(TableEntry):
     """A table or a pattern, as in a policy file, with its names in Dagster."""
 
     key: str | None = None
-    """The asset key, such as `lake/orders`; by default the name, or the address without its
-    scheme. Of a table, not of a pattern."""
+    """The asset key, such as `lake/orders`; by default the name, or the address without its scheme.
+    For tables, not for patterns.
+    """
     declare: bool = True
-    """Whether the asset of the table is declared here; false where an asset of this code location
-    has the key already."""
+    """Whether the asset of the table is declared here; false if an asset of this code location
+    already has the key.
+    """
 
 
 # Models with a JSON form of their own: through an alias, Dagster leaves them to the resolvers.
@@ -57,7 +59,7 @@ _SparkResource = TypeAliasType("_SparkResource", DeltaSparkResource)
 
 
 class Schedule(dg.Model, dg.Resolvable):
-    """When jobs run."""
+    """The schedule of a job."""
 
     cron: str
     timezone: str = "UTC"
@@ -76,7 +78,7 @@ def _entries(
     return [
         DeltaTableEntry.model_validate(
             context.resolve_value(entry.model_dump(exclude_unset=True)),
-            # References to the environment are allowed in addresses, as in a policy file.
+            # Addresses may refer to the environment, as in a policy file.
             context={"environment": os.environ},
         )
         for entry in given
@@ -196,7 +198,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """The storage of the tables that patterns find, between loads."""
+        """The storage for the tables that patterns find, between loads."""
         return DefsStateConfig.from_args(
             self.defs_state, default_key=f"DeltaMaintenanceComponent[{self.name}]"
         )
@@ -208,7 +210,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         return super().build_defs(context)
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Finds the tables of patterns: once for each refresh, and never in a run."""
+        """Finds the tables of patterns, once for each refresh and never in a run."""
         # Imported here because it loads PyArrow, and other loads of definitions do not need it.
         from delta_maintenance.policies.discovery import discover
 
@@ -221,7 +223,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
-        """The definitions for the tables that are named, or for all that were found."""
+        """Builds the definitions for the named tables, or for all that were found."""
         tables: Sequence[PolicyTable] = self._policy().named_tables
         if state_path is not None:
             tables = [PolicyTable.from_json(each) for each in json.loads(state_path.read_text())]
@@ -262,8 +264,8 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     def _require_known_options(self, tables: Sequence[PolicyTable]) -> None:
         """Raises `InvalidRequestError` for a storage option that no store has.
 
-        Names are checked, and not values, because a machine that loads definitions need not have
-        the credentials. The options of the project's resources are checked when they are used.
+        Only names are checked, because a machine that loads definitions need not have the
+        credentials. The options of the project's resources are checked when they are used.
         """
         from delta_maintenance.storage.options import unknown_options
 
@@ -273,7 +275,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             own = {} if rule.connection is not None else given
             for name in unknown_options(table.uri, [*rule.options, *own]):
                 raise InvalidRequestError(
-                    f"component {self.name}, table {table.name}: {name!r} is no storage option",
+                    f"component {self.name}, table {table.name}: {name!r} is not a storage option",
                     remedy="see the options of its store in docs/stores.md",
                 )
 

@@ -56,7 +56,7 @@ class Execution(dg.Model, dg.Resolvable):
         description="A pool of the instance that limits the steps of all runs at the same time.",
     )
     retry_policy: Annotated[
-        # A dg.RetryPolicy, which pydantic would take apart.
+        # A dg.RetryPolicy, which pydantic would convert.
         Any,
         dg.Resolver(
             _retry_policy,
@@ -77,7 +77,7 @@ class Execution(dg.Model, dg.Resolvable):
     )
 
     def executor(self) -> dg.ExecutorDefinition | None:
-        """The executor of the jobs; None for the one of the project."""
+        """Returns the executor of the jobs; None for that of the project."""
         if self.in_process:
             return dg.in_process_executor
         if self.max_concurrent is not None:
@@ -201,7 +201,7 @@ def build_definitions(
 def _steps(
     tables: Sequence[DeltaTable], name: str, size: int
 ) -> Iterator[tuple[str, Sequence[DeltaTable]]]:
-    """The tables of each step, and the beginning of its name."""
+    """Yields the tables of each step, and the beginning of its name."""
     if size == 1:
         for table in tables:
             yield table.op_name, [table]

@@ -50,9 +50,9 @@ class InstanceLease:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Holds the lease for the length of the block.
+        """Holds the lease for the duration of the block.
 
-        Raises `BusyError`, which names the run that has it. An instance without pools has no
+        Raises `BusyError`, which names the run that holds it. An instance without pools has no
         leases.
         """
         if not self.instance.event_log_storage.supports_global_concurrency_limits:
@@ -78,7 +78,9 @@ class InstanceLease:
 
     @property
     def _claim(self) -> str:
-        """The name of the claim, in the place of a step's: one step holds leases of many tables."""
+        """The name of the claim, instead of that of a step: one step holds leases of many
+        tables.
+        """
         return f"lease of {self.pool}"
 
     @property
@@ -93,21 +95,21 @@ class InstanceLease:
                     return True
         except filelock.Timeout:
             return False
-        # A place in the queue would be given to this run even if it has ended by then.
+        # This run would get the slot from the queue even if it has ended by then.
         self._free(self.run_id, self._claim)
         return False
 
     def _claiming(self) -> AbstractContextManager[object]:
-        """Admits one process at a time, where the database does not."""
+        """Admits one process at a time if the database does not lock slots."""
         if not isinstance(self.instance.event_log_storage, _SQLITE):
             return nullcontext()
-        # SQLite does not lock a slot between its read and its update, so that two claims of one
-        # slot can both succeed. All processes of such an instance are on one machine.
+        # SQLite does not lock a slot between its read and its update, so two claims of one slot can
+        # both succeed. All processes of such an instance are on one machine.
         path = Path(self.instance.root_directory) / "delta-maintenance.lock"
         return filelock.FileLock(path, timeout=_CLAIM_TIMEOUT)
 
     def _free_the_dead(self) -> None:
-        """Frees the slots and the places in the queue of runs that do not use them any more."""
+        """Frees the slots and queue entries of runs that no longer use them."""
         info = self.instance.event_log_storage.get_concurrency_info(self.pool)
         for slot in info.claimed_slots:
             if self._has_ended(slot.run_id) or self._has_expired(slot.run_id):
@@ -136,7 +138,7 @@ class InstanceLease:
         while not ended.wait(self.life.total_seconds() / 3):
             try:
                 self._renew()
-            # Of any database; the next renewal may succeed.
+            # Databases raise errors of any class; the next renewal may succeed.
             except Exception as error:
                 _log.warning("the lease of %s could not be renewed: %s", self.pool, error)
 
@@ -147,19 +149,19 @@ class InstanceLease:
         info = self.instance.event_log_storage.get_concurrency_info(self.pool)
         holder = next((slot.run_id for slot in info.claimed_slots), "another run")
         return BusyError(
-            f"run {holder} is at work on the table",
-            remedy="wait for its end; if its process is lost, its lease expires within "
+            f"run {holder} is working on the table",
+            remedy="wait until it ends; if its process is lost, its lease expires within "
             f"{self.life.total_seconds() / 60:g} minutes",
         )
 
 
 def limit_to_one(instance: dg.DagsterInstance, pool: str) -> None:
-    """Gives a pool without a limit of its own, or with none but zero, the limit of one."""
+    """Sets the limit of a pool to one if it has no limit, or a limit of zero."""
     if _is_limited(instance, pool):
         return
     try:
         instance.event_log_storage.set_concurrency_slots(pool, 1)
-    # Of any database: another run may have inserted the pool at the same time.
+    # Databases raise errors of any class if another run has just inserted the pool.
     except Exception:
         if not _is_limited(instance, pool):
             raise

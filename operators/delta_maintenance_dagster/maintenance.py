@@ -30,7 +30,7 @@ _SHOWN = 3
 
 
 def _required_options() -> str:
-    """Names the options without which an operation cannot run."""
+    """Lists the options without which an operation cannot run."""
     return " ".join(
         f"{record.name} needs options such as `{json.dumps(record.example)}`."
         for record in registry.operations()
@@ -45,7 +45,7 @@ RETRY_POLICY = dg.RetryPolicy(
 
 
 class MaintenanceConfig(dg.Config):
-    """The configuration of a step in the launchpad. By default, a run does what is due."""
+    """The configuration of a step in the launchpad. By default, a run does all due operations."""
 
     operation: str | None = Field(
         default=None,
@@ -72,10 +72,10 @@ class MaintenanceConfig(dg.Config):
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """What the steps of maintenance have in common."""
+    """Settings that all steps of maintenance share."""
 
     thresholds: HealthThresholds | None = None
-    """Each run also evaluates the health checks with these; None for none."""
+    """The thresholds for health checks in each run; None for no checks."""
     retry_policy: dg.RetryPolicy = RETRY_POLICY
     pool: str | None = None
     """A pool of the instance that limits how many steps run at the same time."""
@@ -135,7 +135,7 @@ def build_maintenance_step(
         context: dg.AssetExecutionContext, config: MaintenanceConfig
     ) -> Iterator[dg.MaterializeResult[None]]:
         if not settings.with_other_assets and _among_others(context):
-            context.log.info("left out: this run materializes other assets; run the job instead")
+            context.log.info("skipped: this run materializes other assets; run the job instead")
             return
         _check(config)
         selected = context.selected_asset_keys
@@ -151,7 +151,7 @@ def build_maintenance_step(
                     run.evaluate_checks(finished, settings.thresholds)
                 if finished.problem is not None:
                     failed.append(finished)
-                # A plan materialises nothing. Dagster keeps no output of failed steps, but
+                # A plan materialises nothing. Dagster keeps no output of failed steps, although
                 # completed work should be visible.
                 if finished.problem is not None or config.plan_only:
                     key = run.table.maintenance_key
@@ -161,7 +161,7 @@ def build_maintenance_step(
                         asset_key=run.table.maintenance_key, metadata=finished.facts
                     )
         except dg.DagsterExecutionInterruptedError as interrupt:
-            # A retry policy alone would start the same work again.
+            # With only a retry policy, the same work would start again.
             raise dg.Failure(
                 "the run was terminated; another run continues from there", allow_retries=False
             ) from interrupt
@@ -172,7 +172,7 @@ def build_maintenance_step(
 
 
 def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:
-    """The failure of a step, some of whose `of` tables failed."""
+    """Returns the failure of a step in which some of `of` tables failed."""
     problems = [finished.problem or "" for finished in failed]
     if of == 1:
         text, facts = problems[0], failed[0].facts
@@ -207,9 +207,9 @@ def _check(config: MaintenanceConfig) -> None:
 
 
 def _among_others(context: dg.AssetExecutionContext) -> bool:
-    """Whether somebody materializes other assets, with these only because they are shown too.
+    """Whether a person materialises other assets, and these only because they are shown with them.
 
-    Jobs and automation conditions name maintenance on purpose.
+    Jobs and automation conditions select maintenance explicitly.
     """
     run = context.run
     if not run.job_name.startswith(_IMPLICIT_JOB) or set(_AUTOMATION_TAGS) & set(run.tags):

@@ -25,13 +25,13 @@ PENDING_KEY = "delta/pending_plans"
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What the last run on a table left for the next one."""
+    """The state that the last run on a table left for the next one."""
 
     last_runs: tuple[LastRun, ...] = ()
     pending: tuple[PendingPlan, ...] = ()
 
     def to_metadata(self) -> dict[str, dg.MetadataValue[Any]]:
-        """The metadata values to be kept."""
+        """Returns the metadata values to be stored."""
         return {
             METADATA_KEY: dg.MetadataValue.json([run.to_json() for run in self.last_runs]),
             PENDING_KEY: dg.MetadataValue.json([plan.to_json() for plan in self.pending]),
@@ -39,8 +39,8 @@ class Memory:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
-        """From the metadata of an event. Plans of another release are dropped."""
-        # Imported here because the loading of definitions must not wait for it.
+        """Parses the metadata of an event. Plans of another release are dropped."""
+        # Imported here, so that loading definitions does not need it.
         from delta_maintenance.errors import InvalidRequestError
         from delta_maintenance.policies.models import LastRun
         from delta_maintenance.policies.pending import PendingPlan
@@ -54,13 +54,13 @@ class Memory:
 
 
 def recall(instance: dg.DagsterInstance, table: DeltaTable) -> Memory:
-    """The state after the last run on a table, from the newest event that has it."""
+    """Returns the state after the last run on a table, from the newest event that contains it."""
     newest = max(_told(instance, table), key=lambda event: event[0], default=None)
     return Memory.from_metadata(newest[1]) if newest is not None else Memory()
 
 
 def recall_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[Memory]:
-    """The states that one run left, of each table that it worked on."""
+    """Yields the states that one run left, for each table that it processed."""
     kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_OBSERVATION}
     for record in instance.get_records_for_run(run_id, of_type=kinds).records:
         event = record.event_log_entry
@@ -72,7 +72,9 @@ def recall_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[Memory]:
 def _told(
     instance: dg.DagsterInstance, table: DeltaTable
 ) -> Iterable[tuple[float, Mapping[str, Any]]]:
-    """Instants and values: of the last materialization, and of an observation after a failure."""
+    """Yields instants and values: of the last materialization, and of an observation after a
+    failure.
+    """
     key = table.maintenance_key
     materialized = instance.get_latest_materialization_event(key)
     if materialized is not None and materialized.asset_materialization is not None:

@@ -11,7 +11,7 @@ import dagster as dg
 R = TypeVar("R", bound=dg.ConfigurableResource[Any])
 
 
-# Compared by identity, because resources have no hash.
+# Compared by identity, because resources are not hashable.
 @dataclass(frozen=True, eq=False)
 class Reference(Generic[R]):
     """A resource of the component itself, or the key of one of the project's resources."""
@@ -24,23 +24,23 @@ class Reference(Generic[R]):
         return {self.target} if isinstance(self.target, str) else set()
 
     def resolve(self, resources: Any) -> R:
-        """The resource. `resources` are those of an execution, a check or a tick."""
+        """Returns the resource. `resources` are those of an execution, a check or a tick."""
         if isinstance(self.target, str):
             return cast(R, getattr(resources, self.target))
         return self.here()
 
     def here(self) -> R:
-        """The resource while definitions are loaded, when Dagster provides none."""
+        """Returns the resource while definitions are loaded, when Dagster provides none."""
         if isinstance(self.target, str):
             raise dg.DagsterInvalidDefinitionError(
                 f"the resource {self.target!r} is not available while definitions are loaded, but "
-                "patterns of tables need it: write the storage into the component"
+                "patterns of tables need it: specify the storage in the component"
             )
         # Reads the environment variables that its fields refer to.
         return cast(R, self.target.process_config_and_initialize())
 
     def named(self, connection: str | None) -> Reference[R]:
-        """The resource with the name of the policy's connection."""
+        """Returns the resource with the name of the policy's connection."""
         if connection is None:
             return self
         return Reference(re.sub(r"\W", "_", connection))

@@ -40,9 +40,9 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
     )
 
     def storage_options(self, rule: "StorageRule", *, uri: str | None = None) -> dict[str, str]:
-        """The options for a store: these, overridden by those of the policy.
+        """Returns the options for a store: these, overridden by those of the policy.
 
-        With an address, options that only other stores have are left out, because the tables of a
+        With an address, options that only other stores have are omitted, because the tables of a
         component can be in several stores.
         """
         from delta_maintenance.policies.storage import resolved_options
@@ -53,7 +53,7 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         return options if uri is None else options_for(uri, options)
 
     def open_table(self, table: "PolicyTable") -> "Table":
-        """The table at its address. Nothing is read yet."""
+        """Opens the table at its address. Nothing is read yet."""
         # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.policies.storage import open_policy_table
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.pending import PendingPlan
 
 WAIT_SECONDS = 3600.0
-"""How long a run waits for another run on the same table."""
+"""The maximum time for which a run waits for another run on the same table."""
 PAUSE_SECONDS = 10.0
-"""Seconds between two looks whether the other run has ended."""
+"""The interval in seconds for checking whether the other run has ended."""
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 
 
@@ -45,7 +45,7 @@ class Resources:
     spark: Reference[DeltaSparkResource]
 
     def of(self, table: DeltaTable) -> Resources:
-        """The resources that the policy of a table names, or else these."""
+        """Returns the resources that the policy of a table names, or else these."""
         rules = table.policy.rules
         return Resources(
             storage=self.storage.named(rules.storage.connection),
@@ -60,7 +60,7 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-    """The result of a run on a table, and what it leaves for the next run."""
+    """The result of a run on a table, and its state for the next run."""
 
     table: DeltaTable
     result: RunResult
@@ -74,7 +74,7 @@ class FinishedRun:
 
     @property
     def problem(self) -> str | None:
-        """One line about a run that failed."""
+        """One line about a failed run; None if it did not fail."""
         if not self.result.exit_status:
             return None
         return in_dagster(self.result.problem or f"{self.table.uri}: {self.result.status}")
@@ -93,7 +93,7 @@ class TableRun:
 
         `approve` names operations that need no further approval.
         """
-        # Loads pyarrow, which the loading of definitions must not wait for.
+        # Loads pyarrow, which loading definitions must not require.
         from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.pending import still_asked
         from delta_maintenance.policies.run import run
@@ -117,7 +117,7 @@ class TableRun:
     def on_demand(
         self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
     ) -> FinishedRun:
-        """Runs one operation, due or not, with the options of the policy below `options`."""
+        """Runs one operation, due or not; `options` override those of the policy."""
         from delta_maintenance.policies.on_demand import run_operation
 
         def work(table: Table, known: memory.Memory) -> RunResult:
@@ -155,7 +155,7 @@ class TableRun:
             return
         for judgement in judge(latest, self.table, thresholds, pending=finished.pending):
             evaluation = judgement.evaluation(self.table)
-            # The annotation of OpExecutionContext lacks check evaluations, which it accepts.
+            # The type annotation of OpExecutionContext lacks check evaluations, which it accepts.
             self.context.log_event(evaluation)  # type: ignore[arg-type]
 
     @property
@@ -217,7 +217,7 @@ class TableRun:
 
 
 def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:
-    """The plans that wait after a run: without those of operations that are no longer due."""
+    """Returns the waiting plans after a run, without those of operations that are no longer due."""
     from delta_maintenance.policies.pending import pending_of
 
     latest = result.after or result.before
@@ -230,16 +230,16 @@ def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingP
 def all_of(
     runs: Sequence[TableRun], work: Callable[[TableRun], FinishedRun]
 ) -> Iterator[tuple[TableRun, FinishedRun]]:
-    """Does the work on each table, in order; tables on which another run is at work come last.
+    """Does the work on each table, in order; tables on which another run is working come last.
 
-    Waits for those, `WAIT_SECONDS` at most, and then raises a `Failure` that may be retried.
+    Waits for those for at most `WAIT_SECONDS`, and then raises a `Failure` that may be retried.
     """
     late: list[TableRun] = []
     for each in runs:
         try:
             finished = work(each)
         except BusyError as error:
-            each.context.log.info(f"{each.table.uri}: {error}; it comes last")
+            each.context.log.info(f"{each.table.uri}: {error}; it is tried again at the end")
             late.append(each)
         else:
             yield each, finished

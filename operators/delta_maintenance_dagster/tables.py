@@ -31,9 +31,9 @@ class DeltaTable:
     declared: bool = True
     """Whether the asset of the table is declared here, or by the project that writes it."""
     attributes: AssetAttributes = field(default_factory=AssetAttributes)
-    """Of the asset of the table, if it is declared here."""
+    """Attributes of the asset of the table, if it is declared here."""
     maintenance_attributes: AssetAttributes = field(default_factory=AssetAttributes)
-    """Of the asset for its maintenance."""
+    """Attributes of the asset for its maintenance."""
 
     @property
     def uri(self) -> str:
@@ -75,7 +75,7 @@ class DeltaTable:
         return [owner if "@" in owner or owner.startswith("team:") else f"team:{owner}"]
 
     def spec(self) -> dg.AssetSpec:
-        """The asset of the table, for tables without an asset in the project."""
+        """Returns the asset of the table, for tables without an asset in the project."""
         spec = dg.AssetSpec(
             self.key,
             description=f"The Delta table `{self.uri}`.",
@@ -87,7 +87,7 @@ class DeltaTable:
         return self.attributes.of(spec)
 
     def maintenance_spec(self, group_name: str) -> dg.AssetSpec:
-        """The asset for the maintenance of the table."""
+        """Returns the asset for the maintenance of the table."""
         spec = dg.AssetSpec(
             self.maintenance_key,
             deps=[self.key],
@@ -107,7 +107,7 @@ class DeltaTable:
 
 
 def asset_key_of(name: str) -> dg.AssetKey:
-    """The key for the name of a table: `lake/orders` from `s3://lake/orders`."""
+    """Returns the key for the name of a table: `lake/orders` from `s3://lake/orders`."""
     parts = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name).strip("/").split("/")
     return dg.AssetKey([part for part in parts if part] or ["table"])
 

@@ -1,4 +1,4 @@
-"""Messages of the library in the words of Dagster."""
+"""Converts messages of the library to the terms of Dagster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FLAG = re.compile(r"--([a-z][a-z0-9-]*)")
 
 
 def in_dagster(message: str) -> str:
-    """A message whose flags of the command line are written as options of the launchpad.
+    """Replaces flags of the command line in a message by options of the launchpad.
 
     `run fsck --repair` becomes `run fsck with the option repair`.
     """

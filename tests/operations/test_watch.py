@@ -246,7 +246,7 @@ def test_a_table_that_goes_ends_the_wait(table: TableBuilder, store: CountingSto
         wait.poll()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
     for wait in waits:
-        with pytest.raises(NotADeltaTableError, match="the log is gone"):
+        with pytest.raises(NotADeltaTableError, match="the log no longer exists"):
             wait.poll()
 
 

@@ -1,4 +1,4 @@
-"""Assessments of tables that do not exist, for tests of pages and policies."""
+"""Assessments of imaginary tables, for tests of pages and policies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = datetime(2026, 11, 21, 6, 40, tzinfo=UTC)
 
 
 def health(uri: str = "s3://lake/sales/orders", *, seed: int = 0, **changes: Any) -> TableHealth:
-    """The health of a table that is written to every few minutes and checkpointed now and then."""
+    """The health of a table that is written every few minutes and sometimes checkpointed."""
     random = Random(seed)
     newest = 1_000 + random.randrange(9_000)
     every = 20 + random.randrange(60)
@@ -171,7 +171,7 @@ def assessment(name: str = "orders", *, seed: int = 0, **changes: Any) -> Assess
 
 
 def run_result(name: str = "orders", **changes: Any) -> RunResult:
-    """A run that wrote a checkpoint and left the vacuum to somebody's approval."""
+    """A run that wrote a checkpoint, with a vacuum that waits for an approval."""
     at = NOW - timedelta(hours=2)
     known = RunResult(
         name=name,
@@ -202,7 +202,7 @@ def run_result(name: str = "orders", **changes: Any) -> RunResult:
 
 
 def fill(store: AssessmentStore, tables: int) -> None:
-    """Puts a lake of that many tables into a store: most are well, some ask for somebody."""
+    """Stores assessments of that many tables: most are healthy, some need attention."""
     words = ("orders", "events", "users", "payments", "sessions", "clicks", "stock", "invoices")
     for seed in range(tables):
         name = f"{('bronze', 'silver', 'gold')[seed % 3]}/{words[seed % 8]}_{seed:04}"

@@ -1,4 +1,4 @@
-"""Writing checkpoints in tests, and comparing the actions in effect before and after."""
+"""Writes checkpoints in tests, and compares the active actions before and after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from delta_maintenance.testing.actions import Action, dv_id
 from delta_maintenance.testing.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=1)
-"""A day after the tables of `TableBuilder` begin."""
+"""A day after the first commit of tables of `TableBuilder`."""
 
 LOG = "_delta_log"
 SIDECARS = f"{LOG}/_sidecars"
@@ -28,7 +28,7 @@ SHAPES = [
     ("classic", 50_000),
     *((kind, actions) for kind in V2_KINDS for actions in (0, 1, 3, 50_000)),
 ]
-"""Every kind with every way to deal out its file actions: the kind, and actions per sidecar."""
+"""Every kind with every way to distribute its file actions: the kind, and actions per sidecar."""
 
 KEEP_TOMBSTONES = {"delta.deletedFileRetentionDuration": "interval 20000 days"}
 """Table properties under which no tombstone expires before the year 2024."""
@@ -48,7 +48,7 @@ def write(
 
 @dataclass
 class State:
-    """All that a version holds, in the objects of the log, without nulls."""
+    """The complete state of a version, as JSON objects without nulls."""
 
     protocol: Action
     metadata: Action
@@ -59,7 +59,7 @@ class State:
 
 
 def state_of(snapshot: Snapshot) -> State:
-    """A version as the library sees it, without statistics and the typed values beside them."""
+    """Returns a version as the library reads it, without statistics and typed values."""
     state = State(
         protocol=without_nulls(snapshot.protocol.to_json()),
         metadata=without_nulls(snapshot.metadata.to_json()),
@@ -81,7 +81,9 @@ def state_of(snapshot: Snapshot) -> State:
 
 
 def as_checkpointed(state: State) -> State:
-    """The state as a checkpoint has it: no data change, removes without statistics and tags."""
+    """Returns the state as a checkpoint stores it: no data change, removes without statistics and
+    tags.
+    """
     return State(
         protocol=state.protocol,
         metadata=state.metadata,
@@ -97,7 +99,7 @@ def as_checkpointed(state: State) -> State:
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without the fields that are null; partition values keep theirs."""
+    """Returns the value without null fields; partition values keep their nulls."""
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     if not isinstance(value, dict):
@@ -110,7 +112,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def only(store: Store, path: str, version: int) -> Table:
-    """The table with a single way to a version: the checkpoint at `path` and its own commit."""
+    """Returns the table with only the checkpoint at `path` and the commit of its version."""
     copy = MemoryStore()
     for status in [*store.list_from(LOG), *store.list_from(SIDECARS)]:
         file = parse_log_file_name(status.path.removeprefix(f"{LOG}/"))
@@ -121,12 +123,12 @@ def only(store: Store, path: str, version: int) -> Table:
 
 
 def files_of(store: Store) -> dict[str, bytes]:
-    """Every file of the log and of the folder of sidecars, with its bytes."""
+    """Returns every file of the log and of the folder of sidecars, with its bytes."""
     return {status.path: store.read(status.path) for status in statuses_of(store)}
 
 
 def statuses_of(store: Store) -> Iterable[FileStatus]:
-    """The same files as the store lists them."""
+    """Returns the same files as the store lists them."""
     return [*store.list_from(LOG), *store.list_from(SIDECARS)]
 
 

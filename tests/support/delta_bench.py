@@ -1,4 +1,4 @@
-"""The tables of the oracle, each made on first use, and the answers of Delta Spark about them."""
+"""The tables of the oracle, each created on first use, and Delta Spark's answers about them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from delta_spark_tables import RECIPES, copy
 from delta_views import View, spark_view
 
 Answers = tuple[list[str], dict[str, set[str]]]
-"""The rows of a table, and for each predicate the data files that can't be ruled out."""
+"""The rows of a table, and for each predicate the data files that cannot be skipped."""
 
 
 @dataclass(slots=True)
 class Bench:
-    """The oracle with its tables, and what it said about them while their whole log was there."""
+    """The oracle with its tables, and its answers about them with their complete logs."""
 
     spark: DeltaSpark
     root: Path
@@ -23,14 +23,14 @@ class Bench:
     _answers: dict[str, Answers] = field(default_factory=dict)
 
     def table(self, name: str) -> Path:
-        """The table of that name. Copy it before changing it."""
+        """Returns the table of that name. Copy it before changing it."""
         path = self.root / name
         if not path.exists():
             RECIPES[name].build(self.spark, path)
         return path
 
     def v2_table(self, name: str) -> Path:
-        """A copy of the table with one more commit, which enables V2 checkpoints."""
+        """Returns a copy of the table with one more commit, which enables V2 checkpoints."""
         path = self.root / f"{name}-v2"
         if not path.exists():
             copy(self.table(name), path)
@@ -40,7 +40,9 @@ class Bench:
         return path
 
     def view(self, path: Path, version: int | None = None) -> View:
-        """A version of one of these tables as Delta Spark sees it, by default the latest."""
+        """Returns a version of one of these tables as Delta Spark reads it, by default the
+        latest.
+        """
         if path not in self._views:
             self._views[path] = [
                 spark_view(number, actions) for number, actions in self.spark.replay(path)
@@ -48,22 +50,24 @@ class Bench:
         return self._views[path][-1 if version is None else version]
 
     def fresh_view(self, path: Path) -> View:
-        """The latest version of any table as Delta Spark sees it now."""
+        """Returns the latest version of any table as Delta Spark reads it now."""
         snapshot = self.spark.snapshot(path)
         return spark_view(snapshot.version(), self.spark.actions(snapshot))
 
     def rows(self, name: str, path: Path) -> list[str]:
-        """The rows of a table, with their row IDs where it tracks them."""
+        """Returns the rows of a table, with their row IDs if it tracks them."""
         ids = ", _metadata.row_id, _metadata.row_commit_version" if RECIPES[name].row_ids else ""
         return self.spark.rows(f"SELECT *{ids} FROM delta.`{path}`")
 
     def ask(self, name: str, path: Path) -> Answers:
-        """The rows of a table, and what its recipe's predicates leave to read of it."""
+        """Returns the rows of a table, and the files that each predicate of its recipe selects."""
         filters = RECIPES[name].filters
         return self.rows(name, path), {each: self.spark.data_files(path, each) for each in filters}
 
     def answers(self, name: str) -> Answers:
-        """`ask` of the table of that name, asked once, and no predicate leaves all of it."""
+        """Returns `ask` of the table of that name, computed once; every predicate skips
+        some files.
+        """
         if name not in self._answers:
             path = self.table(name)
             self._answers[name] = self.ask(name, path)

@@ -1,6 +1,6 @@
-"""Delta Spark as an oracle: a separate Java Spark session, which tests ask how it reads a table.
+"""Delta Spark as an oracle: a separate Java Spark session that tests query about tables.
 
-The session has a JVM of its own and is only driven through its gateway, so that other tests of the
+The session has its own JVM and is driven only through its gateway, so that other tests of the
 process can have a PySpark session.
 """
 
@@ -42,19 +42,19 @@ BROUGHT_BY_SPARK = (
 SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
-    # Many small plans that run once: compiling each of them costs more than it buys.
+    # Many small plans run once: compiling each of them costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     # The session lasts for minutes, so the optimizing compiler that tools/quick_java.py turns off
-    # pays for itself: 30 tests took 294 s of processor time instead of 360. It compiles only what
-    # runs often, though: with the threshold of Java, 14 tests took 105 s instead of 91.
-    # Most objects die young: with Java's small young generation, it collects 2,000 times.
+    # is worth its cost: 30 tests took 294 s of processor time instead of 360. It compiles only
+    # frequently executed code: with Java's default threshold, 14 tests took 105 s instead of 91.
+    # Most objects are short-lived: with Java's small young generation, there are 2,000 collections.
     "spark.driver.extraJavaOptions": (
         "-XX:+UseSerialGC -Xms1g -Xmn600m "
         "-XX:TieredStopAtLevel=4 -XX:CompileThresholdScaling=4 -Duser.timezone=UTC"
     ),
-    # By default, every rename of a commit or a checksum starts two `readlink`.
+    # By default, every rename of a commit or a checksum starts two `readlink` processes.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -69,26 +69,26 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # A checkpoint that fails must fail its test, not pass in silence.
+    # A failing checkpoint must fail its test instead of being ignored.
     "spark.databricks.delta.checkpoint.exceptionThrowing.enabled": "true",
 }
 
 
-# PySpark leaves this one function without types.
+# PySpark has no type annotations for this function.
 launch: Any = launch_gateway
 
 
 class OracleUnavailable(Exception):
-    """Delta Spark can't be had on this machine; says why in one line."""
+    """Delta Spark is not available on this machine; the message says why."""
 
 
 class DeltaSpark:
     """A running Delta Spark. `close` ends its JVM."""
 
     def __init__(self, *, jars: Path, scratch: Path) -> None:
-        """Start it, with its jars kept under `jars` and its log and warehouse under `scratch`.
+        """Starts Spark, with its jars in `jars`, and its log and warehouse in `scratch`.
 
-        Raises `OracleUnavailable` where the jars cannot be fetched.
+        Raises `OracleUnavailable` if the jars cannot be downloaded.
         """
         log = scratch / "spark.log"
         conf = SparkConf(loadDefaults=False)
@@ -109,12 +109,12 @@ class DeltaSpark:
         self._delta = self.jvm.org.apache.spark.sql.delta
 
     def close(self) -> None:
-        """Stop Spark, and kill its JVM if it does not end."""
+        """Stops Spark, and kills its JVM if it does not end."""
         end_gateway(self._gateway, stop=self._spark.stop)
 
     @contextmanager
     def setting(self, name: str, value: str) -> Iterator[None]:
-        """A session setting for the length of a block."""
+        """Changes a session setting for the duration of a block."""
         self._spark.conf().set(name, value)
         try:
             yield
@@ -122,7 +122,7 @@ class DeltaSpark:
             self._spark.conf().unset(name)
 
     def sql(self, statement: str) -> None:
-        """Run a statement for its effect."""
+        """Runs a statement for its effect."""
         self._spark.sql(statement)
 
     def write(
@@ -134,14 +134,14 @@ class DeltaSpark:
         partition_by: Sequence[str] = (),
         **options: str,
     ) -> None:
-        """Write the rows of a query through the DataFrame writer, with its options."""
+        """Writes the rows of a query through the DataFrame writer, with its options."""
         writer = self._spark.sql(query).write().format("delta").mode(mode).options(options)
         if partition_by:
             writer = writer.partitionBy(self._strings(*partition_by))
         writer.save(str(path))
 
     def rows(self, query: str) -> list[str]:
-        """The rows of a query as JSON texts, sorted."""
+        """Returns the rows of a query as JSON texts, sorted."""
         return sorted(self._json_lines(self._spark.sql(query)))
 
     def history(self, path: Path) -> list[dict[str, Any]]:
@@ -152,20 +152,20 @@ class DeltaSpark:
         return [decode(line) for line in self._json_lines(history)]
 
     def data_files(self, path: Path, predicate: str) -> set[str]:
-        """The names of the data files that Spark cannot rule out for a predicate."""
+        """Returns the names of the data files that Spark cannot skip for a predicate."""
         found = self._spark.sql(f"SELECT * FROM delta.`{path}` WHERE {predicate}").inputFiles()
         return {str(file).rpartition("/")[2] for file in found}
 
     def supports(self, feature: str) -> bool:
-        """Whether this release knows a table feature of that name."""
+        """Whether this release knows a table feature with that name."""
         return bool(self._delta.TableFeature.featureNameToFeature(feature).isDefined())
 
     def forget(self) -> None:
-        """Drop every cached snapshot, so that the next look at a table reads its log."""
+        """Drops every cached snapshot, so that the next access to a table reads its log."""
         self._delta.DeltaLog.clearCache()
 
     def snapshot(self, path: Path, version: int | None = None) -> Any:
-        """Delta's own snapshot object, of the latest version by default."""
+        """Returns Delta's own snapshot object, of the latest version by default."""
         none = self.jvm.scala.Option.empty()
         log = self._delta.DeltaLog.forTable(self._spark, str(path))
         if version is None:
@@ -173,14 +173,14 @@ class DeltaSpark:
         return log.getSnapshotAt(version, none, none, False)
 
     def actions(self, snapshot: Any) -> list[dict[str, Any]]:
-        """Every action of the reconciled state, in the shape it has in the log."""
+        """Returns every action of the reconciled state, in the form of the log."""
         return [decode(line) for line in self._json_lines(snapshot.stateDF())]
 
     def replay(self, path: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """The state at every version, by Delta Spark's own replay of the commits alone.
+        """Yields the state at every version, by Delta Spark's own replay of the commits alone.
 
-        The same class reconciles the actions of a snapshot, so this is what snapshots hold, at a
-        small part of their cost; only it lets nothing expire.
+        Snapshots use the same class for reconciliation, so the states are equal at a fraction of
+        the cost, except that nothing expires here.
         """
         none = self.jvm.scala.Option.empty()
         log = self._delta.DeltaLog.forTable(self._spark, str(path))
@@ -196,12 +196,12 @@ class DeltaSpark:
             yield commit._1(), actions
 
     def checkpoint(self, path: Path) -> None:
-        """Let Delta Spark write its own checkpoint of the latest version."""
+        """Lets Delta Spark write a checkpoint of the latest version."""
         snapshot = self.snapshot(path)
         snapshot.deltaLog().checkpoint(snapshot, self.jvm.scala.Option.empty())
 
     def hint(self, text: str) -> Any:
-        """`_last_checkpoint` as Delta Spark parses it; raises unless its checksum holds."""
+        """Returns `_last_checkpoint` as parsed by Delta Spark; raises if its checksum is wrong."""
         return self._delta.LastCheckpointInfo.deserializeFromJson(text, True)
 
     def _strings(self, *texts: str) -> Any:
@@ -211,13 +211,13 @@ class DeltaSpark:
         return array
 
     def _json_lines(self, dataset: Any) -> list[str]:
-        # One crossing of the gateway instead of one for every row.
+        # One call through the gateway instead of one for every row.
         text = self.jvm.java.lang.String.join("\n", dataset.toJSON().collectAsList())
         return text.split("\n") if text else []
 
 
 def _launched(conf: SparkConf, log: Path) -> Any:
-    """The gateway to a new JVM, or None where it ended before it was ready."""
+    """Returns the gateway to a new JVM, or None if it ended before it was ready."""
     with log.open("wb") as out, warnings.catch_warnings():
         # PySpark leaves the pipe of a JVM that did not start to the garbage collector.
         warnings.simplefilter("ignore", ResourceWarning)
@@ -228,11 +228,11 @@ def _launched(conf: SparkConf, log: Path) -> Any:
 
 
 def decode(text: str) -> Any:
-    """Parse JSON without losing digits."""
+    """Parses JSON without losing digits."""
     return json.loads(text, parse_float=Decimal)
 
 
 def checkpoint_files(snapshot: Any) -> list[str]:
-    """The names of the top-level checkpoint files that Delta Spark's snapshot stands on."""
+    """Returns the names of the top-level checkpoint files that Delta Spark's snapshot uses."""
     files = snapshot.logSegment().checkpointProvider().topLevelFiles()
     return sorted(files.apply(i).getPath().getName() for i in range(files.size()))

@@ -15,30 +15,31 @@ Build = Callable[[DeltaSpark, Path], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The SQL that makes a table, and the queries on it."""
+    """The SQL that creates a table, and the queries on it."""
 
     name: str
     build: Build
     filters: tuple[str, ...] = ()
-    """Predicates by which Delta Spark skips at least one data file of the finished table."""
+    """Predicates for which Delta Spark skips at least one data file of the finished table."""
     no_statistics: bool = False
-    """Whether checkpoints leave the statistics out, so that readers differ by where they begin."""
+    """Whether checkpoints omit statistics, so that results depend on where readers begin."""
     struct_statistics: bool = False
     """Whether statistics change between text and structs, of which deltalake reads different parts:
-    no NaN from structs, and no exponents of decimals and no infinities from text."""
+    no NaN from structs, and no exponents of decimals and no infinities from text.
+    """
     expires: bool = False
-    """Whether tombstones and transactions are left out as soon as they are written."""
+    """Whether tombstones and transactions expire as soon as they are written."""
     row_ids: bool = False
     """Whether `_metadata.row_id` can be selected."""
     more: str = "SELECT * FROM {table} LIMIT 1"
-    """The rows of a further insert; `{table}` stands for the table."""
+    """The rows of a further insert; `{table}` is replaced by the table."""
 
 
 RECIPES: dict[str, Recipe] = {}
 
 
 def comparable(name: str, view: dict[str, Any]) -> dict[str, Any]:
-    """The part of a view on which every reader of the table must agree at any time."""
+    """Returns the part of a view on which every reader of the table must agree at any time."""
     if RECIPES[name].expires:
         view = {key: part for key, part in view.items() if key not in ("txns", "tombstones")}
     if RECIPES[name].no_statistics:
@@ -48,7 +49,7 @@ def comparable(name: str, view: dict[str, Any]) -> dict[str, Any]:
 
 
 def copy(table: Path, to: Path) -> Path:
-    """A copy with the file times of the original, which time travel goes by."""
+    """Copies a table with its file times, which time travel depends on."""
     shutil.copytree(table, to, copy_function=shutil.copy2)
     return to
 
@@ -80,7 +81,7 @@ def recipe(
 def create(
     spark: DeltaSpark, path: Path, columns: str, clauses: str = "", **properties: str
 ) -> None:
-    """Create a table; properties are given without their `delta.` and with `_` for `.`."""
+    """Creates a table; property names are given without `delta.` and with `_` for `.`."""
     listed = ", ".join(
         f"'delta.{name.replace('_', '.')}' = '{value}'" for name, value in properties.items()
     )
@@ -89,7 +90,7 @@ def create(
 
 
 def insert(spark: DeltaSpark, path: Path, *rows: str) -> None:
-    """Insert rows given as comma-separated SQL literals."""
+    """Inserts rows given as comma-separated SQL literals."""
     spark.sql(f"INSERT INTO delta.`{path}` VALUES " + ", ".join(f"({row})" for row in rows))
 
 
@@ -118,7 +119,7 @@ ROWS_OF_EVERY_TYPE = (
 
 
 def statistics(spark: DeltaSpark, path: Path, as_json: str, as_struct: str) -> None:
-    # Every second commit goes into a checkpoint, so one form may be all that is left of the first.
+    # Every second commit is checkpointed, so one form may be all that remains of the first one.
     create(
         spark,
         path,

@@ -17,7 +17,7 @@ View = dict[str, Any]
 
 
 def our_view(snapshot: Snapshot) -> View:
-    """A version as our own reader sees it."""
+    """Returns a version as our own reader reads it."""
     protocol, metadata = snapshot.protocol, snapshot.metadata
     return {
         "version": snapshot.version,
@@ -52,7 +52,7 @@ def our_view(snapshot: Snapshot) -> View:
 
 
 def spark_view(version: int, actions: Iterable[dict[str, Any]]) -> View:
-    """A version as Delta Spark sees it, from the actions of its reconciled state."""
+    """Returns a version as Delta Spark reads it, from the actions of its reconciled state."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for action in actions:
         for kind, fields in action.items():
@@ -100,7 +100,7 @@ def spark_view(version: int, actions: Iterable[dict[str, Any]]) -> View:
 
 
 def deltalake_view(table: Path, version: int | None = None) -> list[dict[str, Any]]:
-    """The live files of a version as deltalake sees them, with their statistics."""
+    """Returns the live files of a version as deltalake reads them, with their statistics."""
     adds = pa.table(DeltaTable(str(table), version=version).get_add_actions(flatten=False))
     rows: list[dict[str, Any]] = [_comparable(row) for row in adds.to_pylist()]
     return sorted(rows, key=lambda row: row["path"])
@@ -109,7 +109,7 @@ def deltalake_view(table: Path, version: int | None = None) -> list[dict[str, An
 def _comparable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _comparable(field) for name, field in value.items()}
-    # A NaN is unequal to itself.
+    # NaN is not equal to itself.
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -141,7 +141,7 @@ def _file(action: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_nulls(partition_values: dict[str, str | None]) -> dict[str, str]:
-    # Delta Spark loses the null entries of removes, so they tell nothing.
+    # Delta Spark loses the null entries of removes, so they are not compared.
     return {name: value for name, value in partition_values.items() if value is not None}
 
 

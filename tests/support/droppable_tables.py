@@ -21,7 +21,7 @@ from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
 START = datetime.fromtimestamp(EPOCH_MS // 1000, UTC)
-"""The time of version 0; the tables get a version a minute."""
+"""The time of version 0; each further version is a minute later."""
 LEGACY_4 = ["appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"]
 BASIC = ["appendOnly", "invariants"]
 STATS = '{"numRecords":10}'
@@ -40,24 +40,24 @@ class Clock:
         self.instant += time
 
     def govern(self, store: Store) -> None:
-        """Lets a store in memory stamp its files with this time."""
+        """Makes a store in memory use this time for its files."""
         assert isinstance(store, MemoryStore)
         store.now_ms = lambda: epoch_millis(self.instant)
 
 
 @dataclass(frozen=True)
 class Droppable:
-    """A table that has a feature, and uses it where that does not stand in the way."""
+    """A table that has a feature, and uses it unless that prevents the drop."""
 
     feature: str
     protocol: log.Action
     protected: log.Action
-    """The protocol when the feature is gone, and history protected where it has to be."""
+    """The protocol after the feature is dropped, with protected history if necessary."""
     truncated: log.Action | None = None
-    """The same where history is truncated; None where there is no such way."""
+    """The same with truncated history; None if truncation is not possible."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
-    """The properties that are left, but for that of the protection."""
+    """The remaining properties, except that of the protection."""
     more: Callable[[TableBuilder], object] = lambda _: None
     """Further commits."""
 
@@ -84,7 +84,9 @@ def _row_ids(first: int) -> dict[str, int]:
 
 
 def _vectors(builder: TableBuilder) -> None:
-    """A file gets a vector, and goes; its vector's file is in a folder of its own."""
+    """Adds a deletion vector to a file and removes the file; the vector is stored in its own
+    folder.
+    """
     vector = log.deletion_vector("Ab" + "ab^-aqEH.-t@S}K{vb[*k^")
     builder.commit([log.remove("a"), log.add("a", dv=vector, stats=STATS)])
     builder.commit(
@@ -208,7 +210,7 @@ TABLES = {
         ),
     )
 }
-"""Every feature that can be dropped, but for `checkpointProtection`, which follows others."""
+"""Every droppable feature except `checkpointProtection`, which is added by other drops."""
 
 
 def planned(store: Store, clock: Clock, feature: str, **options: Any) -> DropFeaturePlan:
@@ -224,7 +226,7 @@ def drop(store: Store, clock: Clock, feature: str, **options: Any) -> DropFeatur
 
 
 def comparable(protocol: Mapping[str, Any]) -> tuple[int, int, frozenset[str], frozenset[str]]:
-    """A protocol of the log without the order of its lists."""
+    """Returns a protocol of the log without the order of its lists."""
     return (
         protocol["minReaderVersion"],
         protocol["minWriterVersion"],

@@ -1,4 +1,4 @@
-"""A `spark-submit` that is a script, and the resource manager of a YARN that is a server."""
+"""A `spark-submit` that is a script, and a server that acts as the resource manager of YARN."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with open({seen!r}, "a") as file:
 
 
 class FakeSpark:
-    """The `spark-submit` on the worker's path: notes how it was started, and plays a job."""
+    """The `spark-submit` on the worker's path: records how it was started, and simulates a job."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "bin" / "spark-submit"
@@ -58,7 +58,7 @@ class FakeSpark:
 
 
 def reports(report: object) -> str:
-    """A line of the script: the report that it leaves, whole or not at all."""
+    """Returns a line of the script that writes a report atomically."""
     return (
         "path = words[words.index('--report') + 1]\n"
         f"open(path + '.new', 'w').write({json.dumps(report)!r})\n"
@@ -80,13 +80,13 @@ def wait_for(what: Callable[[], object]) -> None:
 
 def is_alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        # A dead child that nobody has waited for is no life.
+        # A zombie process does not count as running.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
 class ResourceManager(BaseHTTPRequestHandler):
-    """Of YARN: answers about an application, and takes orders to end it."""
+    """The resource manager of YARN: describes an application, and ends it on request."""
 
     answers: list[tuple[str, str]]
     requests: list[str]

@@ -27,7 +27,7 @@ _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 
 
 def files_of(store: Store) -> Files:
-    """All files of a store."""
+    """Returns all files of a store."""
     return {
         path: (store.read(path), modified_ms)
         for batch in store.list_tree()
@@ -38,7 +38,7 @@ def files_of(store: Store) -> Files:
 
 
 def store_of(files: Files, *, now_ms: Callable[[], int]) -> MemoryStore:
-    """A store in memory with these files, whose clock then is `now_ms`."""
+    """Returns a store in memory with these files, whose clock is then `now_ms`."""
     store = MemoryStore()
     for path, (data, modified_ms) in files.items():
         store.now_ms = lambda modified_ms=modified_ms: modified_ms
@@ -48,10 +48,10 @@ def store_of(files: Files, *, now_ms: Callable[[], int]) -> MemoryStore:
 
 
 def telling_faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
-    """The faults of these steps, without crashes that leave the same files as others do.
+    """Yields the faults of these steps, except crashes that leave the same files as other crashes.
 
-    A process that dies before a step leaves what one leaves that dies after the last step that
-    changed anything. Only before the first such step a crash has no other that stands for it.
+    A crash before a step leaves the same files as a crash after the last step that changed
+    anything. Only a crash before the first such step has no equivalent.
     """
     reads = ("list_from", "list_tree", "stat", "read", "open")
     first = next((at for at, step in enumerate(trace) if step.kind not in reads), 0)
@@ -70,14 +70,14 @@ class Outcome(Generic[Result]):
     result: Result | None
     """The result of the operation, unless it failed."""
     is_new: bool
-    """Whether no fault before left the same files, apart from the random ids in them.
+    """Whether no earlier fault left the same files, ignoring random IDs.
 
-    The files are all that a later process sees, so the others need no second look.
+    Later processes see only the files, so duplicate outcomes need not be checked again.
     """
 
     @property
     def where(self) -> str:
-        """For the message of a failing assertion."""
+        """The location for messages of failing assertions."""
         return f"{self.fault.value} at {self.step}"
 
 
@@ -86,10 +86,10 @@ def play_faults(
     make: Callable[[], MemoryStore],
     cases: Iterable[tuple[int, Fault]] | None = None,
 ) -> Iterator[Outcome[Result]]:
-    """The outcome of every fault of every step of `run`, each on a store of its own.
+    """Yields the outcome of every fault of every step of `run`, each on its own store.
 
-    `cases` replaces the `telling_faults` of its steps. Exceptions that are no errors of the library
-    go through.
+    `cases` replaces the `telling_faults` of its steps. Exceptions that are not errors of the
+    library are not caught.
     """
     trial = FaultStore(make())
     run(trial)
@@ -107,7 +107,9 @@ def play_faults(
 
 
 def _without_ids(files: Files) -> bytes:
-    """The files as one text, with every random id replaced by the number of its first place."""
+    """Returns the files as one text, with each random ID replaced by its number of first
+    occurrence.
+    """
     numbers: dict[bytes, bytes] = {}
     text = b"\n".join(
         b"%s %d %s" % (path.encode(), modified_ms, data)

@@ -24,13 +24,13 @@ class Case:
     """The status of the second one."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     refused: Mapping[str, Any]
-    """Arguments with which it must fail at once."""
+    """Arguments with which it must fail immediately."""
     commits: int = 0
     """Versions that the first run adds."""
 
     @property
     def verb(self) -> str:
-        """Names the case."""
+        """The name of the case."""
         return self.operator.operation
 
 

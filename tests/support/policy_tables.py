@@ -1,4 +1,4 @@
-"""Tables in memory and the policies that they are held against."""
+"""Tables in memory and policies for them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ EVERYTHING: dict[str, Any] = {
 
 
 def asked(**rules: Any) -> PolicyTable:
-    """A table of a policy that asks for this."""
+    """Returns a table of a policy with these rules."""
     entry = {"name": "t", "uri": "memory://t", **rules}
     return Policy.from_json({"version": 1, "tables": [entry]}).named_tables[0]
 
 
 def assessed(table: Folder, *, now: datetime = NOW, **rules: Any) -> Assessment:
-    """The table against a policy, with nothing remembered."""
+    """Assesses the table, without stored state."""
     return assess(table.open().snapshot(), asked(**rules), now=now)
 
 
 def only(assessment: Assessment) -> AssessedOperation:
-    """The one operation that the policy asks for."""
+    """Returns the only operation that the policy requests."""
     (operation,) = assessment.operations
     return operation
 
@@ -49,7 +49,7 @@ def only(assessment: Assessment) -> AssessedOperation:
 def run_on(
     table: Folder, policy_table: PolicyTable, *, now: Callable[[], datetime] | None = None, **o: Any
 ) -> RunResult:
-    """Runs what is due, at the tests' instant unless a clock is given."""
+    """Runs the due operations, at the tests' instant unless a clock is given."""
     clock = now or (lambda: NOW)
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
@@ -60,7 +60,7 @@ def run_on(
 
 
 class Ticking:
-    """A clock that moves on at every look."""
+    """A clock that advances at every reading."""
 
     def __init__(self, step: timedelta) -> None:
         self.at = NOW
@@ -72,7 +72,7 @@ class Ticking:
 
 
 def worn(commits: int = 12, *, dead: int = 1) -> Folder:
-    """A table with old history, a checkpoint and dead files, all of it there."""
+    """Returns a table with old history, a checkpoint and unreferenced files."""
     table = Folder()
     for number in range(commits):
         table.log(add(f"{number}.parquet", stats=STATS))

@@ -1,5 +1,7 @@
-"""The peak memory and the CPU time of a piece of code. CPU time depends less on other processes
-than elapsed time does."""
+"""Measures the peak memory and the CPU time of a block.
+
+CPU time depends less on other processes than elapsed time does.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 @dataclass
 class Taken:
-    """Filled in when the work ends."""
+    """Filled in at the end of the block."""
 
     memory: int = 0
-    """Bytes beyond those that the process had at the start."""
+    """Bytes in addition to those that the process had at the start."""
     seconds: float = 0
 
 
 @contextmanager
 def measured() -> Iterator[Taken]:
-    """Measures the work of a block, that of all threads of this process together."""
-    # 5: forget the highest memory so far.
+    """Measures a block, including all threads of this process."""
+    # 5 resets the peak memory.
     _CLEAR.write_text("5")
     before, begun = _kilobytes("VmRSS"), time.process_time()
     taken = Taken()

@@ -1,4 +1,4 @@
-"""Tables that race with a backfill of row IDs, and the invariants of their logs.
+"""Tables with writers concurrent to a backfill of row IDs, and the invariants of their logs.
 
 The checks read the log as JSON, line by line, and share no code with the tested operation.
 """
@@ -21,12 +21,12 @@ BACKFILL = "ROW TRACKING BACKFILL"
 
 
 class RacedStore(MemoryStore):
-    """Lets others act at the last moment before a commit of ours, each of them once."""
+    """Lets others act directly before a commit of ours, each of them once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.races: list[Callable[[], object] | None] = []
-        """In the order of our commits; None lets one pass."""
+        """In the order of our commits; None skips one."""
         self.racing = False
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
@@ -41,7 +41,7 @@ class RacedStore(MemoryStore):
 
 
 def append(store: Store, path: str, rows: int = 5) -> int:
-    """Adds a file as a writer does that knows row tracking, and returns the version."""
+    """Adds a file like a writer that supports row tracking, and returns the version."""
     txn = Transaction(Table(store).snapshot(), "WRITE")
     stats = json.dumps({"numRecords": rows})
     txn.stage_adds(
@@ -67,7 +67,7 @@ def delete(store: Store, path: str) -> int:
 
 
 def delete_rows(store: Store, path: str, vector: Action) -> int:
-    """Gives a live file another deletion vector, repeating what the log says of it."""
+    """Replaces the deletion vector of a live file, with all its other fields."""
     txn, live = _reading(store, "DELETE", path)
     (add,) = state(store, lambda action: "add" in action and action["add"]["path"] == path)
     txn.stage_removes(removes_of(live, data_change=True))
@@ -76,7 +76,7 @@ def delete_rows(store: Store, path: str, vector: Action) -> int:
 
 
 def compact(store: Store, *paths: str, into: str, rows: int) -> int:
-    """Moves the rows of live files into a new one."""
+    """Moves the rows of live files to a new one."""
     snapshot = Table(store).snapshot()
     live = _live(snapshot, *paths)
     txn = Transaction(snapshot, "OPTIMIZE")
@@ -98,7 +98,7 @@ def commits(store: Store) -> Iterator[tuple[int, list[Action]]]:
 def state(
     store: Store, wanted: Callable[[Action], bool] = lambda _: True, *, until: int | None = None
 ) -> list[Action]:
-    """The adds that stand, by path and deletion vector, replayed line by line."""
+    """Returns the live adds, by path and deletion vector, replayed line by line."""
     live: dict[tuple[str, str], Action] = {}
     for version, actions in commits(store):
         if until is not None and version > until:
@@ -113,11 +113,12 @@ def state(
 
 
 def check(store: Store, *, enabled: bool = True, others_may_renumber: bool = False) -> None:
-    """Row IDs are unique over all versions, stable for each path, and below a mark that rises.
+    """Checks that row IDs are unique over all versions, stable for each path, and below a rising
+    mark.
 
-    With `enabled`, the table has row tracking enabled and every live file has its row IDs; without,
-    that is so if it is. `others_may_renumber`: before it is enabled, row IDs need not be stable,
-    and Delta Spark gives a file new ones where it changes it while a backfill does.
+    With `enabled`, the table must have row tracking enabled and every live file must have row IDs.
+    `others_may_renumber`: before row tracking is enabled, row IDs need not be stable, and Delta
+    Spark assigns new ones to a file that it changes during a backfill.
     """
     ranges: dict[str, tuple[int, int, int]] = {}
     renumbered: list[tuple[int, int, int]] = []
@@ -127,7 +128,7 @@ def check(store: Store, *, enabled: bool = True, others_may_renumber: bool = Fal
             if "domainMetadata" in action:
                 assert action["domainMetadata"]["domain"] == "delta.rowTracking"
                 new = json.loads(action["domainMetadata"]["configuration"])["rowIdHighWaterMark"]
-                # Delta Spark repeats it in a commit that gives out none after losing a race.
+                # Delta Spark repeats the mark in a commit that assigns no IDs after it lost a race.
                 rises = new > mark or (others_may_renumber and new == mark)
                 assert rises, f"the mark of version {version} does not rise"
                 mark = new
@@ -153,7 +154,7 @@ def check(store: Store, *, enabled: bool = True, others_may_renumber: bool = Fal
             live = state(store, until=version)
             assert all(item["add"].get("baseRowId") is not None for item in live)
             assert all(item["add"].get("defaultRowCommitVersion") is not None for item in live)
-    # One that kept its row IDs is in both.
+    # A file that kept its row IDs is in both.
     spans = sorted({(first, first + n) for first, n, _ in (*ranges.values(), *renumbered) if n})
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
     if enabled:
@@ -168,7 +169,7 @@ def check(store: Store, *, enabled: bool = True, others_may_renumber: bool = Fal
 
 
 def without_row_ids(actions: list[Action]) -> dict[tuple[str, str], Action]:
-    """Adds by key, without what a backfill may change of them."""
+    """Returns adds by key, without the fields that a backfill may change."""
     changed = ("baseRowId", "defaultRowCommitVersion", "dataChange")
     return {
         _key(action["add"]): {k: v for k, v in action["add"].items() if k not in changed}

@@ -1,7 +1,7 @@
 """Long runs of one test over a range of seeds, in forked processes.
 
-A finding does not end a run, and neither do the death and the silence of a process. A line after
-each 100 seeds says how far the run is, so that a run that was stopped continues with `--first`.
+A run continues after a finding, and after the death or silence of a process. A line after each 100
+seeds shows the progress, so that a stopped run can continue with `--first`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Play = Callable[[int], Iterable[str]]
 _SEEDS_PER_LINE = 100
 _SEEDS_PER_PROCESS = 500
 _SECONDS_PER_SEED = 3600.0
-"""Of elapsed time, so that nothing waits for ever; the tests limit CPU time by themselves."""
+"""A limit of elapsed time, so that no seed waits forever; the tests limit CPU time themselves."""
 
 
 def _nothing() -> None:
@@ -37,7 +37,7 @@ def main(
     end: Callable[[], None] = _nothing,
     arguments: list[str] | None = None,
 ) -> int:
-    """Plays the seeds that the command line asks for; returns the exit status.
+    """Plays the seeds that the command line selects; returns the exit status.
 
     `prepare` and `end` are called once in each process.
     """
@@ -65,7 +65,7 @@ class _Run:
         self._cpu = _cpu_seconds()
 
     def play(self, seeds: range, prepare: Callable[[], Play], end: Callable[[], None]) -> int:
-        """Plays seeds in a process of their own. Returns their number, up to a death."""
+        """Plays seeds in a separate process. Returns their number, up to a death."""
         forking = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(1, forking, _begin, (prepare, end)) as process:
             for number, seed in enumerate(seeds, start=1):
@@ -122,7 +122,7 @@ class _Run:
 
 _plays: list[Play] = []
 _ends: list[Callable[[], None]] = []
-"""In a forked process, how it plays a seed, and how it ends."""
+"""In a forked process, the functions that play a seed and that end the process."""
 
 
 def _begin(prepare: Callable[[], Play], end: Callable[[], None]) -> None:
@@ -147,5 +147,5 @@ def _play_one(seed: int) -> tuple[list[str], float]:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those children that have ended."""
+    """Returns the CPU time of this process and of its ended children."""
     return sum(os.times()[:4])

@@ -15,7 +15,7 @@ FOLDER = "_delta_log/_sidecars"
 
 
 def sidecar_rows(table: Table, version: int) -> Counter[str]:
-    """Every row of every sidecar of the checkpoint of `version`, as JSON, with its count."""
+    """Counts every row of every sidecar of the checkpoint of `version`, as JSON."""
     checkpoint = table.snapshot(version=version).checkpoint
     assert checkpoint is not None and checkpoint.files.version == version
     rows: Counter[str] = Counter()
@@ -29,12 +29,12 @@ def sidecar_rows(table: Table, version: int) -> Counter[str]:
 
 
 def sidecar_files(table: Table) -> set[str]:
-    """The names of all sidecars that lie there, referred to or not."""
+    """Returns the names of all existing sidecars, whether or not they are referred to."""
     return {status.path.rpartition("/")[2] for status in table.store.list_from(FOLDER)}
 
 
 def _present(value: Any) -> Any:
-    # A field of nulls alone is the same as no field.
+    # A struct with only nulls is equivalent to a missing field.
     if isinstance(value, dict):
         return {name: _present(item) for name, item in value.items() if item is not None}
     return value

@@ -39,7 +39,7 @@ PROTOCOL = log.features(
     writer_only=["appendOnly", "domainMetadata", "inCommitTimestamp", "rowTracking"],
 )
 VECTOR = "ab^-aqEH.-t@S}K{vb[*k^"
-"""`pathOrInlineDv` of the one deletion vector of the table."""
+"""`pathOrInlineDv` of the only deletion vector of the table."""
 
 
 def parquet(rows: int = ROWS, *, part: str = "x") -> bytes:
@@ -54,7 +54,7 @@ STATS = json.dumps({"numRecords": ROWS})
 
 
 class SoundTable(TableBuilder):
-    """Five commits, four checkpoints' worth of files beside them, and every data file."""
+    """Five commits, the files of four checkpoints, and every data file."""
 
     def __init__(
         self,
@@ -85,14 +85,14 @@ class SoundTable(TableBuilder):
                 self.checksum(version, render_checksum(checksum_of(snapshot)))
 
     def step(self, *actions: log.Action, **info: Any) -> int:
-        """A commit with the time and the transaction id that it must have."""
+        """Makes a commit with the required time and transaction ID."""
         version = self.version + 1
         time = EPOCH_MS + version * MINUTE_MS
         standard: dict[str, Any] = {"inCommitTimestamp": time, "txnId": f"txn-{version}"}
         return self.commit([log.commit_info(**(standard | info)), *actions])
 
     def data(self, path: str, **fields: Any) -> log.Action:
-        """The add of a new data file, which is written as well."""
+        """Writes a new data file, and returns its add."""
         self.store.put(path.replace("%20", " "), DATA)
         row_id, self.next_row_id = self.next_row_id, self.next_row_id + ROWS
         standard: dict[str, Any] = {
@@ -104,19 +104,19 @@ class SoundTable(TableBuilder):
         return log.add(path, **(standard | fields))
 
     def mark(self, value: int | None = None) -> log.Action:
-        """The domain of row tracking with the mark that the files so far ask for."""
+        """Returns the domain of row tracking with the mark for the files so far."""
         mark = self.next_row_id - 1 if value is None else value
         return log.domain("delta.rowTracking", json.dumps({"rowIdHighWaterMark": mark}))
 
     def live(self, path: str) -> dict[str, Any]:
-        """The add of a live file."""
+        """Returns the add of a live file."""
         for action in self.state():
             if "add" in action and action["add"]["path"] == path:
                 return dict(action["add"])
         raise LookupError(path)
 
     def rewrite(self, version: int, *actions: log.Action) -> None:
-        """Puts other actions behind the `commitInfo` of a commit."""
+        """Replaces the actions after the `commitInfo` of a commit."""
         self.commit([self.commits[version][0], *actions], version=version)
 
     def _write_vector(self, rows: set[int]) -> log.Action:
@@ -132,7 +132,7 @@ class SoundTable(TableBuilder):
 
 
 def checksum_of(snapshot: Snapshot) -> VersionChecksum:
-    """The checksum of a snapshot by the simplest means: a scan of all its files."""
+    """Computes the checksum of a snapshot by the simplest means: a scan of all its files."""
     files = pa.concat_tables([batch.adds for batch in snapshot.scan()], promote_options="default")
     sizes = np.array(files["size"].to_pylist(), np.int64)
     vectors = [value for value in files["deletionVector"].to_pylist() if value is not None]

@@ -23,7 +23,7 @@ NOW = datetime(2026, 6, 30, 12, tzinfo=UTC)
 
 
 def named_memory(address: str) -> MemoryStore:
-    """An empty store that has an address, under which absolute paths can name its files."""
+    """Returns an empty store with an address, so that absolute paths can refer to its files."""
     store = MemoryStore(address)
     for batch in list(store.list_tree()):
         store.delete_many(batch["path"].to_pylist())
@@ -36,7 +36,7 @@ def days_ago(days: float, now: datetime = NOW) -> int:
 
 
 class Folder(TableBuilder):
-    """A table whose files are made by hand too. Files are forty days old by default."""
+    """A table whose files are created individually. Files are forty days old by default."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class Folder(TableBuilder):
         self.log(*(first if first is not None else (protocol(), metadata())), days=60)
 
     def log(self, *lines: Line, days: float = 40) -> int:
-        """A commit of so many days ago, after all that others have made."""
+        """Makes a commit with this age, newer than all earlier commits."""
         version = self.open().latest_version() + 1 if self.commits else 0
         return self.commit(lines, version=version, at_ms=days_ago(days, self.now))
 
     def file(self, *paths: str, days: float = 40, data: bytes = b"x") -> None:
-        """Files below the root, named literally."""
+        """Creates files below the root, with literal names."""
         for path in paths:
             self.at(days_ago(days, self.now), path, data)
 
     def at(self, modified_ms: int, path: str, data: bytes = b"x") -> None:
-        """A file of an instant in milliseconds since 1970-01-01 UTC."""
+        """Creates a file with a time in milliseconds since 1970-01-01 UTC."""
         if isinstance(self.store, MemoryStore):
             self.store.now_ms = lambda: modified_ms
         self.store.put(path, data)
@@ -80,16 +80,16 @@ class Folder(TableBuilder):
         return {path for path in found if not path.startswith("_delta_log/")}
 
     def survey(self, **options: Any) -> Survey:
-        """The files that a vacuum would delete now."""
+        """Returns the survey of a vacuum at this time."""
         snapshot = self.open().snapshot()
         return vacuum.survey(snapshot, VacuumOptions(**options), now=self.now)
 
     def going(self, **options: Any) -> set[str]:
-        """The paths that a vacuum would delete now. Live files may be missing."""
+        """Returns the paths that a vacuum would delete now. Live files may be missing."""
         return paths_of(self.survey(**{"ignore_missing_files": True, **options}))
 
     def vacuum(self, surveyed: Survey | None = None, **options: Any) -> VacuumResult:
-        """Vacuums now."""
+        """Runs a vacuum at this time."""
         surveyed = surveyed or self.survey(**{"ignore_missing_files": True, **options})
         if isinstance(self.store, MemoryStore):
             self.store.now_ms = lambda: epoch_millis(self.now)
@@ -97,13 +97,13 @@ class Folder(TableBuilder):
 
 
 def paths_of(surveyed: Survey) -> set[str]:
-    """The exact list of paths, without duplicates."""
+    """Returns the exact list of paths, without duplicates."""
     paths: list[str] = surveyed.found.files()["path"].to_pylist()
     assert len(paths) == len(set(paths))
     return set(paths)
 
 
 def operations(table: TableBuilder) -> list[tuple[str, Action]]:
-    """The name and the `commitInfo` of every commit that has one, oldest first."""
+    """Returns the name and the `commitInfo` of every commit that has one, oldest first."""
     history = table.open().history()[::-1]
     return [(str(entry.operation), dict(entry.commit_info)) for entry in history]

@@ -17,7 +17,9 @@ OPTIMIZE = [commit_info("OPTIMIZE"), remove("a", dataChange=False), add("b", dat
 
 
 def watched_table(store: CountingStore) -> TableBuilder:
-    """Version 9, a classic checkpoint of version 4 and its hint; no request is counted yet."""
+    """Returns a table at version 9 with a classic checkpoint of version 4 and its hint; requests
+    are counted from now on.
+    """
     table = TableBuilder(store)
     table.commit([protocol(), metadata()])
     for number in range(9):
@@ -29,7 +31,7 @@ def watched_table(store: CountingStore) -> TableBuilder:
 
 
 async def eventually(condition: Callable[[], bool], *, seconds: float = 30) -> None:
-    """Waits for something that other tasks bring about."""
+    """Waits for a condition that other tasks establish."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -37,7 +39,7 @@ async def eventually(condition: Callable[[], bool], *, seconds: float = 30) -> N
 
 @asynccontextmanager
 async def running(events: AsyncIterator[Any]) -> AsyncIterator[list[Any]]:
-    """Runs a trigger as a triggerer does. Gives the payloads of its events so far."""
+    """Runs a trigger like a triggerer. Yields the payloads of its events so far."""
     payloads: list[Any] = []
 
     async def run() -> None:
@@ -56,7 +58,7 @@ async def running(events: AsyncIterator[Any]) -> AsyncIterator[list[Any]]:
 
 
 class State:
-    """The state of one asset, as Airflow 3.3 keeps it."""
+    """The state of one asset, as Airflow 3.3 stores it."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -72,5 +74,5 @@ class State:
 
 
 def run(scenario: Coroutine[Any, Any, Any]) -> Any:
-    """Runs a scenario to its end, with nothing of it left behind."""
+    """Runs a scenario to its end and cleans up its tasks."""
     return asyncio.run(scenario)

@@ -47,7 +47,7 @@ def manual_dag(
     offered = titles()
     with DAG(
         dag_id=dag_id,
-        description="Plans one operation on Delta tables, asks for approval, and carries it out.",
+        description="Plans one operation on Delta tables, asks for approval, and applies the plan.",
         doc_md=f"{_DOCUMENTATION}{required_options()}",
         schedule=None,
         start_date=START,
@@ -106,7 +106,7 @@ def manual_dag(
 
         @task_group
         def one_table(table: dict[str, Any]) -> None:
-            """One task group per table: a rejection for one does not affect others."""
+            """A task group per table, so that a rejection for one table does not affect others."""
             asked: dict[str, Any] = {
                 "table": table,
                 "operation": "{{ params.operation }}",

@@ -39,7 +39,8 @@ def on_commit_dag(
     assets = watched_assets(policy, min_commits=min_commits)
     with DAG(
         dag_id=dag_id,
-        description="Does what is due on a Delta table of the policy once it has changed.",
+        description="Runs the operations that are due on a Delta table of the policy after "
+        "it has changed.",
         doc_md=_DOCUMENTATION,
         schedule=AssetAny(*assets) if assets else None,
         start_date=START,

@@ -58,11 +58,13 @@ class RunLimits:
     tables_per_assess_task: int = 50
     """The number of tables that one task assesses."""
     tables_per_run: int = 1_000
-    """The most tables with work of one run; `[core] max_map_length` of Airflow is a limit too."""
+    """The maximum number of tables with work in one run; Airflow's `[core] max_map_length` applies,
+    too.
+    """
     tables_at_once: int = 8
     """The number of tasks of one kind that run at the same time."""
     plans_per_approval: int = 100
-    """The most plans that one question shows."""
+    """The maximum number of plans in one question."""
     approval_timeout: timedelta = timedelta(hours=24)
     """The time for which a question is open. The next run after that asks again."""
 
@@ -80,12 +82,12 @@ def scheduled_dag(
     at_once = {"max_active_tis_per_dag": limits.tables_at_once, **work_args}
     with DAG(
         dag_id=dag_id,
-        description="Does what is due on the Delta tables of a policy.",
+        description="Runs the operations that are due on the Delta tables of a policy.",
         doc_md=_DOCUMENTATION,
         schedule=schedule,
         start_date=START,
         catchup=False,
-        # One run that works, and one that waits for its approvals.
+        # One run that works, and one that waits for approvals.
         max_active_runs=2,
         default_args=dict(default_args),
         # Parameters keep their types when they are passed to tasks.
@@ -153,7 +155,7 @@ def scheduled_dag(
             approve_task="approve",
             most=limits.plans_per_approval,
             plan_only="{{ params.plan_only }}",
-            # A table that failed does not delay the approvals of others.
+            # A failed table does not delay the approvals of others.
             trigger_rule="all_done",
         )
         # Before Airflow 3.3, an answer that arrives before the asking process has ended fails the

@@ -158,13 +158,14 @@ class Pages:
         return rows.never_assessed(table)
 
     def _asked(self, question: Callable[[AssessmentStore], Any]) -> Any:
-        """The answer of the store. If the store is unavailable, the page reports that."""
+        """Returns the answer of the store. If the store is unavailable, the page reports that."""
         try:
             if self._store is None:
                 self._store = self._open_store()
             return question(self._store)
         except (DeltaMaintenanceError, AirflowException) as error:
-            # Opened again for the next request: credentials expire, and connections are corrected.
+            # Opened again for the next request, because credentials expire and connections are
+            # corrected.
             self._store = None
             raise HTTPException(503, f"The assessments cannot be read: {error}") from error
 
@@ -192,7 +193,7 @@ def _load(store: AssessmentStore, *, name: str) -> Any:
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("delta_maintenance_airflow.health_page"),
-        # Names and addresses come from other people.
+        # Names and addresses are untrusted input.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -223,7 +224,7 @@ def _environment() -> Environment:
 
 
 def _within(link: str | None) -> str | None:
-    """A link that stays within Airflow; None for any other."""
+    """Returns a link that stays within Airflow; None for any other."""
     plain = link is not None and link.startswith("/") and not link.startswith(("//", "/\\"))
     return link if plain else None
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 620, 300
 _SVG = "{http://www.w3.org/2000/svg}"
 _TICKS = 6
-"""The most labels on the axis of a chart."""
+"""The maximum number of labels on the axis of a chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Chart:
     columns: tuple[str, str, str]
     """The headings of the rows."""
     rows: tuple[tuple[str, str, str], ...]
-    """The newest values, or all values, for people who cannot see the drawing."""
+    """The newest values, or all values, as text for screen readers."""
 
 
 def charts(health: TableHealth) -> tuple[Chart, ...]:
@@ -180,7 +180,7 @@ def _sizes(health: TableHealth) -> Chart:
 
 
 def _filled(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:
-    """The buckets, including empty ones in between, which are part of the shape."""
+    """Yields the buckets, including empty ones in between, which are part of the shape."""
     from delta_maintenance.operations.health.models import SizeBucket
 
     known = {bucket.from_bytes: bucket for bucket in sizes}
@@ -224,7 +224,7 @@ def _drawn(chart: Any) -> Markup:
                 parent.remove(child)
         _with_tooltip(parent)
     for element in root.iter():
-        # The page has several drawings, and an empty `id` is invalid HTML.
+        # The page contains several drawings, and an empty `id` is invalid HTML.
         for attribute in ("id", "style"):
             element.attrib.pop(attribute, None)
         element.tag = element.tag.removeprefix(_SVG)

@@ -26,12 +26,12 @@ class KnownTables:
 
     policy: Policy | None = None
     problem: str | None = None
-    """Why the policy cannot be read: one line."""
+    """One line that says why the policy cannot be read; None if it can."""
     _found: dict[tuple[str, str], KnownTable | None] = field(default_factory=dict)
 
     @property
     def readable(self) -> bool:
-        """Whether there is a policy to compare with."""
+        """Whether the policy is readable, so that tables can be compared with it."""
         return self.policy is not None
 
     @cached_property

@@ -11,7 +11,9 @@ from delta_maintenance_airflow.health_page.rows import TableRow
 
 LATELY = timedelta(days=7)
 STALE = timedelta(hours=3)
-"""Without an assessment for this time, the Dag is not running; by default it runs every hour."""
+"""Without an assessment for this time, the Dag is considered stopped; by default it runs every
+hour.
+"""
 SHOWN = 5
 
 
@@ -21,13 +23,13 @@ class Overview:
 
     tables: int
     failed: tuple[TableRow, ...]
-    """Tables that failed, or whose entry is unreadable, the longest first."""
+    """Tables that failed, or whose entry is unreadable, those that failed first first."""
     unlisted: tuple[TableRow, ...]
     """Patterns that cannot be listed."""
     waiting: tuple[TableRow, ...]
     """Tables with operations that wait for an approval."""
     plans: tuple[PendingPlan, ...]
-    """The plans that wait for an approval, the longest first."""
+    """The plans that wait for an approval, those that have waited longest first."""
     blocked: int
     never_assessed: int
     last_assessed: datetime | None

@@ -81,7 +81,7 @@ class TableRow:
 
     @property
     def due(self) -> tuple[str, ...]:
-        """The operations that the next run begins."""
+        """The operations that the next run will start."""
         return self._operations(lambda each: each.status == "due" and not each.needs_approval)
 
     @property
@@ -131,13 +131,13 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastMaintenance:
-    """What was done, with which result, and when."""
+    """A maintenance operation, its result, and its time."""
 
     what: str
     result: str
     at: datetime
     ours: bool
-    """Whether a run of this library reported it; otherwise the log of the table did."""
+    """Whether a run of this library reported it; otherwise it comes from the log of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Query:
     operation: str = ""
     """Only rows with this operation due, blocked or waiting for an approval."""
     left: bool = False
-    """Only tables that are no longer in the policy; by default they are left out."""
+    """Only tables that are no longer in the policy; by default they are excluded."""
     sort: str = "status"
     descending: bool = False
     page: int = 1
@@ -177,7 +177,7 @@ class Page:
 def put_together(
     entries: Iterable[AssessmentEntry | UnreadableEntry], known: KnownTables
 ) -> tuple[TableRow, ...]:
-    """A row for each entry, and for each table of the policy without an entry."""
+    """Builds a row for each entry, and for each table of the policy without an entry."""
     rows = [_row(entry, known) for entry in entries]
     seen = {row.name for row in rows}
     rows += (never_assessed(table) for table in known.tables if table.name not in seen)
@@ -212,12 +212,12 @@ def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
 
 
 def run_status(run: RunResult) -> str:
-    """The status of a run, in the words of an assessment."""
+    """Converts the status of a run to that of an assessment."""
     return "needs-approval" if run.waits_for_approval else run.status
 
 
 def _status(entry: AssessmentEntry) -> Status:
-    """One status from the last assessment and the last run."""
+    """Combines the last assessment and the last run to one status."""
     assessment, run = entry.assessment, entry.run
     if assessment.status == "failed":
         return "failed"
@@ -317,7 +317,7 @@ def _maintained_at(row: TableRow) -> datetime | None:
 
 COLUMNS: dict[str, Callable[[TableRow], Any]] = {
     "name": lambda row: row.name.casefold(),
-    # Failed patterns first: each stands for many tables.
+    # Failed patterns first, because each stands for many tables.
     "status": lambda row: (STATUSES.index(row.status), not row.is_pattern),
     "version": _of_health(lambda health: health.version),
     "commits": _of_health(lambda health: health.commits_since_checkpoint),

@@ -48,10 +48,10 @@ class DeltaHook(BaseHook):
     def storage_options(
         self, address: str | None = None, *, credentials: bool = True
     ) -> dict[str, str]:
-        """The storage options. Never log, render or store them: they contain credentials.
+        """Returns the storage options. Never log, render or store them: they contain credentials.
 
-        With an address, those for its store, and none for local disks. Without credentials, only
-        options that are known not to be secret.
+        With an address, the options for its store, and none for local disks. Without credentials,
+        only options that are known not to be secret.
         """
         if not self.delta_conn_id or (address is not None and store_of(address) is None):
             return {}
@@ -64,11 +64,11 @@ class DeltaHook(BaseHook):
         return options if credentials else without_credentials(options)
 
     def open_watched(self, table_uri: str) -> Store:
-        """The store of a table that is polled repeatedly: see `operations.watch`."""
+        """Opens the store of a table that is polled repeatedly: see `operations.watch`."""
         return _open_watched(table_uri, self.options_for(table_uri))
 
     async def astorage_options(self, address: str) -> dict[str, str]:
-        """The storage options for the store at an address, in an event loop."""
+        """Returns the storage options for the store at an address, in an event loop."""
         if not self.delta_conn_id or store_of(address) is None:
             return {}
         connection = await self.aget_connection(self.delta_conn_id)
@@ -82,15 +82,15 @@ class DeltaHook(BaseHook):
     async def aopen_watched(self, table_uri: str) -> Store:
         """Like `open_watched`, in an event loop."""
         options = await self.astorage_options(table_uri)
-        # In a thread, because the first store of a kind loads its client.
+        # In a thread, because opening the first store of a kind loads its client.
         return await asyncio.to_thread(_open_watched, table_uri, options or None)
 
     def options_for(self, address: str) -> dict[str, str] | None:
-        """The storage options for an address; None if there are none."""
+        """Returns the storage options for an address; None if there are none."""
         return self.storage_options(address) or None
 
     def open_table(self, table_uri: str) -> Table:
-        """The table at an address; nothing is read yet."""
+        """Opens the table at an address; nothing is read yet."""
         # Imported here because it loads PyArrow, which would slow down Dag parsing.
         from delta_maintenance import open_table
 
@@ -107,7 +107,7 @@ class DeltaHook(BaseHook):
         return self._field("spark_conn_id")
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the test address can be read, and what is there."""
+        """Returns whether the test address can be read, and a description of its content."""
         try:
             return self._tried()
         except (DeltaMaintenanceError, AirflowException) as error:
@@ -118,7 +118,8 @@ class DeltaHook(BaseHook):
 
         address = self._field("test_address")
         if address is None:
-            return False, "nothing was tested: give a table or a folder as the address to test with"
+            return False, "nothing was tested: enter a table or a folder as the address to "
+            "test with"
         store = self.open_watched(address)
         try:
             return True, f"{address} is a table at version {LogWatch(store).look().version}"

@@ -38,7 +38,7 @@ class PolicyHook(DeltaHook):
         return options_over(connected, own if credentials else without_credentials(own))
 
     async def astorage_options(self, address: str) -> dict[str, str]:
-        # In a thread, because the first store of a kind loads PyArrow.
+        # In a thread, because opening the first store of a kind loads PyArrow.
         own = await asyncio.to_thread(self._own_options)
         for secret in secrets_in(own):
             await mask_async(secret)
@@ -53,9 +53,9 @@ class PolicyHook(DeltaHook):
 
 
 class WayByPolicy:
-    """Access to tables by the policy file as it is when a table is opened.
+    """Access to tables as specified by the current policy file.
 
-    For triggers, whose arguments Airflow stores in its database: they only contain the path of the
+    For triggers, whose arguments Airflow stores in its database: they contain only the path of the
     file. Storage options, and the environment variables that they name, stay in the triggerer.
     """
 
@@ -63,7 +63,7 @@ class WayByPolicy:
         self._path = path
 
     async def aopen_watched(self, table_uri: str) -> Store:
-        """The store of a table that is polled repeatedly, in an event loop."""
+        """Opens the store of a table that is polled repeatedly, in an event loop."""
         rule = await asyncio.to_thread(_storage_rule, self._path, table_uri)
         return await PolicyHook(rule).aopen_watched(table_uri)
 
@@ -89,7 +89,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @lru_cache(maxsize=8)
 def _read(path: str, modified_ns: int, size: int) -> Policy:
-    """The policy in a file of this age and size; cached, because hundreds of tables are opened."""
+    """Returns the policy in a file of this age and size; cached, because hundreds of tables are
+    opened.
+    """
     from delta_maintenance.policies.definition.policy import load_policy
 
     return load_policy(path)

@@ -39,8 +39,9 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "azure_client_id": {"azure": "AZURE_CLIENT_ID"},
     "azure_client_secret": {"azure": "AZURE_CLIENT_SECRET"},
 }
-"""For each store, the storage option of each field of the form. Any other extra is an option of the
-same name."""
+"""The storage option of each form field, by store. Any other extra is an option with the
+same name.
+"""
 
 _HARMLESS = frozenset(
     {
@@ -85,13 +86,15 @@ _UNMASKED = _HARMLESS | {
 
 
 def store_of(address: str) -> str | None:
-    """The kind of store, such as `s3`; None for tables on disk."""
+    """Returns the kind of store, such as `s3`; None for local tables."""
     kind = Address.parse(address).kind
     return None if kind in _WITHOUT_OPTIONS else kind.value
 
 
 def extra_of(connection: Any) -> dict[str, Any]:
-    """The extra of a connection. Raises `InvalidRequestError` if it is not a JSON object."""
+    """Returns the extra of a connection. Raises `InvalidRequestError` if it is not a JSON
+    object.
+    """
     # Not `extra_dejson`: it blocks on the supervisor, which is not allowed in an event loop.
     try:
         extra = json.loads(connection.extra or "{}")
@@ -106,7 +109,7 @@ def extra_of(connection: Any) -> dict[str, Any]:
 
 
 def own_options(connection: Any, address: str | None) -> dict[str, str]:
-    """The options in a `delta` connection, for the store at an address or for any store."""
+    """Returns the options in a `delta` connection, for the store at an address or for any store."""
     extra = extra_of(connection)
     given = {"login": connection.login, "password": connection.password, **extra}
     store = store_of(address) if address is not None else None
@@ -123,10 +126,10 @@ def own_options(connection: Any, address: str | None) -> dict[str, str]:
 
 
 def referred_options(connection: Any) -> dict[str, str]:
-    """The storage options of a connection of another provider.
+    """Returns the storage options of a connection of another provider.
 
     The types are `aws`, `google_cloud_platform`, `wasb` and `adls`. Raises `InvalidRequestError`
-    for other types, and for ways to log in that only their providers implement.
+    for other types, and for authentication methods that only their providers implement.
     """
     read = _REFERRED.get(connection.conn_type or "")
     if read is None:
@@ -140,17 +143,17 @@ def referred_options(connection: Any) -> dict[str, str]:
 
 
 def without_credentials(options: Mapping[str, str]) -> dict[str, str]:
-    """Only the options that are known not to be credentials."""
+    """Returns only the options that are known not to be credentials."""
     return {name: value for name, value in options.items() if name.lower() in _HARMLESS}
 
 
 def secrets_in(options: Mapping[str, str]) -> Iterator[str]:
-    """Every text that must not be printed, in each form in which it might appear."""
+    """Yields every text that must not be printed, in each form in which it might appear."""
     for name, value in options.items():
         if name.lower() in _UNMASKED:
             continue
         yield value
-        # The parts of the secret that are used alone, and might appear in a log.
+        # The parts of the secret that can be used separately, and might appear in a log.
         for _, part in parse_qsl(value) if "sig=" in value else ():
             yield part
         if "AccountKey=" in value:
@@ -226,7 +229,7 @@ def _refuse(
 
 
 def _key_of(value: str) -> Iterator[str]:
-    """The private key in a key file of Google, plain and as a JSON string."""
+    """Yields the private key in a key file of Google, plain and as a JSON string."""
     try:
         key = json.loads(value).get("private_key")
     except (ValueError, AttributeError):

@@ -94,13 +94,15 @@ class DeltaPendingPlansOperator(BaseOperator):
             dag_id=ti.dag_id, task_ids=[self.approve_task], states=list(_OPEN)
         )
         if open_questions:
-            raise AirflowSkipException("an earlier run waits for its approvals already")
+            raise AirflowSkipException("an earlier run is already waiting for its approvals")
         with retrying_only_what_may_pass():
             store = assessment_store()
             pending = _pending(store, dict.fromkeys(names), now=clock.now())
             chosen = pending[: self.most]
             if len(pending) > len(chosen):
-                self.log.info("%d more plans are asked about later", len(pending) - len(chosen))
+                self.log.info(
+                    "%d more plans will be part of later questions", len(pending) - len(chosen)
+                )
             link = link_to(context).rpartition("/")[0] + f"/{self.approve_task}"
             for plan in chosen:
                 store.link_pending(plan.name, [plan.operation], link)
@@ -183,7 +185,9 @@ class DeltaApprovalsOperator(HITLOperator):
             return pending
         unknown = wanted - {plan.label for plan in pending}
         if unknown:
-            raise AirflowException(f"these plans were not shown: {sorted(unknown)[:3]}")
+            raise AirflowException(
+                f"these plans were not part of the question: {sorted(unknown)[:3]}"
+            )
         return [plan for plan in pending if plan.label in wanted]
 
     def _put_off(
@@ -218,7 +222,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         self.plans = plans
 
     def busy(self, error: BusyError) -> Exception:
-        # A person has approved: Airflow retries the task.
+        # A person has approved, so Airflow retries the task.
         return AirflowException(str(error))
 
     def work(
@@ -242,7 +246,9 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
 
 
 def _pending(store: AssessmentStore, names: Iterable[str], *, now: datetime) -> list[PendingPlan]:
-    """The plans of these tables that are not snoozed, those that have waited longest first."""
+    """Returns the plans of these tables that are not snoozed, those that have waited
+    longest first.
+    """
     from delta_maintenance.policies.pending import PLAN_LIFE, put_off_operations
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:

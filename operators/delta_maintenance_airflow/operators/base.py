@@ -51,7 +51,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     """
 
     operation: ClassVar[str]
-    """The verb of the command line. Everything else about the operation is in its record."""
+    """The verb of the command line. All other properties of the operation are in its record."""
 
     operator_extra_links: Collection[BaseOperatorLink] = (HealthPageLink(), ReportLink())
     template_fields: Sequence[str] = ("table_uri", "options", "plan_only", "delta_conn_id")
@@ -122,7 +122,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         return outcome
 
     def run(self, options: Any, *, plan_only: bool) -> Any:
-        """The Plan, or the Result."""
+        """Returns the Plan, or the Result."""
         prepared = self.planned(options)
         assert prepared is not None, "this process is the only engine"
         return prepared.plan if plan_only else prepared.apply()
@@ -147,11 +147,11 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         return self.record.prepare(table, options, now=now, execution=execution)
 
     def new_report(self) -> str | None:
-        """The address of the report of this try; None without a report."""
+        """Returns the address of the report of this try; None without a report."""
         return None
 
     def reported(self, document: Any) -> str | None:
-        """The address of the report, if one was requested."""
+        """Returns the address of the report, if one was requested."""
         return None
 
     def log_reason(self, plan: Any) -> None:
@@ -160,7 +160,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     @property
     def hook(self) -> DeltaHook:
-        """The connection to the store."""
+        """The hook for the connection to the store."""
         return DeltaHook(self.delta_conn_id)
 
     def _given(self, context: Context) -> dict[str, Any]:
@@ -173,14 +173,15 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
             # No try can have begun before the run was due, and this time is the same in every try.
             given.setdefault("operation_since", context["dag_run"].run_after)
             self.log.info("operation id %s", given["operation_id"])
-        # After the ID, which does not depend on the connection.
+        # Added after the ID, which must not depend on the connection.
         if record.asks_for_writers:
             declared = self.hook.other_writers if "other_writers" not in given else None
             given |= {"other_writers": declared} if declared else {}
         return given
 
     def _operation_id(self, context: Context, given: Mapping[str, Any]) -> str:
-        """The same in every try of this task, so that two concurrent tries commit once.
+        """Returns an ID that is the same in every try of this task, so that concurrent tries commit
+        once.
 
         A cleared task has another ID, and so has a task whose templates result in other values.
         """
@@ -194,7 +195,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     def _told(self, document: Any, *, planned: bool) -> dict[str, Any]:
         """Logs the Plan or the Result, and returns its facts for XCom."""
         record, told = self.record, document.to_json()
-        # The arguments of the task, and one name for all reports.
+        # Omitted: the arguments of the task. The report has the same name for all operations.
         for name in ("options", "report"):
             told.pop(name, None)
         status = "planned" if planned else told.pop("status")
@@ -209,4 +210,4 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
 
 _LOGGED = ("table", "version", "status", "reason")
-"""Facts that are logged in lines of their own."""
+"""Facts that are logged separately."""

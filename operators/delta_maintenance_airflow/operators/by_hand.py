@@ -104,7 +104,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return work
 
     def busy(self, error: BusyError) -> Exception:
-        # A person waits for the result: Airflow retries the task.
+        # A person waits for the result, so Airflow retries the task.
         return AirflowException(str(error))
 
     def work(

@@ -1,4 +1,4 @@
-"""Operators for operations without a class in `operations`, made from their records."""
+"""Operators for operations without a class in `operations`, generated from their records."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Operator = type[DeltaMaintenanceOperator]
 
 
 def class_name(operation: str) -> str:
-    """`DeltaTouchOperator` for the operation `touch`."""
+    """Returns `DeltaTouchOperator` for the operation `touch`."""
     return f"Delta{''.join(word.capitalize() for word in operation.split('-'))}Operator"
 
 
 def operator_named(name: str) -> Operator | None:
-    """The operator of that name; None if no operation has one.
+    """Returns the operator with that name; None if no operation has one.
 
     An operation with a class in `operations` has no other operator.
     """
@@ -66,7 +66,7 @@ def _bases(record: AnyOperation) -> tuple[Operator, ...]:
 
 
 def _init(record: AnyOperation, base: Operator) -> Callable[..., None]:
-    """An initialiser that takes the subjects of the operation as arguments of their own."""
+    """Returns an initialiser that takes the subjects of the operation as separate arguments."""
 
     def initialise(self: Any, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name, None) for name in record.subjects}

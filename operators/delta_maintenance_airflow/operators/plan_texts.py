@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.pending import PendingPlan
 
 _MOST = 8_000
-"""The most characters of a text, which is stored in Airflow's database."""
+"""The maximum number of characters of a text, because it is stored in Airflow's database."""
 _LONGEST = 300
-"""The most characters of one cell."""
+"""The maximum number of characters of one cell."""
 _TOLD = ("table", "reason")
 """Facts that are shown above the others, or in the subject."""
 _SHOWN = 10
 
 
 def plans_text(plans: Sequence[PendingPlan]) -> str:
-    """Several plans as one table."""
+    """Formats several plans as one table."""
     number = core.count_text(len(plans), "plan")
     tables = core.count_text(len({plan.name for plan in plans}), "table")
     files = core.count_text(sum(plan.files for plan in plans), "file")
@@ -47,7 +47,7 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
 
 
 def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> str:
-    """One plan: a sentence, and a table of its facts."""
+    """Formats one plan: a sentence, and a table of its facts."""
     if plan is None:
         return f"{operation}: {reason}"
     record = core.find(operation)
@@ -59,7 +59,7 @@ def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> st
 
 
 def _first(value: object) -> list[str]:
-    """The first lines of a fact, and the number of further lines."""
+    """Returns the first lines of a fact, and the number of further lines."""
     lines = core.fact_lines(value)
     more = len(lines) - _SHOWN
     return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]
@@ -83,7 +83,9 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text of other people as a code span, so that no part of it is read as Markdown or HTML."""
+    """Formats untrusted text as a code span, so that no part of it is parsed as Markdown
+    or HTML.
+    """
     plain = " ".join(str(text).split()).replace("`", "'").replace("|", "¦")
     shortened = plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
     return f"`{shortened}`" if shortened else ""

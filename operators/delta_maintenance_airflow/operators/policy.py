@@ -43,7 +43,9 @@ _log = logging.getLogger(__name__)
 _PAUSE = 15.0
 """The pause in seconds before temporary failures are tried again."""
 _AT_ONCE = 8
-"""Tables that one task assesses concurrently; most of the time is spent waiting for the store."""
+"""The number of tables that one task assesses concurrently; most of the time is spent waiting for
+the store.
+"""
 
 
 class DeltaAssessOperator(BaseOperator):
@@ -99,7 +101,7 @@ class DeltaAssessOperator(BaseOperator):
         tables: Sequence[Mapping[str, str]],
         link: str,
     ) -> dict[str, dict[str, Any]]:
-        """The result for each table, by its address."""
+        """Returns the result for each table, by its address."""
 
         def look(table: Mapping[str, str]) -> dict[str, Any]:
             assessment, known = _assessed(work, table, store, link)
@@ -185,13 +187,15 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         return PolicyWork(self.policy)
 
     def busy(self, error: BusyError) -> Exception:
-        """The exception for a table on which another task works."""
+        """Returns the exception for a table on which another task is working."""
         return AirflowSkipException(str(error))
 
     def work(
         self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
-        """Runs the operations. `lease` keeps other tasks from changing the table meanwhile."""
+        """Runs the operations. `lease` keeps other tasks from changing the table in the
+        meantime.
+        """
         from delta_maintenance import clock
         from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.environment import RunEnvironment
@@ -220,7 +224,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             submission.kill()
 
     def facts(self, result: RunResult) -> Mapping[str, Any]:
-        """The facts in XCom besides those of every run."""
+        """Returns the facts in XCom in addition to those of every run."""
         return {}
 
     def lineage(self) -> LineageFacts | None:
@@ -270,28 +274,28 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
 
 
 def holder(context: Context) -> str:
-    """The name of a task for processes that wait for it; the same in every try of it."""
+    """Returns the name of a task for processes that wait for it; the same in every try of it."""
     ti = context["ti"]
     mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
     return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
 
 
 def task_key(task: BaseOperator, context: Context) -> list[Any]:
-    """The same in every try of a task, and different after it is cleared."""
+    """Returns a key that is the same in every try of a task, and different after it is cleared."""
     ti = context["ti"]
     first_try = ti.max_tries - (task.retries or 0) + 1
     return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
 
 
 def link_to(context: Context) -> str:
-    """The page of a task, relative to Airflow's address."""
+    """Returns the page of a task, relative to Airflow's address."""
     ti = context["ti"]
     page = f"/dags/{ti.dag_id}/runs/{ti.run_id}/tasks/{ti.task_id}"
     return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
 
 
 def entry_of(store: AssessmentStore, name: str) -> AssessmentEntry | None:
-    """The stored state of a table; None if there is none that can be read."""
+    """Returns the stored state of a table; None if it is missing or unreadable."""
     from delta_maintenance.policies.assessments import AssessmentEntry
 
     found = store.load(name)
@@ -305,7 +309,7 @@ def _is_mapped(ti: Any) -> bool:
 def _assessed(
     work: PolicyWork, told: Mapping[str, str], store: AssessmentStore, link: str
 ) -> tuple[Assessment, AssessmentEntry | None]:
-    """The assessment, which is saved, and the entry that was saved before."""
+    """Assesses a table and saves the result. Returns it with the entry that was saved before."""
     known = entry_of(store, told.get("name") or told["uri"])
     assessment = _looked_at(work, told, known)
     store.save(assessment, link=link)
@@ -313,7 +317,7 @@ def _assessed(
 
 
 def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:
-    """The operations that are due: those to begin or to plan, and those whose plans wait."""
+    """Divides the due operations into those to start or to plan, and those whose plans wait."""
     from delta_maintenance.policies.pending import put_off_operations, still_asked
 
     pending, put_off = (known.pending, known.put_off) if known is not None else ((), ())
@@ -348,7 +352,7 @@ def _looked_at(
         problem = " ".join(str(error).split())
         retryable = isinstance(error, DeltaMaintenanceError) and error.retryable
     except Exception as error:
-        # A defect that concerns one table: continue with the others.
+        # A defect that concerns one table must not stop the others.
         _log.exception("%s cannot be assessed", name)
         problem, retryable = f"{type(error).__name__}: {error}; see the log of the task", False
     return Assessment(
@@ -393,4 +397,4 @@ def _told(assessment: Assessment) -> str:
     if due or assessment.problem:
         return f"{assessment.name}: {due or assessment.problem}"
     why = "; ".join(f"{each.operation} {each.reason}" for each in assessment.operations)
-    return f"{assessment.name}: {assessment.status}: {why or 'its policy asks for nothing'}"
+    return f"{assessment.name}: {assessment.status}: {why or 'its policy requests nothing'}"

@@ -34,10 +34,12 @@ class DeltaReportingOperator(DeltaMaintenanceOperator):
         return self._report
 
     def reported_at(self, address: str) -> None:
-        """Stores the address of the report of a Spark job; an earlier try may have another one."""
+        """Stores the address of the report of a Spark job, which an earlier try may have written
+        elsewhere.
+        """
         self._report = address
 
     def reported(self, document: Any) -> str | None:
-        # Some documents state whether there is a report.
+        # Some documents contain the address of the report, or None.
         told: str | None = getattr(document, "report", self._report)
         return told

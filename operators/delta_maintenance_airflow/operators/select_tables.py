@@ -63,7 +63,7 @@ class DeltaFindTablesOperator(BaseOperator):
     def execute(self, context: Context) -> list[list[dict[str, str]]]:
         ti = context["ti"]
         if self.work_tasks and self._is_another_at_work(ti):
-            why = f"an earlier run of {ti.dag_id} is still at work"
+            why = f"an earlier run of {ti.dag_id} is still running"
             ti.xcom_push(key=FOUND, value={"skipped": why})
             raise AirflowSkipException(why)
         from delta_maintenance import clock
@@ -139,7 +139,7 @@ class DeltaSelectWorkOperator(BaseOperator):
 
 
 def oldest_first(tables: Iterable[Any], at: Callable[[Any], datetime | None]) -> list[Any]:
-    """Sorted by an instant, those without one first. Equal ones keep their order."""
+    """Sorts by an instant, with missing instants first. The sort is stable."""
     return sorted(tables, key=lambda table: at(table) or _NEVER)
 
 

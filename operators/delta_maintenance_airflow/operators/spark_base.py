@@ -94,7 +94,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         spark = self.record.spark
         assert spark is not None
         if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
-            # Not planned here: a table for Spark may exceed the memory of the worker.
+            # Not planned here, because a table for Spark may exceed the memory of the worker.
             return self._submitted(options, plan_only=plan_only, unplanned=True)
         prepared = self.planned(options)
         if prepared is None:
@@ -102,12 +102,12 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return prepared.plan if plan_only else prepared.apply()
 
     def _require_possible(self, options: Any) -> None:
-        """Raises before a driver is started if the table does not allow the operation."""
+        """Raises if the table does not allow the operation, before a driver is started."""
         spark = self.record.spark
         if spark is None or spark.require is None:
             return
         if runs_driver_on_cluster(self._spark_conn_id()):
-            # There, the driver has an identity of its own, and the worker may have none.
+            # On a cluster, the driver has an identity of its own, and the worker may have none.
             return
         try:
             self.record.require_job_possible(self.hook.open_table(self.table_uri), options)
@@ -134,7 +134,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         plan_only: bool = False,
         unplanned: bool = False,
     ) -> Any:
-        """The Result of a job, or its Plan."""
+        """Returns the Result of a job, or its Plan."""
         record = self.record
         engine = {"engine": "spark"} if record.chooses_engine else {}
         document = self.submit(
@@ -169,7 +169,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         """Runs the operation as a job, and returns the JSON of its Result, or of its Plan.
 
         `settles` decides whether the Result of an earlier try's job is sufficient. `require` raises
-        if the job is bound to be refused.
+        if the job would certainly be refused.
         """
         asked = {"operation": self.operation, "plan_only": plan_only, **options}
         submission = self._submission_of(self._operation_id(self._context, asked))

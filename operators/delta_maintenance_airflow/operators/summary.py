@@ -75,7 +75,7 @@ def _one(ti: Any, task_id: str, key: str) -> Any:
 
 
 def _all(ti: Any, task_id: str) -> list[Any]:
-    """The values of the mapped tasks, including failed ones, by one request."""
+    """Returns the values of the mapped tasks, including failed ones, by one request."""
     found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
     return [each for each in found if each is not None]
 
@@ -87,7 +87,7 @@ def summarised(
     failures: Sequence[Mapping[str, Any]],
     left_over: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The summary of the tables with work, by name, and of those that could not be assessed."""
+    """Summarises the tables with work, by name, and those that could not be assessed."""
     statuses: dict[str, int] = {}
     problems = [f"{row['name']}: {row['problem']}" for row in failures]
     for row in work:
@@ -120,7 +120,7 @@ def summarised(
 
 
 def told_of(summary: Mapping[str, Any]) -> str:
-    """The summary for people."""
+    """Formats the summary for people."""
     shown = summary["problems"]
     more = summary["num_problems"] - len(shown)
     lines = [summary["text"], *shown, *([f"and {more} more"] if more else [])]

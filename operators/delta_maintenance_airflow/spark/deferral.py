@@ -28,11 +28,12 @@ class DeferredJob:
     """The connection with access to the report folder."""
     spark_conn_id: str
     application: str | None = None
-    """The ID of an application that the cluster is asked about; None if a waiter on the worker
-    tells its state."""
+    """The ID of an application whose state the cluster reports; None if a waiter on the worker
+    reports it.
+    """
 
     def mailbox(self, hook: DeltaHook) -> Mailbox:
-        """The files through which the waiter is reached."""
+        """Returns the files for communication with the waiter."""
         from delta_maintenance.storage import open_store
 
         options = hook.options_for(self.report_folder)
@@ -40,9 +41,9 @@ class DeferredJob:
 
 
 class JobDeferredError(BaseException):
-    """Ends the code of a submission whose job runs on without the task.
+    """Ends the code of a submission whose job continues without the task.
 
-    Not an `Exception`, because it is no failure, and nothing may treat it as one.
+    Not an `Exception`, because it is not a failure and must not be handled as one.
     """
 
     def __init__(self, job: DeferredJob) -> None:
@@ -52,14 +53,15 @@ class JobDeferredError(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """Whether a task lets go of its worker while its job runs."""
+    """Whether a task releases its worker while its job runs."""
 
     required: bool
-    """Whether the operator asks for it. Otherwise the deployment does, and a job that cannot be
-    deferred is waited for in the worker."""
+    """Whether the operator requests deferral. Otherwise the deployment does, and the worker waits
+    for a job that cannot be deferred.
+    """
 
     def obstacle(self, *, connection: Any, report_folder: str | None, followed: bool) -> str | None:
-        """Why a job cannot be deferred; None if it can."""
+        """Returns the reason why a job cannot be deferred; None if it can."""
         if connection.conn_type == "spark_connect":
             return "the driver of Spark Connect is the task itself"
         if not report_folder:
@@ -92,7 +94,7 @@ def start_waiter(
 ) -> None:
     """Starts the driver below a waiter, to which the folder of the task is handed over.
 
-    `on_start` is called with the waiter, which a kill of the task must end from then on.
+    `on_start` is called with the waiter, which must be ended if the task is killed from then on.
     """
     [lock] = process["pass_fds"]
     order = Order(

@@ -67,7 +67,7 @@ class JobFolder:
         (self.path / "driver").write_text(str(process_group))
 
     def kill(self) -> None:
-        """Ends the driver that this task waits for, and the waiting."""
+        """Ends the driver that this task waits for, and stops waiting."""
         self._is_killed = True
         if not self._is_waiting:
             return
@@ -117,7 +117,8 @@ def end_group(process_group: int, reap: Callable[[], object] = lambda: None) -> 
     """
     with suppress(ProcessLookupError):
         os.killpg(process_group, signal.SIGTERM)
-        # Not by the clock: it also moves while the machine is suspended and nothing can end.
+        # Counts checks instead of measuring time, because the clock also advances while the machine
+        # is suspended and no process can end.
         for _ in range(round(_SECONDS_TO_END / _SECONDS_BETWEEN_CHECKS)):
             time.sleep(_SECONDS_BETWEEN_CHECKS)
             reap()
@@ -126,7 +127,7 @@ def end_group(process_group: int, reap: Callable[[], object] = lambda: None) -> 
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
-    """Whether the file is still the one of that name, and was not removed by its last holder."""
+    """Whether the file still has that name, and was not removed by its last holder."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

@@ -1,7 +1,7 @@
-"""The files through which a deferred task and its driver tell each other about a job.
+"""The files through which a deferred task and its driver communicate.
 
-They lie beside the report of the job, in a folder that worker and triggerer can reach. The waiter
-on the worker writes the state; the trigger writes the request to end the job.
+They are stored beside the report of the job, in a folder that worker and triggerer can reach. The
+waiter on the worker writes the state; the trigger writes the request to end the job.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SECONDS_UNTIL_LOST = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What the waiter knows about the driver."""
+    """The state of the driver, as known to the waiter."""
 
     beat: int
-    """Grows with each state, so that a reader needs no clock of the worker."""
+    """Increases with each state, so that a reader does not depend on the clock of the worker."""
     ended: bool = False
     exit_status: int | None = None
     """The exit status of `spark-submit`; negative for a signal."""
@@ -33,7 +33,7 @@ class JobState:
     progress: str | None = None
     """The last line of the job that is meant for people."""
     log: tuple[str, ...] = ()
-    """The end of the output of `spark-submit`, when the job has ended."""
+    """The end of the output of `spark-submit`, after the job has ended."""
 
 
 class Mailbox:

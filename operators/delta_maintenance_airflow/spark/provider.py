@@ -39,10 +39,10 @@ class JobHook(SparkSubmitHook):
 
     def submit(self, application: str = "", **more: Any) -> str | None:
         try:
-            # In a process group of its own, so that the whole driver can be ended.
+            # In a separate process group, so that the whole driver can be ended.
             return super().submit(application, start_new_session=True, **{**self._process, **more})
         finally:
-            # The provider reads the output to its end, and does not close it.
+            # The provider reads the output to its end without closing it.
             if self._submit_sp is not None and self._submit_sp.stdout is not None:
                 self._submit_sp.stdout.close()
 
@@ -77,10 +77,10 @@ def can_be_followed(hook: SparkSubmitHook) -> bool:
 
 
 class FollowedJob(SparkSubmitOperator):
-    """Submits a job to a cluster and follows it there; a later try of the task continues that.
+    """Submits a job to a cluster and waits for it; a later try of the task continues to wait.
 
     Its state is stored under `key`, so that a cleared task does not find it. `on_submitted` is
-    called with the ID of the application, before this waits for its end.
+    called with the ID of the application before the wait begins.
     """
 
     def __init__(
@@ -120,7 +120,9 @@ def _state_keys(key: str) -> tuple[str, str]:
 
 
 class ClusterApplication:
-    """An application on a cluster that any process can ask about and end: see `can_be_followed`."""
+    """An application on a cluster whose state any process can query, and which any process can end:
+    see `can_be_followed`.
+    """
 
     def __init__(self, spark_conn_id: str, application: str) -> None:
         settings = {
@@ -136,7 +138,7 @@ class ClusterApplication:
         self._job._hook = self._hook
 
     def is_active(self) -> bool:
-        """Whether the application waits or runs."""
+        """Whether the application is waiting or running."""
         return bool(self._job.is_job_active(self._job.get_job_status(self._application, {})))
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The reports that the jobs of a task leave, and what is known of a job without one."""
+"""The reports of a task's jobs, and explanations for jobs without a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATUS = re.compile(r"Error code is: (-?\d+)")
 
 
 class Reports:
-    """The reports of the tries of one task, each under a name of its own."""
+    """The reports of the tries of one task, each with a unique name."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store = store
@@ -28,11 +28,11 @@ class Reports:
         self._read: set[str] = set()
 
     def new_name(self) -> str:
-        """The name of a new job: that of its report, without the ending."""
+        """Returns the name of a new job: that of its report, without the extension."""
         return f"{self._key}.{clock.new_id()}"
 
     def unread(self) -> Iterator[JobReport]:
-        """The reports that are new since the last call, the newest first."""
+        """Yields the reports that are new since the last call, the newest first."""
         from delta_maintenance.submission.job_report import JobReport
 
         listed = []
@@ -47,12 +47,14 @@ class Reports:
 
 
 def report_address(folder: str, name: str) -> str:
-    """The address of the report of a job."""
+    """Returns the address of the report of a job."""
     return str(Address.parse(folder).join(f"{name}.json"))
 
 
 def without_report(failure: Exception | None) -> str:
-    """Why a job left no report. The first line is for people; that of the provider follows."""
+    """Explains why a job left no report. The first line is for people; that of the provider
+    follows.
+    """
     if failure is None:
         return "the Spark job succeeded, but without a report"
     found = _STATUS.search(str(failure))
@@ -62,7 +64,7 @@ def without_report(failure: Exception | None) -> str:
 
 
 def how_driver_ended(status: int) -> str:
-    """A line about a driver that ended with this exit status, and without a report."""
+    """Describes a driver that ended with this exit status and without a report."""
     killed = -status if status < 0 else status - 128
     if killed == signal.SIGKILL:
         return (

@@ -147,7 +147,7 @@ class SparkSubmission:
             return self._settled(self._submitted(spec, conf, code, reports, lock, on_cluster))
 
     def finished(self, job: DeferredJob, event: Mapping[str, Any]) -> dict[str, Any]:
-        """The same as `run` for a job that was deferred, after the event of its trigger."""
+        """Like `run`, for a job that was deferred, after the event of its trigger."""
         try:
             return self._settled(self._report_of(job, event))
         finally:
@@ -162,7 +162,7 @@ class SparkSubmission:
             if state is None or state.ended:
                 mailbox.clear()
             else:
-                # If the waiter still lives, it ends the driver and removes the files.
+                # If the waiter is still running, it ends the driver and removes the files.
                 mailbox.request_end()
         if state is not None and state.interface is not None:
             self._show_interface(state.interface)
@@ -234,7 +234,7 @@ class SparkSubmission:
                 "delta-maintenance[airflow-spark], or put Spark's bin folder on PATH"
             ) from error
         except JobDeferredError:
-            # A kill that comes before Airflow has deferred the task still ends the job.
+            # If the task is killed before Airflow has deferred it, the job must be ended as well.
             left_running = self._running
             raise
         except Exception as error:
@@ -246,7 +246,7 @@ class SparkSubmission:
             self.kill()
             raise
         finally:
-            # Otherwise the process has ended, and there is nothing to kill.
+            # Otherwise the process has ended and cannot be killed.
             self._running = left_running
         report = next(reports.unread(), None)
         if followed is not None and (report is not None or failure is None):
@@ -256,7 +256,9 @@ class SparkSubmission:
         return report
 
     def _can_defer(self, *, followed: bool) -> bool:
-        """Whether the task is deferred. Raises `AirflowFailException` if it must be and cannot."""
+        """Returns whether the task is deferred. Raises `AirflowFailException` if deferral is
+        required and impossible.
+        """
         if self._deferral is None:
             return False
         obstacle = self._deferral.obstacle(
@@ -313,13 +315,14 @@ class SparkSubmission:
         from delta_maintenance_airflow.spark.output import JobOutput
 
         if on_cluster:
-            # Files of this worker are not on the cluster; what is sent has no credentials.
+            # Files of this worker do not exist on the cluster; the specification contains no
+            # credentials.
             told = ["--spec", json.dumps(spec.to_json())]
         else:
             told = ["--spec", spec.write(self._folder.path / f"{clock.new_id()}.spec")]
             told.append("--discard-spec")
         environment = driver_environment(os.environ)
-        # The installed PySpark comes last: another Spark of the worker takes precedence.
+        # The installed PySpark comes last, so that another Spark of the worker takes precedence.
         environment["PATH"] = os.pathsep.join(
             [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
         )
@@ -328,7 +331,7 @@ class SparkSubmission:
             "output": JobOutput(self._show_interface),
             "process": {
                 "env": environment,
-                # Variables that Airflow sets for a task are not for its children.
+                # Child processes must not inherit the variables that Airflow sets for a task.
                 "stdin": subprocess.DEVNULL,
                 "pass_fds": (lock,),
             },
@@ -342,7 +345,9 @@ class SparkSubmission:
         }
 
     def _py_files(self, code: Code, on_cluster: bool) -> tuple[str, ...]:
-        """The named files; by default this library, so that executors run the driver's code."""
+        """Returns the named files; by default this library, so that executors run the driver's
+        code.
+        """
         if code.py_files or code.archives or code.image or code.python:
             return code.py_files
         host = BaseHook.get_connection(self._spark_conn_id).host or ""
@@ -379,7 +384,7 @@ class SparkSubmission:
         return open_store(self._report_folder, self._delta_hook.options_for(self._report_folder))
 
     def _show_interface(self, address: str) -> None:
-        # While the job runs; Airflow calls the link itself when the task has ended.
+        # Stored while the job runs; Airflow calls the link itself at the end of the task.
         try:
             self._context["ti"].xcom_push(key=SparkUILink().xcom_key, value=address)
         except Exception:
@@ -405,7 +410,9 @@ def _provider() -> Any:
 
 
 def _warn_of_mixed_versions() -> None:
-    """`pyspark` and `pyspark-client` contain the same files; the last one installed wins."""
+    """`pyspark` and `pyspark-client` contain the same files; the package installed last overwrites
+    the other.
+    """
     versions = {}
     for name in ("pyspark", "pyspark-client"):
         with suppress(PackageNotFoundError):

@@ -35,7 +35,7 @@ from delta_maintenance_airflow.spark.mailbox import SECONDS_BETWEEN_BEATS, JobSt
 from delta_maintenance_airflow.spark.waiter_process import Order
 
 _SECONDS_BETWEEN_LOOKS = 2.0
-"""How soon a request to end the job is noticed."""
+"""The interval in which requests to end the job are noticed."""
 _LINES = 200
 _LONGEST_LINE = 500
 _ATTEMPTS_AT_LAST_STATE = 20
@@ -104,7 +104,7 @@ class Waiter:
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(timeout=_SECONDS_BETWEEN_LOOKS)
                 return
-            # A store that is down for a while must not end the job.
+            # A temporary failure of the store must not end the job.
             with suppress(StorageError, OSError):
                 self._is_told_to_end = self._is_told_to_end or self._mailbox.is_end_requested()
                 is_due = time.monotonic() - beaten >= SECONDS_BETWEEN_BEATS
@@ -114,7 +114,7 @@ class Waiter:
                 end_group(driver.pid, driver.poll)
 
     def _beat(self, **changes: Any) -> JobState:
-        # The reading thread may replace the state meanwhile; the number is only changed here.
+        # The reading thread may replace the state concurrently; the number is only changed here.
         self._state = replace(self._state, beat=self._state.beat + 1, **changes)
         self._mailbox.write(self._state)
         return self._state
@@ -123,7 +123,7 @@ class Waiter:
         for _ in range(_ATTEMPTS_AT_LAST_STATE):
             with suppress(StorageError, OSError):
                 if self._is_told_to_end:
-                    # Nobody resumes a task that was killed.
+                    # A killed task is not resumed.
                     self._mailbox.clear()
                 else:
                     self._beat(ended=True, exit_status=status, log=tuple(self._lines))
@@ -134,7 +134,7 @@ class Waiter:
 
 def _answer(told: Mapping[str, Any]) -> None:
     print(json.dumps(told), flush=True)
-    # The task reads to this line and ends.
+    # The task reads up to this line and ends.
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, sys.stdout.fileno())
     os.close(descriptor)

@@ -42,7 +42,7 @@ class WaiterProcess:
 
         Raises `FileNotFoundError` if there is no such program on this worker.
         """
-        # Not the log of the task: Airflow waits for every process that has it open.
+        # Not the log of the task, because Airflow waits for every process that has it open.
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", _WAITER],
@@ -77,6 +77,6 @@ class WaiterProcess:
             self._process.send_signal(signal.SIGTERM)
 
     def forget(self) -> None:
-        """Leaves the process to itself, as this one ends."""
-        # Otherwise Python warns that nobody has waited for its end.
+        """Detaches the process, because this one ends."""
+        # Otherwise Python warns that the process was not waited for.
         self._process.returncode = 0

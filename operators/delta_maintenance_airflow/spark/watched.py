@@ -1,4 +1,4 @@
-"""Deferred Spark jobs as the triggerer sees them."""
+"""Deferred Spark jobs from the view of the triggerer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENDED = {"status": "ended"}
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is new about a job."""
+    """The changes of a job since the last call."""
 
     lines: tuple[str, ...] = ()
     """Lines for the log of the task."""
@@ -25,17 +25,17 @@ class News:
 
 
 class WatchedJob(Protocol):
-    """A job that runs somewhere else. All methods block."""
+    """A job that runs elsewhere. All methods block."""
 
     def look(self) -> News:
-        """What is new since the last call."""
+        """Returns the changes since the last call."""
 
     def end(self) -> None:
-        """Ends the job, or asks for its end."""
+        """Ends the job, or requests its end."""
 
 
 def watched_job(job: DeferredJob) -> WatchedJob:
-    """The job, reached with the connections that it names."""
+    """Returns the job, accessed with the connections that it names."""
     if job.application is not None:
         return _OnCluster(job.spark_conn_id, job.application)
     return WaitedFor(job.mailbox(DeltaHook(job.delta_conn_id)))
@@ -51,7 +51,7 @@ class WaitedFor:
         self._changed = monotonic()
 
     def look(self) -> News:
-        """What the waiter has written since the last call."""
+        """Reads the state that the waiter has written since the last call."""
         state, last = self._mailbox.read(), self._last
         if state is not None and state.ended:
             return News(_new_lines(state, last), _ENDED)
@@ -68,15 +68,15 @@ class WaitedFor:
         return News(event={"status": "lost", "message": message})
 
     def end(self) -> None:
-        """Asks the waiter to end the driver, which it does within seconds."""
+        """Requests the end of the driver, which the waiter ends within seconds."""
         self._mailbox.request_end()
 
 
 class _OnCluster:
-    """An application of which a cluster manager tells the state."""
+    """An application whose state the cluster manager reports."""
 
     def __init__(self, spark_conn_id: str, application: str) -> None:
-        # Requires the Apache Spark provider, which the other kind of job does not.
+        # Requires the Apache Spark provider, which the other kind of job does not need.
         from delta_maintenance_airflow.spark.provider import ClusterApplication
 
         self._application = ClusterApplication(spark_conn_id, application)

@@ -22,7 +22,7 @@ class Seen:
     """The outcome of one poll."""
 
     position: Position
-    """The position to store; if there is an event, only once that is certain to be stored."""
+    """The position to store; if there is an event, only after the event is certain to be stored."""
     event: dict[str, Any] | None = None
     """The payload of the event: `status`, `table`, and the versions or the error."""
 
@@ -50,7 +50,7 @@ class CommitWatcher:
         if trouble is None:
             count = self._counting(news.version)
             try:
-                # Without a new version, no request is necessary.
+                # Without a new version, no request is needed.
                 if news.version > count.version:
                     await news.stream.count(count, newest=news.version, enough=self._min_commits)
             except StorageError as error:

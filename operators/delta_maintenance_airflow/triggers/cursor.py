@@ -21,7 +21,7 @@ class Position:
     told: int
     """The version of the last event."""
     counted: int = 0
-    """The number of commits since then that count."""
+    """The number of matching commits since then."""
     trouble: str | None = None
     """The error that was reported and still persists."""
 
@@ -51,7 +51,7 @@ class Cursor:
         try:
             for state in self._states:
                 await state.aset(self._name, asdict(position))
-        # No error of the state store is worth a missed commit.
+        # An error of the state store must not cause a missed commit.
         except Exception as error:
             _log.warning("the position of a watcher could not be saved: %s", error)
         else:
@@ -91,7 +91,7 @@ class CursorBoard:
                         self._parts[part][key] = list(row)
 
     def get(self, table_uri: str) -> Position | None:
-        """The position of a table that was loaded, or written since."""
+        """Returns the position of a table that was loaded, or written since."""
         part, key = self._place(table_uri)
         return _row_position(self._parts[part].get(key))
 
@@ -122,7 +122,7 @@ class CursorBoard:
                 for state in self._states:
                     await state.aset(self._key(part), value)
                 self._parts[part] = value
-        # No error of the state store is worth a missed commit.
+        # An error of the state store must not cause a missed commit.
         except Exception as error:
             _log.warning("the positions of watchers could not be saved: %s", error)
             return

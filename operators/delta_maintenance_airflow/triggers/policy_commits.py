@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy
 
 _MOST_PER_EVENT = 200
-"""The most tables in one event; further ones are in the next event."""
+"""The maximum number of tables in one event; the next event contains the others."""
 _UPKEEP = 5.0
-"""The most seconds between two reads of the policy, and between two writes of positions."""
+"""The maximum number of seconds between two reads of the policy, and between two writes of
+positions.
+"""
 _MESSAGE = 500
-"""The most characters of an error in an event."""
+"""The maximum number of characters of an error in an event."""
 
 
 class DeltaPolicyCommitTrigger(BaseEventTrigger):
@@ -102,7 +104,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
 
 
 class _Watched:
-    """The watched tables, each with a task of its own, and the results of these tasks."""
+    """The watched tables, each with its own task, and the results of these tasks."""
 
     def __init__(self, trigger: DeltaPolicyCommitTrigger, board: CursorBoard) -> None:
         self._trigger = trigger
@@ -114,7 +116,7 @@ class _Watched:
         self._next_upkeep = 0.0
 
     async def changes(self, gathering: float) -> list[tuple[str, Seen]]:
-        """Waits for events. Meanwhile, follows changes of the policy and stores positions."""
+        """Waits for events. In the meantime, follows changes of the policy and stores positions."""
         found: list[tuple[str, Seen]] = []
         clock = asyncio.get_running_loop()
         while not found:
@@ -138,7 +140,8 @@ class _Watched:
             return
         for number, (other, before) in reversed(list(enumerate(events))):
             if uri == other:
-                # An event of the table is still to be sent: stored with that one.
+                # An event of the table has not been sent yet, so the position is stored with that
+                # event.
                 events[number] = (uri, Seen(seen.position, before.event))
                 return
         self._board.put(uri, seen.position)
@@ -154,7 +157,7 @@ class _Watched:
         try:
             policy = await asyncio.to_thread(self._file.changed)
         except DeltaMaintenanceError as error:
-            # Reported once; until it is corrected, the known tables stay watched.
+            # Reported once; until it is corrected, the known tables are still watched.
             if str(error) != self._problem:
                 self._problem = str(error)
                 self._trigger.log.error("%s", error)
@@ -178,7 +181,7 @@ class _Watched:
         self._board.forget_others(wanted)
 
     async def _watch(self, uri: str) -> None:
-        """Watches one table permanently."""
+        """Watches one table until it is cancelled."""
         watcher = CommitWatcher(
             uri, min_commits=self._trigger.min_commits, position=self._board.get(uri)
         )
@@ -194,20 +197,20 @@ class _Watched:
                         if seen is not None:
                             self._seen.put_nowait((uri, _shortened(seen)))
             except Exception:
-                # A defect with one table must not end the watching of the others.
+                # A defect with one table must not stop watching the others.
                 self._trigger.log.exception("watching %s failed; it starts again", uri)
                 await asyncio.sleep(max(60.0, interval))
 
 
 class _PolicyFile:
-    """A policy that is read when its file is new or has changed."""
+    """A policy file that is read when it is new or has changed."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._read: tuple[int, int] | None = None
 
     def changed(self) -> Policy | None:
-        """The policy if it was not read before in this state; else None."""
+        """Returns the policy if this state of the file was not read before; otherwise None."""
         # Imported here because it loads pydantic models, which would block the event loop.
         from delta_maintenance.policies.definition.policy import load_policy
 

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CATCH_UP = 0.1
-"""Seconds before the next poll if one did not reach the end of the log."""
+"""The number of seconds before the next poll if one did not reach the end of the log."""
 _THREADS = 8
-"""Threads for all tables of one store: a poll takes milliseconds, and its interval is seconds. Each
-store has a pool of its own, so that a store without answers does not delay the others."""
+"""The number of threads for all tables of one store: a poll takes milliseconds, and its interval is
+seconds. Each store has its own pool, so that an unresponsive store does not delay the others.
+"""
 _LONGEST = 600.0
-"""The most seconds between polls of a store that does not answer."""
+"""The maximum number of seconds between polls of a store that does not answer."""
 
 
 class Watching(Protocol):
@@ -36,7 +37,7 @@ class Way(Protocol):
     """Access to a table."""
 
     async def aopen_watched(self, table_uri: str) -> Store:
-        """The store of the table, with the current options."""
+        """Opens the store of the table, with the current options."""
 
 
 class TablePolls:
@@ -47,11 +48,11 @@ class TablePolls:
         self._table_uri = table_uri
 
     async def open(self) -> Store:
-        """The store of the table; no request is made yet."""
+        """Opens the store of the table; no request is made yet."""
         return await self._hook.aopen_watched(self._table_uri)
 
     async def ask(self, watching: Watching, question: Callable[[], T]) -> T:
-        """The result of `question`, for which `watching` makes requests to its store.
+        """Returns the result of `question`, for which `watching` makes requests to its store.
 
         If the store rejects the credentials, it is called once more with the current ones of the
         connection or the policy, because keys expire and are replaced.
@@ -95,7 +96,7 @@ class Pace:
 
 
 def store_root(table_uri: str) -> str:
-    """The store of a table, without its path: `s3://lake`; `file:` for all local tables."""
+    """Returns the store of a table, without its path: `s3://lake`; `file:` for all local tables."""
     address = Address.parse(table_uri)
     return "file:" if address.is_local else f"{address.scheme}://{address.authority}"
 

@@ -16,9 +16,9 @@ from delta_maintenance_airflow.spark.deferral import DeferredJob
 from delta_maintenance_airflow.spark.watched import News, WatchedJob, watched_job
 
 _IS_TOLD_OF_KILLS = hasattr(BaseTrigger, "on_kill")
-"""Whether Airflow says that a user ends the task of a trigger: since 3.3."""
+"""Whether Airflow notifies a trigger when a user ends its task: since 3.3."""
 _MOST_FAILURES = 30
-"""So many requests in a row may fail before the job counts as lost."""
+"""The number of consecutive failed requests after which the job counts as lost."""
 
 
 class DeltaSparkJobTrigger(BaseTrigger):
@@ -57,7 +57,7 @@ class DeltaSparkJobTrigger(BaseTrigger):
         try:
             payload = await self._waited()
         except asyncio.CancelledError:
-            # Otherwise the reason can also be the end of the triggerer.
+            # Without this check, the cause may also be the end of the triggerer.
             if not _IS_TOLD_OF_KILLS and not await is_task_deferred(self.task_instance):
                 await self.on_kill()
             raise
@@ -78,7 +78,8 @@ class DeltaSparkJobTrigger(BaseTrigger):
             try:
                 news = await sync_to_async(watched.look)()
             except Exception as error:
-                # Of the store, the cluster manager, or their clients, which have many errors.
+                # Errors of the store, the cluster manager, or their clients, which have many
+                # classes.
                 failures += 1
                 if failures >= _MOST_FAILURES:
                     return {"status": "lost", "message": f"the Spark job is lost: {error}"}

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _IN_TROUBLE = 300.0
-"""The least seconds between polls of a table that is gone or not accessible."""
+"""The minimum number of seconds between polls of a table that does not exist or is not
+accessible.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class News:
 
     stream: TableStream
     version: int = -1
-    """The newest version; meaningless if there is an error."""
+    """The newest version; undefined if there is an error."""
     trouble: Exception | None = None
     """An error that only a person can correct: no table, no permission, a wrong address."""
 

@@ -14,7 +14,7 @@ from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.tables import DeltaTable
 
 DATA_VERSION = "dagster/data_version"
-"""The tag in which an observation has the data version."""
+"""The tag of an observation with the data version."""
 
 
 def build_table_asset(
@@ -56,7 +56,7 @@ def build_table_asset(
 
 
 def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
-    """Metadata of an observation besides the data version."""
+    """Returns the metadata of an observation in addition to the data version."""
     return {
         "version": dg.MetadataValue.int(version),
         "dagster/uri": dg.MetadataValue.text(table.uri),
@@ -71,7 +71,7 @@ def _looked(storage: DeltaStorageResource, table: DeltaTable, before: Position |
     store = open_watched(table.uri, options or None)
     version = before.version if before is not None else None
     seen = look(LogWatch(store, version=version), before)
-    # There is no next tick here.
+    # Unlike the sensor, this has no later tick for unread commits.
     while seen.data_version is None and seen.position.unread:
         seen = look(LogWatch(store, version=seen.position.version), seen.position)
     return seen

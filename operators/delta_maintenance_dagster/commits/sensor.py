@@ -104,8 +104,8 @@ def _looks(
     positions: Positions,
     resources: Any,
 ) -> Iterator[tuple[DeltaTable, Look | DeltaMaintenanceError]]:
-    """Polls all tables, some in parallel, in their order. An error on one table does not stop the
-    others.
+    """Polls all tables, some in parallel, and returns the results in order. An error on one table
+    does not stop the others.
     """
     # Imported here because it loads the clients of object stores; definitions must load fast.
     from delta_maintenance.operations.watch import LogWatch, open_watched

@@ -31,7 +31,7 @@ class Position:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
-        """From the result of `asdict`, in which JSON replaced the tuples by lists."""
+        """Parses the result of `asdict`, in which JSON replaced the tuples by lists."""
         ranges = value.get("unread") or ()
         assert isinstance(ranges, list | tuple)
         unread = tuple((int(low), int(high)) for low, high in ranges)
@@ -105,7 +105,7 @@ class Positions:
         self._known[uri] = position
 
     def to_cursor(self, uris: set[str]) -> str:
-        """As text, without the tables that are no longer watched."""
+        """Returns the cursor as text, without the tables that are no longer watched."""
         return json.dumps(
             {uri: asdict(each) for uri, each in self._known.items() if uri in uris},
             separators=(",", ":"),

@@ -108,7 +108,7 @@ _FEW = 100
 
 
 def check_specs(table: DeltaTable) -> list[dg.AssetCheckSpec]:
-    """The checks of a table, on the asset of the table itself."""
+    """Returns the checks of a table, on the asset of the table itself."""
     return [
         dg.AssetCheckSpec(name, asset=table.key, description=description)
         for name, description in _SPECS.items()
@@ -143,12 +143,12 @@ def build_health_step(
     @dg.multi_asset_check(
         name=name,
         specs=[spec for table in tables for spec in check_specs(table)],
-        description="Holds Delta tables against their policies. Reads the log, and no data.",
+        description="Compares Delta tables with their policies. Reads the log, and no data.",
         can_subset=True,
         required_resource_keys=set().union(*(store.required for store in stores.values())),
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        # The run may select some of the checks.
+        # The run may have selected only some of the checks.
         wanted = context.selected_asset_check_keys
         failed: list[Assessment] = []
         for table in tables:
@@ -176,7 +176,7 @@ def build_health_step(
 def _assessed(
     storage: DeltaStorageResource, table: DeltaTable, known: memory.Memory
 ) -> "Assessment":
-    # Loads pyarrow, which the loading of definitions must not wait for.
+    # Loads pyarrow, which loading definitions must not require.
     from delta_maintenance.policies.assess import assess_table, failed_assessment
 
     now = clock.now()
@@ -194,7 +194,9 @@ def judge(
     *,
     pending: Sequence["PendingPlan"] = (),
 ) -> Iterator[Judgement]:
-    """Every check of an assessed table. All of them fail if the table could not be read."""
+    """Evaluates all checks of an assessed table. All of them fail if the table could not
+    be read.
+    """
     health = assessment.health
     if health is None:
         for name in _SPECS:

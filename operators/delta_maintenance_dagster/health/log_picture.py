@@ -17,16 +17,14 @@ _INK = "#7a8394"
 
 
 def log_picture(commits: Sequence[CommitPoint]) -> str:
-    """Markdown with the picture. The size is a few kilobytes for any log: three paths and some
-    text.
-    """
+    """Returns Markdown with the picture, a few kilobytes for any log: three paths and some text."""
     svg = base64.b64encode(log_svg(commits).encode()).decode()
     newest = commits[-1].version if commits else None
     return f"![the log up to version {newest}](data:image/svg+xml;base64,{svg})"
 
 
 def log_svg(commits: Sequence[CommitPoint]) -> str:
-    """The picture. Bars are as high as the logarithm of a commit's bytes."""
+    """Returns the picture. The height of a bar is the logarithm of the commit's bytes."""
     step = (_WIDTH - 2 * _LEFT) / max(len(commits), 1)
     largest = math.log2(max((point.bytes for point in commits), default=0) + 2)
 
@@ -61,7 +59,7 @@ def _x(index: int, step: float) -> str:
 
 
 def _marks(indexes: Iterable[int], step: float) -> str:
-    """Triangles below the bars."""
+    """Returns triangles below the bars."""
     return "".join(f"M{_x(index, step)} {_BOTTOM + 2}l4 7h-8z" for index in indexes)
 
 

@@ -22,10 +22,10 @@ _TEXT = 300
 
 
 def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
-    """Values for a person after a run.
+    """Returns values for people after a run.
 
     `pending` are the plans that wait for an approval: with them, a run that did not fail is
-    `blocked`. `due` is what is due after the run.
+    `blocked`. `due` lists what is due after the run.
     """
     before = result.before.health if result.before is not None else None
     latest = result.after or result.before
@@ -63,7 +63,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
 
 
 def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
-    """The plans that wait for an approval, and what they come to together."""
+    """Returns the plans that wait for an approval, and their totals."""
     return {
         "waiting_plans": dg.MetadataValue.table(
             records=[
@@ -96,7 +96,7 @@ def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
 
 
 def of_health(health: TableHealth) -> Metadata:
-    """Numbers of one version, with the same names everywhere, so that Dagster plots them."""
+    """Returns numbers of one version, always with the same names, so that Dagster plots them."""
     return {
         "log": dg.MetadataValue.md(log_picture(health.commits)),
         "version": dg.MetadataValue.int(health.version),
@@ -112,7 +112,7 @@ def of_health(health: TableHealth) -> Metadata:
 
 
 def protocol_of(health: TableHealth) -> str:
-    """Versions and features in one line."""
+    """Formats versions and features in one line."""
     versions = f"reader {health.min_reader_version}, writer {health.min_writer_version}"
     return f"{versions}: {', '.join(health.features)}" if health.features else versions
 
@@ -158,7 +158,7 @@ def _schema(**columns: str) -> dg.TableSchema:
 
 
 def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
-    """The JSON of Results or Plans, with long lists shortened."""
+    """Returns the JSON of Results or Plans, with long lists shortened."""
     return dg.MetadataValue.json(
         {
             each.operation: {
@@ -186,7 +186,7 @@ def _cut(value: Any) -> Any:
 
 
 def _deleted(result: Mapping[str, Any]) -> tuple[int, int]:
-    """Files and bytes that are gone: of the table by a vacuum, of the log by its clean-up."""
+    """Returns the deleted files and bytes: of the table by a vacuum, of the log by its clean-up."""
     groups = sum(group.get("deleted") or 0 for group in result.get("groups") or ())
     files = result.get("deleted")
     return (files if isinstance(files, int) else groups), (

@@ -30,7 +30,7 @@ class SparkProcess:
     command: Sequence[str]
     environment: Mapping[str, str]
     heard: Callable[[str], None]
-    """Is given every line as it comes."""
+    """Called with every line as it arrives."""
     on_cluster: bool = False
     master: str | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
@@ -48,7 +48,8 @@ class SparkProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # A group of its own: spark-submit, the JVM and the Python driver are ended together.
+            # A separate process group: spark-submit, the JVM and the Python driver are ended
+            # together.
             start_new_session=True,
         )
         try:
@@ -75,7 +76,7 @@ class SparkProcess:
 
     def _end(self, process: subprocess.Popen[str]) -> None:
         if self.on_cluster and self._application is not None:
-            # The end of the client does not end the application on the cluster.
+            # Ending the client does not end the application on the cluster.
             with suppress(OSError, subprocess.SubprocessError):
                 subprocess.run(
                     self._kill_command(self._application),

@@ -145,7 +145,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         from delta_maintenance.storage import open_store
 
         folder = Address.parse(self.report_folder)
-        # A new name for each try, so that the report of an earlier try is not used for this one.
+        # Each try has a new name, so that the report of an earlier try is not used.
         name = f"{clock.new_id()}.json"
         store = open_store(str(folder), None if folder.is_local else spec.storage_options)
         return str(folder.join(name)), lambda: JobReport.from_json(json.loads(store.read(name)))
@@ -154,14 +154,14 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
     def _piped(
         self, context: dg.AssetExecutionContext | dg.OpExecutionContext
     ) -> Iterator[Mapping[str, str]]:
-        """The environment variables by which the driver reaches this run."""
+        """Yields the environment variables through which the driver reaches this run."""
         if not self.pipes:
             yield {}
             return
         if self.deploy_mode == "cluster":
             raise InvalidRequestError(
                 "Pipes use files of this machine, which a driver on a cluster cannot reach",
-                remedy="leave pipes out: the report does not need them",
+                remedy="omit pipes: the report does not need them",
             )
         with dg.open_pipes_session(
             context=context,
@@ -187,7 +187,7 @@ class _Submission:
         from delta_maintenance.submission.configuration import require_no_secrets
         from delta_maintenance.submission.job_spec import APPLICATION
 
-        # Properties in a policy were checked when it was read; these come from code.
+        # Properties in a policy were checked when it was read; these come from Python code.
         asked = {name: resolve(value, os.environ) for name, value in rule.conf.items()}
         conf = {**resource.conf, **asked}
         require_no_secrets(conf)
@@ -203,8 +203,8 @@ class _Submission:
             )
         if remote is not None and conf:
             raise InvalidRequestError(
-                "a server of Spark Connect does not accept Spark properties",
-                remedy="leave conf out, or set them where the server is started",
+                "Spark properties cannot be sent to a Spark Connect server",
+                remedy="omit conf, or set the properties when the server is started",
             )
         standard = _PIPES_APPLICATION if resource.pipes else APPLICATION
         return cls(
@@ -220,7 +220,7 @@ class _Submission:
         return self.remote is None and self.resource.deploy_mode == "cluster"
 
     def told(self, spec: "JobSpec", scratch: Path) -> str:
-        """The specification as an argument, which never contains credentials."""
+        """Returns the specification as an argument, which never contains credentials."""
         if not self.on_cluster:
             return spec.write(scratch / "spec.json")
         from dataclasses import replace
@@ -259,7 +259,7 @@ class _Submission:
 
 
 class _Listener:
-    """Sorts the lines of a job: its own go to the log of the run, Spark's to the output."""
+    """Sorts the lines of a job: its own go to the log of the run, those of Spark to the output."""
 
     def __init__(
         self, context: dg.AssetExecutionContext | dg.OpExecutionContext, *, own_lines: bool

@@ -73,5 +73,5 @@ def _no_options(storage_options: Mapping[str, str] | None) -> None:
     if storage_options:
         raise InvalidRequestError(
             f"this store has no storage option {next(iter(storage_options))!r}",
-            remedy="leave the storage options out",
+            remedy="omit the storage options",
         )

@@ -1,7 +1,8 @@
-"""Thrift's compact protocol, in which Parquet stores its metadata: reading values and writing them.
+"""Reads and writes Thrift's compact protocol, the encoding of Parquet metadata.
 
-A struct is read as a `Struct`, which keeps the type of every field, known or not, so that the same
-bytes are written again. Implements "Struct encoding" and "List and Set" of the specification.
+A struct is read as a `Struct`, which keeps the type of every field, known or not, so that it can be
+written back with the same bytes. Implements "Struct encoding" and "List and Set" of the
+specification.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import TypeAlias
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE = 0, 1, 2, 3, 4, 5, 6, 7
 BINARY, LIST, SET, MAP, STRUCT, UUID = 8, 9, 10, 11, 12, 13
 FIXED = {DOUBLE: 8, UUID: 16}
-"""The bytes of values that are kept as they are, by type."""
+"""The sizes in bytes of values that are kept undecoded, by type."""
 _MOST_DEPTH = 16
 _MOST_BITS = 63
 
 
 class MalformedThriftError(ValueError):
-    """The bytes are no value of the compact protocol."""
+    """The bytes are not a value of the compact protocol."""
 
 
 @dataclass(slots=True)
@@ -37,24 +38,24 @@ class Struct:
     fields: dict[int, tuple[int, Value]] = field(default_factory=dict)
 
     def get(self, number: int) -> Value:
-        """The value of a field, None where it is absent."""
+        """Returns the value of a field, None if it is absent."""
         found = self.fields.get(number)
         return None if found is None else found[1]
 
     def number(self, number: int) -> int | None:
-        """The value of an integer field, None where it is absent."""
+        """Returns the value of an integer field, None if it is absent."""
         value = self.get(number)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise MalformedThriftError(f"the field {number} is no integer")
+            raise MalformedThriftError(f"the field {number} is not an integer")
         return value
 
     def structs(self, number: int) -> list[Struct]:
-        """The structs of a list, none where the field is absent."""
+        """Returns the structs of a list field, none if it is absent."""
         value = self.get(number)
         if value is None:
             return []
         if not isinstance(value, ListValue) or value.element != STRUCT:
-            raise MalformedThriftError(f"the field {number} is no list of structs")
+            raise MalformedThriftError(f"the field {number} is not a list of structs")
         return [each for each in value.values if isinstance(each, Struct)]
 
     def put(self, number: int, kind: int, value: Value) -> None:
@@ -62,12 +63,12 @@ class Struct:
         self.fields[number] = kind, value
 
     def drop(self, *numbers: int) -> None:
-        """Removes fields, where they are present."""
+        """Removes fields if they are present."""
         for number in numbers:
             self.fields.pop(number, None)
 
     def copy(self) -> Struct:
-        """Another struct with the same values."""
+        """Returns a copy."""
         return Struct(dict(self.fields))
 
 
@@ -75,7 +76,9 @@ Value: TypeAlias = "bool | int | bytes | ListValue | Struct | None"
 
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number and the position after it. `IndexError` where the bytes end within it."""
+    """Reads an unsigned number. Returns it and the position after it; `IndexError` if the bytes end
+    within it.
+    """
     value = shift = 0
     while True:
         byte = data[at]
@@ -89,21 +92,23 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def zigzag(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A signed number and the position after it."""
+    """Reads a signed number. Returns it and the position after it."""
     value, at = varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
 def read_struct(data: bytes | memoryview, at: int = 0) -> tuple[Struct, int]:
-    """A struct and the position after it. `MalformedThriftError` where there is none."""
+    """Reads a struct. Returns it and the position after it; `MalformedThriftError` for invalid
+    bytes.
+    """
     try:
         return _struct(data, at, _MOST_DEPTH)
     except IndexError:
-        raise MalformedThriftError("a struct is cut off") from None
+        raise MalformedThriftError("a struct is truncated") from None
 
 
 def struct_bytes(value: Struct) -> bytes:
-    """The bytes of a struct."""
+    """Serialises a struct."""
     out = bytearray()
     _write_struct(out, value)
     return bytes(out)
@@ -140,7 +145,7 @@ def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Va
     if kind in (LIST, SET):
         return _list(data, at, depth - 1)
     if kind in (TRUE, FALSE, BYTE):
-        # Booleans are a byte each in lists.
+        # In lists, each boolean is one byte.
         return data[at], at + 1
     if kind in FIXED:
         return _bytes(data, at, FIXED[kind])
@@ -149,7 +154,7 @@ def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Va
 
 def _bytes(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
     if at + size > len(data):
-        raise MalformedThriftError("a value is cut off")
+        raise MalformedThriftError("a value is truncated")
     return bytes(data[at : at + size]), at + size
 
 
@@ -160,7 +165,7 @@ def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[ListValue, int
     if count == 15:
         count, at = varint(data, at)
     if count > len(data) - at:
-        raise MalformedThriftError("a list is cut off")
+        raise MalformedThriftError("a list is truncated")
     found = ListValue(element, [])
     for _ in range(count):
         value, at = _value(data, at, element, depth)

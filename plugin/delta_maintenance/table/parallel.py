@@ -18,10 +18,10 @@ _THREADS = 2
 def in_parallel(
     work: Callable[[Item], Made], items: Iterable[Item], *, threads: int = _THREADS
 ) -> Iterator[Made]:
-    """What `work` makes of each item; the next two are under way while the caller looks at one.
+    """Yields the results of `work` in order; the next two items are processed in advance.
 
-    Two, because Arrow and NumPy use the other cores within an item, and items are large. Fewer
-    `threads` for callers that do much themselves: Python lets only one of them on at a time.
+    Two are enough, because Arrow and NumPy use the other cores within an item, and items are large.
+    Callers with much Python code of their own should pass fewer `threads`, because of the GIL.
     """
     with StreamingPool(threads) as pool:
         under_way: deque[Future[Made]] = deque()

@@ -1,12 +1,12 @@
-"""The end of a Parquet file, and whether pyarrow can be asked about its columns.
+"""Checks a Parquet footer before pyarrow is asked about its columns.
 
-pyarrow ends the process when it is asked for the metadata of an encrypted column, of one with an
-unknown codec, or of one whose type or statistics do not fit the schema, because an exception of the
-C++ library leaves a function that may not raise any. A few bytes in a footer are enough for that,
-so footers are looked through before pyarrow is asked for anything about a column.
+pyarrow aborts the process when it is asked for the metadata of an encrypted column, of a column
+with an unknown codec, or of one whose type or statistics do not fit the schema, because a C++
+exception leaves a function declared `noexcept`. A few bytes in a footer are enough to cause that,
+so footers are checked first.
 
 Implements "File Metadata", "Encrypted Column Metadata" and the statistics of the Parquet format,
-and as much of Thrift's compact protocol as skipping takes.
+and the parts of Thrift's compact protocol that skipping needs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 TAIL_BYTES = 64 << 10
-"""What is read of a file at first, as pyarrow does: the footers of most files are shorter."""
+"""The number of bytes of a file that are read first, as in pyarrow: most footers are shorter."""
 _END = 8
-"""Bytes after a footer: its length and a magic."""
+"""The bytes after a footer: its length and a magic number."""
 _STOP, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 8, 9, 10, 11, 12
 _FIXED = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}
-"""The bytes of values of a fixed size, by type; booleans of a struct are part of their type."""
+"""The sizes of values of fixed size, by type; booleans of a struct are part of their type."""
 _MOST_DEPTH = 16
 _TYPES = (
     "BOOLEAN",
@@ -42,7 +42,7 @@ _TYPES = (
 )
 """The physical types by their numbers in the format."""
 _CODECS = 8
-"""The codecs of the format are numbered from 0, UNCOMPRESSED, to 7, LZ4_RAW."""
+"""The number of codecs of the format, from 0 (UNCOMPRESSED) to 7 (LZ4_RAW)."""
 _WIDTHS = {
     "BOOLEAN": 1,
     "INT32": 4,
@@ -52,19 +52,22 @@ _WIDTHS = {
     "DOUBLE": 8,
     "BYTE_ARRAY": 0,
 }
-"""The bytes of a bound; 0 for types whose bounds may have any length or are not decoded."""
+"""The size of a bound in bytes; 0 for types whose bounds may have any length or are not decoded."""
 _Readers: TypeAlias = "Mapping[int, Callable[[int, int], int | None]]"
-"""By the number of a field, what takes its type and position. It gives the position after the
-value, or None for a value that is skipped."""
+"""Maps the number of a field to a function of its type and position.
+
+The function returns the position after the value, or None if the value is to be skipped.
+"""
 
 
 def footer_size(tail: bytes) -> int:
-    """The bytes of the footer and of what follows it, by the last bytes of a file."""
+    """Returns the size of the footer and the bytes after it, given the last bytes of a file."""
     return int.from_bytes(tail[-_END:-4], "little") + _END
 
 
 def require_readable_columns(tail: bytes, schema: pq.ParquetSchema) -> None:
-    """Raises `pa.ArrowInvalid` if pyarrow cannot be asked about a column, or the footer is none.
+    """Raises `pa.ArrowInvalid` if the footer is invalid, or if pyarrow cannot be asked about a
+    column.
 
     `tail` is the end of the file and contains the whole footer, which has this schema.
     """
@@ -72,22 +75,24 @@ def require_readable_columns(tail: bytes, schema: pq.ParquetSchema) -> None:
     if not _END < size <= len(tail):
         raise pa.ArrowInvalid("the footer is longer than the file")
     try:
-        _Look(tail[-size:], schema).run()
+        _FooterCheck(tail[-size:], schema).run()
     except IndexError:
-        raise pa.ArrowInvalid("the footer is cut off") from None
+        raise pa.ArrowInvalid("the footer is truncated") from None
     except MalformedThriftError as error:
-        raise pa.ArrowInvalid(f"the footer is no footer: {error}") from None
+        raise pa.ArrowInvalid(f"the footer is invalid: {error}") from None
 
 
 def require_readable_file(source: BinaryIO, schema: pq.ParquetSchema) -> None:
-    """`require_readable_columns` for a file, of which the end is read."""
+    """Like `require_readable_columns`, for a file, of which only the end is read."""
     tail, _ = _read_tail(source)
     source.seek(0)
     require_readable_columns(tail, schema)
 
 
 def read_footer(source: BinaryIO) -> tuple[bytes, int]:
-    """The bytes of the footer, and its position in the file. `pa.ArrowInvalid` for none."""
+    """Returns the bytes of the footer and its position in the file. `pa.ArrowInvalid` if there is
+    none.
+    """
     tail, end = _read_tail(source)
     size = footer_size(tail)
     if not _END < size <= len(tail):
@@ -96,7 +101,9 @@ def read_footer(source: BinaryIO) -> tuple[bytes, int]:
 
 
 def _read_tail(source: BinaryIO) -> tuple[bytes, int]:
-    """The end of a file with the whole footer, if there is one, and the size of the file."""
+    """Returns the end of a file, including the whole footer if there is one, and the size of the
+    file.
+    """
     end = source.seek(0, io.SEEK_END)
     size = min(end, TAIL_BYTES)
     for _ in range(2):
@@ -108,8 +115,8 @@ def _read_tail(source: BinaryIO) -> tuple[bytes, int]:
     return tail, end
 
 
-class _Look:
-    """One look through a footer."""
+class _FooterCheck:
+    """One pass over a footer."""
 
     def __init__(self, data: bytes, schema: pq.ParquetSchema) -> None:
         self._data = data
@@ -153,7 +160,7 @@ class _Look:
         raise pa.ArrowInvalid("columns of the file are encrypted")
 
     def _column_metadata(self, kind: int, at: int) -> int | None:
-        # Nothing is asked about columns beyond those of the schema.
+        # Columns beyond those of the schema are ignored.
         known = kind == _STRUCT and self._leaf < len(self._leaves)
         return self._fields(at, self._of_column_metadata) if known else None
 
@@ -177,13 +184,13 @@ class _Look:
         return self._fields(at, self._of_statistics) if kind == _STRUCT else None
 
     def _bound(self, kind: int, at: int) -> int | None:
-        """A minimum or maximum has all bytes of a value, or none."""
+        """Checks that a minimum or maximum is complete or empty."""
         if kind == _BINARY:
             length, _ = varint(self._data, at)
             column = self._column_schema
             width = _WIDTHS.get(column.physical_type, column.length)
             if 0 < length < width:
-                raise pa.ArrowInvalid("a column of the file has statistics that are cut off")
+                raise pa.ArrowInvalid("a column of the file has truncated statistics")
         return None
 
     def _size_statistics(self, kind: int, at: int) -> int | None:
@@ -201,7 +208,7 @@ class _Look:
         return self._levels(kind, at, self._column_schema.max_definition_level)
 
     def _levels(self, kind: int, at: int, most: int) -> int | None:
-        """A histogram has a number for every level, or none."""
+        """Checks that a histogram has an entry for every level, or none."""
         if kind == _LIST:
             count, _, _ = _list_head(self._data, at)
             if count not in (0, most + 1):
@@ -219,7 +226,7 @@ class _Look:
         return at
 
     def _fields(self, at: int, readers: _Readers) -> int:
-        """The position after a struct, some of whose fields are read."""
+        """Returns the position after a struct, some of whose fields are read."""
         data, field = self._data, 0
         while (head := data[at]) != _STOP:
             at += 1
@@ -236,7 +243,7 @@ class _Look:
 
 
 def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
-    """The position after a value."""
+    """Returns the position after a value."""
     if 4 <= kind <= 6:
         while data[at] > 127:
             at += 1
@@ -272,7 +279,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
 
 
 def _skip_all(data: bytes, at: int, count: int, element: int, depth: int) -> int:
-    """The position after the elements of a list. Booleans take a byte each there."""
+    """Returns the position after the elements of a list, in which each boolean is one byte."""
     kind = 3 if element in (1, 2) else element
     if kind in _FIXED:
         return at + count * _FIXED[kind]
@@ -282,7 +289,7 @@ def _skip_all(data: bytes, at: int, count: int, element: int, depth: int) -> int
 
 
 def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
-    """The number and the type of the elements, and the position of the first one."""
+    """Returns the number and the type of the elements, and the position of the first one."""
     head = data[at]
     at += 1
     count = head >> 4

@@ -54,7 +54,7 @@ def test_only_the_chosen_plans_are_approved_one_row_for_each_table(
 @pytest.mark.parametrize(
     ("option", "given", "said"),
     [
-        ("Approve", {"plans": ["vacuum of other"]}, "were not shown"),
+        ("Approve", {"plans": ["vacuum of other"]}, "were not part of the question"),
         ("Snooze", {"snooze_until": "soon"}, "is not a date"),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_run_is_skipped_while_an_earlier_one_is_at_work(
     path = policy(tmp_path, {"uri": "/nowhere/t"})
     ti = task_context["ti"]
     ti.get_ti_count.return_value = 3
-    with pytest.raises(AirflowSkipException, match="an earlier run of d is still at work"):
+    with pytest.raises(AirflowSkipException, match="an earlier run of d is still running"):
         find(path, work_tasks=("assess", "run")).execute(task_context)
     asked = ti.get_ti_count.call_args.kwargs
     assert asked["task_ids"] == ["assess", "run"] and "running" in asked["states"]
@@ -255,8 +255,8 @@ def summary(task_context: dict[str, Any], **told: Any) -> dict[str, Any]:
 def test_a_run_that_found_nothing_for_it_failed_is_no_success(task_context: dict[str, Any]) -> None:
     with pytest.raises(AirflowFailException, match="no tables were found"):
         summary(task_context)
-    with pytest.raises(AirflowSkipException, match="still at work"):
-        summary(task_context, find={FOUND: {"skipped": "an earlier run is still at work"}})
+    with pytest.raises(AirflowSkipException, match="still running"):
+        summary(task_context, find={FOUND: {"skipped": "an earlier run is still running"}})
 
 
 def test_a_batch_that_was_not_assessed_is_a_problem(task_context: dict[str, Any]) -> None:

@@ -176,8 +176,12 @@ def test_a_deferred_sensor_waits_in_the_triggerer(
 def test_an_unwatchable_table_fails_a_deferred_sensor_even_with_soft_fail(
     table: TableBuilder, soft_fail: bool
 ) -> None:
-    event = {"status": "error", "error": "NotADeltaTableError", "message": "the log is gone"}
-    with pytest.raises(AirflowFailException, match="the log is gone"):
+    event = {
+        "status": "error",
+        "error": "NotADeltaTableError",
+        "message": "the log no longer exists",
+    }
+    with pytest.raises(AirflowFailException, match="the log no longer exists"):
         sensor(version=99, deferrable=True, soft_fail=soft_fail).resume_execution(
             "execute_complete", {"event": event}, {}
         )

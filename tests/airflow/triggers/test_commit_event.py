@@ -443,7 +443,7 @@ def test_a_wrong_address_is_reported() -> None:
         async with running(watcher(State(), table_uri="nothing://lake/t").run()) as events:
             await eventually(lambda: len(events) == 1)
         assert events[0]["status"] == "error"
-        assert "no store is known" in events[0]["message"]
+        assert "no store supports" in events[0]["message"]
 
     run(scenario())
 

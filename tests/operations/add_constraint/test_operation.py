@@ -321,7 +321,7 @@ class Bucket(MemoryStore):
 def test_who_else_writes_on_s3_is_asked_before_any_look() -> None:
     table = built(store=Bucket())
     check = Check()
-    with pytest.raises(RefusedError, match="who else commits"):
+    with pytest.raises(RefusedError, match="other writers of this table on S3"):
         apply(table, plan(table), check)
     assert check.looks == []
     assert apply(table, plan(table, other_writers="none"), check).status == "committed"

@@ -137,7 +137,7 @@ def test_on_s3_the_other_writers_are_required(kind: str) -> None:
     plan: Any
     if kind == "set":
         plan = plan_properties(table.open(), checkpointInterval="5")
-        with pytest.raises(RefusedError, match="who else commits"):
+        with pytest.raises(RefusedError, match="other writers of this table on S3"):
             apply_properties(table.open(), plan)
         options = SetPropertiesOptions(
             properties={"delta.checkpointInterval": "5"}, other_writers="spark"
@@ -146,7 +146,7 @@ def test_on_s3_the_other_writers_are_required(kind: str) -> None:
             set_properties.plan(table.open().snapshot(), options, now=NOW)
     else:
         plan = plan_upgrade(table.open(), "deletionVectors")
-        with pytest.raises(RefusedError, match="who else commits"):
+        with pytest.raises(RefusedError, match="other writers of this table on S3"):
             apply_upgrade(table.open(), plan)
         allowed = upgrade(table.open(), "deletionVectors", other_writers="conditional_put")
         assert allowed.status == "committed"

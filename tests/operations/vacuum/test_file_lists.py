@@ -69,7 +69,7 @@ def test_the_mode_lite_needs_every_commit_since_the_last_one() -> None:
     for info in (None, b"{}", b"garbage", b'{"latestCommitVersionOutsideOfRetentionWindow":0}'):
         if info is not None:
             table.write("_last_vacuum_info", info)
-        with pytest.raises(RefusedError, match="before version 2 are gone"):
+        with pytest.raises(RefusedError, match="before version 2 were deleted"):
             table.survey(mode="lite")
     table.write("_last_vacuum_info", b'{"latestCommitVersionOutsideOfRetentionWindow":1}')
     assert table.going(mode="lite") == {"a.parquet"}

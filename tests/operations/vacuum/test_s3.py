@@ -80,7 +80,7 @@ def test_a_thousand_files_take_one_request_to_list_and_one_to_delete(server: S3S
 def test_commits_on_s3_need_to_know_who_else_writes(server: S3Server, table: Table) -> None:
     options = VacuumOptions(log_commits=True)
     surveyed = vacuum.survey(table.snapshot(), options, now=LATER)
-    with pytest.raises(RefusedError, match="who else commits"):
+    with pytest.raises(RefusedError, match="other writers of this table on S3"):
         vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
     assert vacuum.survey(table.snapshot(), now=LATER).plan.files == DEAD, "nothing was deleted"
     options = VacuumOptions(log_commits=True, other_writers="none")

@@ -92,7 +92,7 @@ def test_a_damaged_line_is_named(commits: list[list[Line]], kind: str) -> None:
     texts = [text_of(f"{n:020}.json", lines) for n, lines in enumerate(commits)]
     broken = text_of("broken.json", [action(kind, 0), {kind: {"path": ["not a string"]}}])
     sources = [FileLines.of(text, ()) for text in (*texts, broken)]
-    with pytest.raises(CorruptTableError, match=r"line 3: .*path is no string") as raised:
+    with pytest.raises(CorruptTableError, match=r"line 3: .*path is not of type string") as raised:
         parse_file_actions(sources, keys=MapKeys(partition_columns=frozenset()))
     assert raised.value.file == "broken.json"
 

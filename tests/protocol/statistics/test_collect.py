@@ -234,5 +234,5 @@ def test_clustering_columns_have_statistics_wherever_they_stand() -> None:
     clustered = {"delta.clustering": json.dumps({"clusteringColumns": [["ps", "pz"], ["pa"]]})}
     only_one = {"delta.dataSkippingNumIndexedCols": "1"}
     assert chosen(only_one, clustered) == ["ps.px", "ps.pz", "pa"]
-    with pytest.raises(RefusedError, match="clustered"):
+    with pytest.raises(RefusedError, match="clustering"):
         chosen({}, {"delta.clustering": '{"clusteringColumns": 7}'})

@@ -379,7 +379,7 @@ def test_options_are_completed_by_the_environment_as_hadoop_does(
 
 @pytest.mark.parametrize("address", ["webhdfs://", "webhdfs:///t", "webhdfs://nn:x/t", "webhdfs:t"])
 def test_an_address_without_a_name_node_is_refused(address: str) -> None:
-    with pytest.raises(InvalidRequestError, match="webhdfs://HOST:9870/PATH|holds credentials"):
+    with pytest.raises(InvalidRequestError, match="webhdfs://HOST:9870/PATH|contains credentials"):
         open_store(address)
 
 

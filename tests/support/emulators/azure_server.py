@@ -17,7 +17,7 @@ from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 
 ACCOUNT = "testing"
-# Not a secret: the emulator is told to expect it.
+# Not a secret: the emulator is configured with it.
 ACCOUNT_KEY = "dGVzdGluZy1rZXktb2YtYXp1cml0ZQ=="
 
 
@@ -37,7 +37,7 @@ class AzureServer:
         }
 
     def make_container(self, name: str) -> None:
-        """Makes an empty container."""
+        """Creates an empty container."""
         address = AzureAddress(container=name, prefix="")
         client = AzureClient(AzureOptions.parse(self.storage_options, address), name)
         client.call("PUT", query={"restype": "container"})

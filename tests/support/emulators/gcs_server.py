@@ -1,4 +1,4 @@
-"""Google Cloud Storage's JSON API on the loopback interface, as far as a store needs it."""
+"""The parts of Google Cloud Storage's JSON API that a store needs, on the loopback interface."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ from delta_maintenance.testing.loopback import Reply, Request, serve
 
 @dataclass(slots=True, kw_only=True)
 class GCSServer:
-    """A running server. It asks nobody for credentials, and gives `token` to whoever signs in."""
+    """A running server. It requires no credentials, and gives `token` to every client that signs
+    in.
+    """
 
     url: str = ""
     requests: list[str] = field(default_factory=list)
-    """One line per request so far, `METHOD TARGET`; clear it to count anew."""
+    """One line per request so far, `METHOD TARGET`; clear it to start counting again."""
     tokens: list[str] = field(default_factory=list)
     """The credentials of each request so far."""
     token: str = "token"
     honours_conditions: bool = True
     location_type: str = "region"
     denied: set[str] = field(default_factory=set)
-    """Names of objects that nobody may delete."""
+    """Names of objects that must not be deleted."""
     page_size: int = 1000
     part_size: int = 1 << 30
-    """Bytes kept at most of each part of an upload but the last."""
+    """The maximum number of bytes that the server stores of each part of an upload except
+    the last.
+    """
     buckets: dict[str, dict[str, _Object]] = field(default_factory=dict)
     uploads: dict[str, _Upload] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -45,11 +49,11 @@ class GCSServer:
         return {"endpoint_url": self.url}
 
     def make_bucket(self, name: str) -> None:
-        """Makes an empty bucket."""
+        """Creates an empty bucket."""
         self.buckets[name] = {}
 
     def fill(self, bucket: str, keys: Iterable[str], data: bytes = b"") -> None:
-        """Puts many objects at once, without a request for each."""
+        """Stores many objects at once, without a request for each."""
         with self.lock:
             for key in keys:
                 self.buckets[bucket][key] = _Object(data, {}, next(self.generations))
@@ -57,7 +61,7 @@ class GCSServer:
 
 @contextmanager
 def serve_gcs() -> Iterator[GCSServer]:
-    """Serves the API on a free port until the block ends. A request is one atomic step."""
+    """Serves the API on a free port until the block ends. Each request is atomic."""
     server = GCSServer()
 
     def handle(request: Request) -> Reply:
@@ -212,7 +216,7 @@ def _upload(server: GCSServer, request: Request, bucket: str, query: dict[str, s
 
 
 def _related(request: Request) -> tuple[dict[str, object], bytes]:
-    """Description and data of one body; the data ends at the first delimiter, as RFC 2046 says."""
+    """Splits a body into description and data; the data ends at the first delimiter (RFC 2046)."""
     boundary = request.headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
     _, first, rest = request.body.partition(b"--" + boundary)[2].partition(b"\r\n\r\n")
     assert first
@@ -235,7 +239,7 @@ def _continue_upload(server: GCSServer, request: Request, upload_id: str) -> Rep
     first, size = int(span[1]), int(span[3])
     if first > len(upload.data):
         raise _Refusal(503, "backendError", "a part is missing", plain=True)
-    # What is kept already is not looked at again.
+    # Bytes that are already stored are ignored.
     fresh = request.body[len(upload.data) - first :]
     upload.data += fresh if int(span[2]) + 1 == size else fresh[: server.part_size]
     if len(upload.data) < size:

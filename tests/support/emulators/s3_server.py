@@ -18,11 +18,11 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 @dataclass(slots=True, kw_only=True)
 class S3Server:
-    """A running server. Every test takes a bucket of its own: the server never forgets one."""
+    """A running server. Every test uses its own bucket, because the server keeps all buckets."""
 
     url: str
     requests: list[str] = field(default_factory=list)
-    """One line per request so far, `METHOD /BUCKET/KEY?QUERY`; clear it to count anew."""
+    """One line per request so far, `METHOD /BUCKET/KEY?QUERY`; clear it to start counting again."""
     intercept: Callable[[Application], Application] | None = None
     """Wraps the application for as long as it is set, to inject faults."""
 
@@ -38,7 +38,7 @@ class S3Server:
         }
 
     def make_bucket(self, name: str) -> None:
-        """Makes an empty bucket, in place of the one that an earlier test made."""
+        """Creates an empty bucket, and replaces one of an earlier test."""
         from moto.s3.models import s3_backends
 
         _backend().buckets.pop(name, None)
@@ -46,7 +46,7 @@ class S3Server:
         _backend().create_bucket(name, "us-east-1")
 
     def fill(self, bucket: str, keys: Iterable[str], data: bytes = b"") -> None:
-        """Puts many objects at once, without a request for each."""
+        """Stores many objects at once, without a request for each."""
         for key in keys:
             _backend().put_object(bucket, key, data)
 
@@ -55,10 +55,10 @@ class S3Server:
 def serve_s3() -> Iterator[S3Server]:
     """Serves S3 on a free port until the block ends.
 
-    Requests take turns: the emulator checks a condition and stores the object in two steps, and
-    only a lock around both makes it a judge of who wins a race.
+    Requests are serialised: the emulator checks a condition and stores the object in two steps, and
+    only a lock around both makes the pair atomic.
     """
-    # Here, since only tests have these, and they take seconds to load.
+    # Imported here, because only tests have these packages, and they take seconds to load.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 

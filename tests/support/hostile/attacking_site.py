@@ -1,4 +1,6 @@
-"""A web site that a signed-in user of Airflow visits, and that acts in that user's name."""
+"""A web site that a signed-in user of Airflow visits, and that sends requests in that
+user's name.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ _PAGE = """<!doctype html>
 
 @contextmanager
 def attacking_site(target: str, *, same_site: bool) -> Iterator[str]:
-    """Serves the site. `same_site`: it is another port of the same host, and gets its cookies."""
+    """Serves the site. With `same_site` it is another port of the same host and receives its
+    cookies.
+    """
     runs = "api/v2/dags/delta_manual/dagRuns"
     page = _PAGE.replace("TARGET", target).replace("RUNS", runs).replace("DAG?", f"{runs[:-8]}?")
 

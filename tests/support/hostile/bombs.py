@@ -1,4 +1,4 @@
-"""Parquet files that are small on disk and huge in memory, each shaped like a checkpoint."""
+"""Parquet files that are small on disk and huge in memory, each in the form of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from delta_maintenance.testing.actions import Action
 from delta_maintenance.testing.table_builder import log_table
 
 Bomb = Callable[[Sequence[Action], int], bytes]
-"""A checkpoint of these actions that takes about so many bytes in memory."""
+"""Builds a checkpoint of these actions that takes about this many bytes in memory."""
 
 
 def shared_text(actions: Sequence[Action], size: int, *, rows: int = 1000) -> bytes:
-    """Statistics of many files that are one entry of the dictionary."""
+    """Statistics of many files that share one dictionary entry."""
     text = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0), rows), ["x" * (size // rows)])
     return _written(actions, _adds(rows, {"stats": text}))
 
 
 def shared_prefixes(actions: Sequence[Action], size: int, *, rows: int = 1000) -> bytes:
-    """Paths of which each repeats the one before it."""
+    """Paths, each of which repeats a prefix of the previous one."""
     adds = _adds(rows, {"stats": pa.repeat(pa.scalar("x" * (size // rows)), rows)})
     encodings = {"add.stats": "DELTA_BYTE_ARRAY"}
     return _written(actions, adds, use_dictionary=False, column_encoding=encodings)
@@ -53,7 +53,9 @@ def null_rows(actions: Sequence[Action], size: int) -> bytes:
 
 
 def many_columns(actions: Sequence[Action], size: int) -> bytes:
-    """A footer of nothing but columns, written by hand: no library writes it in seconds."""
+    """A footer with a huge number of columns, written by hand because libraries would take too
+    long.
+    """
     count = size // 1024
     head = b"\x15\x04\x25\x02\x18\x07"
     leaves = [head + b"c%06d" % number + b"\x00" for number in range(count)]
@@ -89,7 +91,7 @@ def _adds(rows: int, columns: dict[str, Any]) -> pa.Table:
 
 
 def _written(actions: Sequence[Action], adds: pa.Table, **options: Any) -> bytes:
-    """The adds in a row group of their own, behind the actions that are no files."""
+    """Writes the adds in a separate row group after the non-file actions."""
     others = log_table([action for action in actions if not action.keys() & {"add", "remove"}])
     others = others.drop_columns(["add", "remove"])
     schema = pa.unify_schemas([others.schema, adds.schema])

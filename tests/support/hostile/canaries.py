@@ -8,7 +8,7 @@ from collections.abc import Callable
 from delta_maintenance.testing.loopback import Hangup, Reply, Request
 
 SECRET = "Y2FuYXJ5LWluLXRoZS1jb2FsLW1pbmU="
-"""Base64, as keys of accounts are."""
+"""Base64, like account keys."""
 OPTIONS: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
     "s3": (
         "s3://bucket/t",
@@ -41,11 +41,11 @@ OPTIONS: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
         lambda url: {"account_name": "a", "bearer_token": SECRET, "endpoint": url},
     ),
 }
-"""For each way to prove who is asking: an address, and the options for a server at a URL."""
+"""For each way to authenticate: an address, and the options for a server at a URL."""
 
 
 def echo(request: Request) -> Reply:
-    """The answer of a faulty proxy: the request itself. Google gets its token first."""
+    """Answers like a faulty proxy, with the request itself. Google gets its token first."""
     if (request.method, request.target) == ("POST", "/"):
         token = {"access_token": SECRET, "expires_in": 3600, "token_type": "Bearer"}
         headers = {"Content-Type": "application/json"}
@@ -57,5 +57,5 @@ def echo(request: Request) -> Reply:
 
 
 def hang_up(request: Request) -> Reply:
-    """No answer at all."""
+    """Closes the connection without an answer."""
     raise Hangup

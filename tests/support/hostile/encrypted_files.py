@@ -1,4 +1,4 @@
-"""Parquet files of which the footer or a column is encrypted."""
+"""Parquet files with an encrypted footer or column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet.encryption as pe
 
 
 class Keys(pe.KmsClient):
-    """Keys that are wrapped into nothing."""
+    """Keys that are not actually wrapped."""
 
     def __init__(self) -> None:
         pe.KmsClient.__init__(self)
@@ -24,7 +24,7 @@ class Keys(pe.KmsClient):
 
 
 def encrypted(table: pa.Table, column: str, *, footer: bool) -> bytes:
-    """A Parquet file whose footer, or only a column, cannot be read without keys."""
+    """Returns a Parquet file whose footer, or only a column, is encrypted."""
     factory = pe.CryptoFactory(lambda _: Keys())
     options = pe.EncryptionConfiguration(
         footer_key="f", column_keys={"c": [column]}, plaintext_footer=not footer

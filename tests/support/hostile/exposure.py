@@ -1,4 +1,4 @@
-"""Where a secret comes to light on a machine while something runs: processes and files."""
+"""Searches processes and files of this machine for secrets while something runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LARGEST_FILE = 32 << 20
 
 
 class Exposure:
-    """What was seen so far: lines such as `cmdline of java` and `file app/stderr`."""
+    """The findings so far: lines such as `cmdline of java` and `file app/stderr`."""
 
     def __init__(self, secrets: Sequence[str], folders: Sequence[Path], marker: str) -> None:
         self.seen: set[str] = set()
         self.marked: dict[int, str] = {}
-        """The processes that had the marker in their environment, with their commands."""
+        """The processes with the marker in their environment, with their commands."""
         self.files: set[str] = set()
         """The files that were read."""
         self._secrets = [secret.encode() for secret in secrets]
@@ -27,9 +27,9 @@ class Exposure:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def look(self) -> None:
-        """Looks at the processes of this user, and at files that have changed since the last look.
+        """Examines the processes of this user, and the files that changed since the last call.
 
-        The environment of a process that has changed it by itself is the one it was started with.
+        The environment of a process is the one that it was started with.
         """
         for process in filter(str.isdigit, os.listdir("/proc")):
             if int(process) == os.getpid():
@@ -70,7 +70,7 @@ class Exposure:
 
 @contextmanager
 def watched(secrets: Sequence[str], folders: Sequence[Path], marker: str) -> Iterator[Exposure]:
-    """Looks again and again until the block ends, and once after it."""
+    """Examines repeatedly until the block ends, and once after it."""
     exposure, ended = Exposure(secrets, folders, marker), threading.Event()
 
     def work() -> None:

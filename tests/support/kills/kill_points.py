@@ -1,9 +1,9 @@
-"""Processes that `kill -9` ends in the middle of their work, at a chosen call or a chosen instant.
+"""Processes that `kill -9` ends in the middle of their work, at a chosen call or time.
 
-Simulated crashes let a process go on to the end of its `with` blocks; `kill -9` does not. A nursery
-is a process that has imported everything already. It forks a child for each piece of work, which
-makes hundreds of kills affordable. In the child every call that changes the disk has two moments,
-before and after it.
+Simulated crashes let a process run to the end of its `with` blocks; `kill -9` does not. A nursery
+is a process that has imported all modules. It forks a child for each piece of work, which makes
+hundreds of kills affordable. In the child, every call that changes the disk is counted as two
+moments, before and after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 _CALLS = ("link", "replace", "unlink", "rmdir", "mkdir", "fsync")
-"""The functions of `os` that change the disk, apart from `open`."""
+"""The functions of `os` that change the disk, in addition to `open`."""
 SUPPORT = Path(__file__).parent
 
 
@@ -33,19 +33,22 @@ class Ended:
 
     killed: bool
     moments: int = 0
-    """The moments of work that was not killed."""
+    """The number of moments, if the work was not killed."""
     seconds: float = 0.0
     """Its duration."""
 
 
 Nursery = Callable[..., Ended]
-"""Called with the root of a table, and with `at` for a moment, counted from 1, or `after` for
-seconds. Without either, or if the work has ended by then, it is not killed."""
+"""Runs the work on the table with the given root.
+
+`at` is the moment of the kill, counted from 1; `after` is its time in seconds. Without either, or
+if the work ends earlier, it is not killed.
+"""
 
 
 @contextmanager
 def nursery(work: str, folder: Path) -> Iterator[Nursery]:
-    """A nursery for `work`, which is `module:function` and gets the root of a table."""
+    """Starts a nursery for `work`, which is `module:function` and gets the root of a table."""
     told = folder / "told.json"
     with subprocess.Popen(
         [sys.executable, "-m", "kills.kill_points", work, str(told)],
@@ -82,7 +85,7 @@ def _nurse(work: str, told: Path) -> None:
         if order["after"]:
             timer = threading.Timer(order["after"], os.kill, [child, signal.SIGKILL])
             timer.start()
-        # The child is not reaped before the timer is stopped, so that its number stays its own.
+        # The child is reaped after the timer is stopped, so that its PID is not reused.
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         if timer is not None:
             timer.cancel()
@@ -106,7 +109,7 @@ def _work(function: Callable[[str], object], order: Mapping[str, Any], told: Pat
 
 
 class _Moments:
-    """Counts moments, and ends the process at one of them."""
+    """Counts moments, and kills the process at one of them."""
 
     def __init__(self, at: int) -> None:
         self.count = 0
@@ -131,7 +134,7 @@ class _Moments:
             try:
                 return call(*arguments, **options)
             finally:
-                # Also after a call that fails, such as one that removes a file that is gone.
+                # Also counted after a failed call, such as the removal of a missing file.
                 self._pass()
 
         return run

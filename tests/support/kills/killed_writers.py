@@ -1,4 +1,4 @@
-"""Writers that race for the same files and are killed in the middle, again and again."""
+"""Writers that race for the same files and are repeatedly killed in the middle."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PATIENCE_SECONDS = 120
 def play(open_one: Callable[[], Store], paths: Sequence[str], *, kills: int) -> dict[str, int]:
     """Lets writers put their own bytes at each path, and kills one of them `kills` times.
 
-    Another writer takes the place of each that is killed. Returns which writer was told that it
-    created each file; nobody may have been told so if the writer that created it was killed first.
+    Each killed writer is replaced. Returns the writer of each file that was told so; there may be
+    none if the writer was killed first.
     """
     seed = int(os.environ.get("SEED", time.time_ns()))
     print(f"SEED={seed}")
     dice = random.Random(seed)
     processes = multiprocessing.get_context("forkserver")
-    # Loaded once instead of by each writer, and by those that take the place of killed ones.
+    # Loaded once in the fork server, not by every writer.
     processes.set_forkserver_preload([__name__, "s3fs", "google.auth", "azure.identity"])
     winners: dict[str, int] = {}
     running: dict[Connection, BaseProcess] = {}
@@ -73,7 +73,7 @@ def play(open_one: Callable[[], Store], paths: Sequence[str], *, kills: int) -> 
 
 
 def check(store: Store, paths: Sequence[str], winners: dict[str, int]) -> None:
-    """Every file is complete, and the one of the writer that was told so."""
+    """Checks that every file is complete and was created by the writer that was told so."""
     ours = {path: store.read(path) for path in paths}
     for path, data in ours.items():
         writer = int(data.split(b"\n")[0].rpartition(b" ")[2])

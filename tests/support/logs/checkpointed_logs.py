@@ -33,7 +33,7 @@ def new(path: str, **fields: Any) -> Action:
 
 
 def busy(store: MemoryStore | None = None) -> TableBuilder:
-    """Five commits with every action that a checkpoint holds, and one behind them."""
+    """Five commits with every action that a checkpoint can contain, and one commit after them."""
     table = TableBuilder(store)
     table.commit(
         [
@@ -65,12 +65,14 @@ def expected(table: TableBuilder, version: int = 5) -> State:
 
 
 def leave_only_the_checkpoint(table: TableBuilder) -> None:
-    """Drops every commit that the checkpoint of version 4 makes superfluous."""
+    """Deletes every commit that the checkpoint of version 4 replaces."""
     table.drop(*(f"{version:020d}.json" for version in range(5)))
 
 
 def check_falls_back(table: TableBuilder, problem: str, *, name: str = CLASSIC) -> None:
-    """The damaged checkpoint `name` changes no answer, and is the error where it is needed."""
+    """Checks that the damaged checkpoint `name` changes no result, and is the error if it is
+    needed.
+    """
     for version in (4, 5):
         snapshot = table.open().snapshot(version=version)
         assert state_of(snapshot) == expected(table, version)

@@ -1,4 +1,4 @@
-"""Commits in progress, and commits of other writers that landed first."""
+"""Commits in progress, and commits of other writers that were made first."""
 
 from __future__ import annotations
 

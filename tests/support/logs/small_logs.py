@@ -29,7 +29,7 @@ def live(table: TableBuilder) -> list[str]:
 
 
 def everything(snapshot: Snapshot) -> list[Action]:
-    """Every field of every live file, as Arrow gives it."""
+    """Returns every field of every live file."""
     rows: list[Action] = []
     for batch in snapshot.scan():
         rows += batch.adds.to_pylist()

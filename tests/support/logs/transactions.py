@@ -1,4 +1,4 @@
-"""Transactions on small tables, raced by other writers."""
+"""Transactions on small tables with concurrent writers."""
 
 from __future__ import annotations
 

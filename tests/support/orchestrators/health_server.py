@@ -1,4 +1,4 @@
-"""An API server of Airflow with the health page, and visitors with a browser."""
+"""An API server of Airflow with the health page, and browser sessions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Server:
-    """A running API server with a lake of assessments, and somebody who may sign in."""
+    """A running API server with many assessed tables, and a user who may sign in."""
 
     address: str
     store: AssessmentStore
     token: str
 
     def ask(self, path: str) -> Any:
-        """The answer of Airflow's own API."""
+        """Returns the answer of Airflow's own API."""
         request = Request(
             f"{self.address}/api/v2{path}", headers={"Authorization": f"Bearer {self.token}"}
         )
@@ -50,7 +50,7 @@ def signed_in(address: str) -> str:
 def eventually(
     action: Callable[[], str], process: subprocess.Popen[bytes], log: Path, *, seconds: int = 120
 ) -> str:
-    """The result of an action, repeated until it succeeds."""
+    """Repeats an action until it succeeds, and returns its result."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -65,9 +65,9 @@ def eventually(
 def visitor(
     browser: Browser, server: Server, *, theme: str = "light", refused: int | None = None
 ) -> Iterator[Page]:
-    """A page of somebody who is signed in; fails for whatever the browser complains about.
+    """Opens a page as a signed-in user; fails if the browser reports a problem.
 
-    `refused` is the one status with which an answer has to end.
+    `refused` is an HTTP status that exactly one answer must have.
     """
     complaints: list[str] = []
     width, height = 1600, 950
@@ -103,7 +103,7 @@ def visitor(
 
 
 def framed(page: Page) -> Frame:
-    """Our page within Airflow's."""
+    """Returns our page within Airflow's page."""
     page.wait_for_selector("iframe")
     frame = page.frame_locator("iframe").locator("h1").element_handle().owner_frame()
     assert frame is not None

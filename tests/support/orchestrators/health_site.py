@@ -24,7 +24,7 @@ tables:
 
 
 class Site:
-    """Airflow's application with our page, as one user after another sees it."""
+    """Airflow's application with our page, for requests of several users."""
 
     def __init__(self, store: AssessmentStore, policy: Path) -> None:
         from delta_maintenance_airflow.health_page.app import create_app
@@ -58,7 +58,7 @@ class Site:
 
 
 def airflow_with(page: HealthPage) -> Any:
-    """Airflow's application, of which only the mounts and the authentication take part."""
+    """Returns Airflow's application, reduced to its mounts and its authentication."""
     from airflow.api_fastapi.app import init_auth_manager
     from fastapi import FastAPI
 
@@ -78,7 +78,7 @@ def token(role: str) -> str:
 
 
 class Elements(HTMLParser):
-    """The elements of a page, as a browser would find them."""
+    """The elements of a page."""
 
     def __init__(self) -> None:
         super().__init__()

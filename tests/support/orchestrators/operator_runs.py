@@ -1,4 +1,4 @@
-"""Tasks of every operator in DagRuns of their own."""
+"""Tasks of every operator, each in its own DagRun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.verb)
 
 
 def task(case: Case, *, name: str | None = None, **arguments: Any) -> Any:
-    """A task on the table that bears its name, below the parameter `root`."""
+    """Creates a task on the table with its name, below the parameter `root`."""
     given = {"table_uri": f"{{{{ params.root }}}}/{case.verb}", **case.arguments, **arguments}
     return case.operator(task_id=(name or case.verb).replace("-", "_"), **given)
 

@@ -1,6 +1,6 @@
-"""Tables with real data files, for tests of what reads, rewrites and moves rows.
+"""Tables with real data files, for tests of code that reads, rewrites and moves rows.
 
-The builder writes Parquet and JSON by itself; nothing of what is put to the test helps it.
+The builder writes Parquet and JSON directly, without the tested code.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parquet(rows: pa.Table, **options: Any) -> bytes:
 
 
 def inline_vector(positions: Sequence[int]) -> dict[str, Any]:
-    """The descriptor of a deletion vector that stands in the log itself."""
+    """Returns the descriptor of an inline deletion vector."""
     data = encode_bitmap(BitMap64(positions))
     return {
         "storageType": "i",
@@ -61,7 +61,7 @@ def inline_vector(positions: Sequence[int]) -> dict[str, Any]:
 
 
 def put(store: Store, path: str, data: bytes) -> None:
-    """A file of the table, whole."""
+    """Writes a whole file of the table."""
     with store.create(path) as file:
         file.write(data)
 
@@ -75,7 +75,7 @@ def source(
     partition: Mapping[str, str | None] | None = None,
     **fields: Any,
 ) -> SourceFile:
-    """A data file as a bin has it."""
+    """Returns a data file as a source of a bin."""
     vector = None
     if deleted is not None:
         vector = DeletionVectorDescriptor.from_json(inline_vector(deleted))
@@ -101,7 +101,9 @@ class DataTable:
         partitioned_by: Sequence[str] = (),
         domains: Mapping[str, str] | None = None,
     ) -> None:
-        """`features` are those of readers and writers; writers' own are told apart by name."""
+        """`features` are those for readers and writers; writer-only features are recognised by
+        name.
+        """
         self.builder = TableBuilder(store)
         self.store = self.builder.store
         self.tracks_rows = "rowTracking" in features
@@ -119,7 +121,7 @@ class DataTable:
             else log.protocol()
         )
         self.live: dict[str, dict[str, Any]] = {}
-        """The adds of live files by path, in the order in which they came."""
+        """The adds of live files by path, in the order in which they were added."""
         lines: list[Any] = [
             protocol,
             log.metadata(
@@ -132,7 +134,7 @@ class DataTable:
         self.builder.commit(lines)
 
     def append(self, *tables: pa.Table, commit: bool = True, **fields: Any) -> list[str]:
-        """One commit that adds a file for each table; `fields` go into every add."""
+        """Makes one commit that adds a file for each table; `fields` are added to every add."""
         options = fields.pop("writing", {})
         lines, paths = [], []
         for rows in tables:
@@ -165,7 +167,9 @@ class DataTable:
         return paths
 
     def delete(self, path: str, positions: Sequence[int]) -> int:
-        """One commit that deletes rows of a file by a vector. Returns its version."""
+        """Makes one commit that deletes rows of a file by a deletion vector. Returns its
+        version.
+        """
         old = self.live[path]
         new = old | {"deletionVector": inline_vector(positions)}
         self.live[path] = new
@@ -174,7 +178,7 @@ class DataTable:
         )
 
     def remove(self, path: str, *, data_change: bool = True) -> int:
-        """One commit that removes a file."""
+        """Makes one commit that removes a file."""
         old = self.live.pop(path)
         return self.builder.commit(
             [log.commit_info("DELETE"), {"remove": removed(old) | {"dataChange": data_change}}]
@@ -182,7 +186,7 @@ class DataTable:
 
 
 def removed(add: Mapping[str, Any]) -> dict[str, Any]:
-    """The remove of a live file."""
+    """Returns the remove of a live file."""
     kept = ("path", "partitionValues", "size", "deletionVector", "baseRowId", "stats", "tags")
     return (
         {key: add[key] for key in kept if key in add}

@@ -12,12 +12,12 @@ from delta_maintenance.table.read.table import Table
 
 
 def _journalled() -> None:
-    """Each bin is in the journal at once, and one commit has them all."""
+    """Writes each bin to the journal immediately, and all bins in one commit."""
     run.JOURNAL_EVERY = timedelta(0)
 
 
 def _many_commits() -> None:
-    """Each bin has a commit of its own."""
+    """Makes a commit for each bin."""
     run.COMMIT_BYTES, run.MOST_COMMITS = 1, 1 << 60
 
 

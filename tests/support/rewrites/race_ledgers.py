@@ -1,7 +1,7 @@
-"""The rows of a table that many writers change at once, and ledgers of every writer's acts.
+"""The rows of a table that many concurrent writers change, and ledgers of their actions.
 
-Each writer notes each act, with the IDs of the rows and whether it was committed. From the ledgers
-follow the rows that the table must have in the end.
+Each writer records each action, with the IDs of the rows and whether it was committed. The ledgers
+determine the rows that the table must have in the end.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Literal
 
 PARTITIONS = 4
 BLOCK = 40
-"""The rows of one append. They have consecutive IDs and share a partition."""
+"""The number of rows of one append. They have consecutive IDs and share a partition."""
 APPENDER_IDS = 10_000_000
 """The IDs of an appender begin at its number times this."""
 MERGED_IDS = 900_000_000
-"""The IDs of inserted rows of the merger begin here."""
+"""The IDs of rows inserted by the merger begin here."""
 
 Kind = Literal["append", "delete", "merge", "optimize"]
 Outcome = Literal["committed", "failed", "unknown"]
@@ -42,7 +42,7 @@ class Act:
 
 
 class Ledger:
-    """The acts of one writer, in a file that other processes may read."""
+    """The ledger of one writer, in a file that other processes may read."""
 
     def __init__(self, folder: Path, writer: str) -> None:
         self.writer = writer
@@ -58,7 +58,7 @@ class Ledger:
         fates: dict[str, int] | None = None,
         problem: str = "",
     ) -> None:
-        """Adds an act."""
+        """Adds an action."""
         act = Act(
             writer=self.writer,
             kind=kind,
@@ -72,7 +72,7 @@ class Ledger:
 
 
 def acts(folder: Path) -> Iterator[Act]:
-    """All acts, those of one writer in their order. A line that is being written is left out."""
+    """Yields all actions, those of one writer in order. A line that is being written is skipped."""
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
@@ -86,25 +86,25 @@ def partition_of(row: int) -> str:
 
 
 def text_of(row: int) -> str:
-    """The text of a row, which does not compress."""
+    """The text of a row, which is incompressible."""
     return hashlib.blake2b(str(row).encode(), digest_size=32).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The rows that the table must have, by the ledgers."""
+    """The rows that the table must have, according to the ledgers."""
 
     values: dict[int, int]
-    """The value of each row that must be there."""
+    """The value of each required row."""
     unsure: frozenset[int]
     """Rows of acts with an unknown outcome; they may be there or not."""
 
 
 def expected(folder: Path) -> Expected:
-    """The rows after all acts.
+    """Returns the rows after all actions.
 
     Rows are deleted by one writer each, and after they were appended; only the merger changes
-    values. So the order of acts of different writers does not matter.
+    values. The order of actions of different writers therefore does not matter.
     """
     values: dict[int, int] = {}
     unsure: set[int] = set()
@@ -126,7 +126,7 @@ def expected(folder: Path) -> Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """Rows of the table that are not what the ledgers say."""
+    """Rows of the table that differ from the ledgers."""
 
     lost: tuple[int, ...]
     revived: tuple[int, ...]
@@ -136,7 +136,7 @@ class Wrong:
 
 
 def compared(wanted: Expected, found: Iterable[tuple[int, int, str, str]]) -> Wrong:
-    """The differences. Rows are given as ID, value, text and partition."""
+    """Returns the differences. Rows are given as ID, value, text and partition."""
     seen: set[int] = set()
     revived, doubled, changed = [], [], []
     for row, value, text, partition in found:

@@ -26,17 +26,18 @@ from rewrites.race_ledgers import (
 )
 
 COPYING, MARKING, MERGING = 1, 2, 3
-"""Which rows the deleter that copies files, the one that writes vectors and the merger choose, by
-the ID modulo 4."""
+"""The rows that the copying deleter, the marking deleter and the merger choose, by the ID
+modulo 4.
+"""
 TARGET_BYTES = 256 << 10
 OPTIMIZE_EVERY = 1.0
-"""Seconds from the begin of one `optimize` to the next."""
+"""The interval in seconds between the starts of `optimize` runs."""
 PURGE_EVERY = 5
-"""Every so many runs, a `purge` takes the place of an `optimize`."""
+"""Every n-th run is a `purge` instead of an `optimize`."""
 
 
 def append(table: str, ledgers: Path, number: int, until: float) -> None:
-    """Appends blocks of rows, about one each second."""
+    """Appends blocks of rows, about one per second."""
     import pyarrow as pa
     from deltalake import write_deltalake
     from deltalake.exceptions import DeltaError
@@ -102,7 +103,7 @@ def mark(table: str, ledgers: Path, number: int, until: float) -> None:
 
 
 def merge(table: str, ledgers: Path, number: int, until: float) -> None:
-    """Gives three rows another value and inserts two, about every second."""
+    """Changes the value of three rows and inserts two, about every second."""
     from rewrites.vector_writers import VectorWriter
 
     ledger, chance = Ledger(ledgers, f"merger-{number}"), random.Random(number)
@@ -122,7 +123,7 @@ def merge(table: str, ledgers: Path, number: int, until: float) -> None:
 
 
 def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
-    """Runs `optimize`, and now and then `purge`, without a pause between long runs."""
+    """Runs `optimize`, and sometimes `purge`, without a pause after long runs."""
     from delta_maintenance import clock
     from delta_maintenance.errors import DeltaMaintenanceError
     from delta_maintenance.operations import optimize as merging
@@ -156,7 +157,9 @@ def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
 def chosen(
     ledgers: Path, share: int, done: set[int], chance: random.Random, *, most: int
 ) -> Sequence[int]:
-    """Some rows of one partition that were appended, are a writer's own and not done."""
+    """Chooses appended rows of one partition that belong to this writer and have not been chosen
+    before.
+    """
     found: dict[str, list[int]] = {}
     for act in acts(ledgers):
         if act.kind == "append" and act.outcome == "committed":
@@ -178,7 +181,7 @@ ROLES = {
 }
 
 _IMPORTS = {"appender": "deltalake", "copying-deleter": "deltalake"}
-"""The imports that take long; the other writers import this library."""
+"""The slow imports; other writers import this library."""
 
 if __name__ == "__main__":
     role, path, folder, which, seconds = sys.argv[1:]

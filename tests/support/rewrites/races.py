@@ -1,4 +1,4 @@
-"""A race of writers, each in a process of its own, and the rows that it leaves."""
+"""A race of writers, each in its own process, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ APPENDERS = 8
 LANDED = ("committed", "remapped", "re-spun")
 _SUPPORT = Path(__file__).parents[1]
 _DEADLINE = 120
-"""Seconds that a writer may take to begin, and for its last act."""
+"""The number of seconds that a writer may take to start, and for its last action."""
 
 
 @contextmanager
 def racing(
     table: Path, ledgers: Path, roles: Sequence[tuple[str, int]], seconds: float
 ) -> Iterator[None]:
-    """Lets writers work for so long, beside the block, from when all of them are ready.
+    """Lets writers work concurrently with the block, starting when all of them are ready.
 
     Roles are those of `race_writers`.
     """
@@ -67,8 +67,9 @@ def appenders() -> list[tuple[str, int]]:
 
 
 def figures(table: Path, ledgers: Path) -> dict[str, Any]:
-    """The acts by writer and outcome, the bins by fate, and the rows that are not what the ledgers
-    say."""
+    """Counts the actions by writer and outcome, the bins by fate, and the rows that differ from the
+    ledgers.
+    """
     outcomes: Counter[str] = Counter()
     fates: Counter[str] = Counter()
     problems: Counter[str] = Counter()
@@ -96,7 +97,7 @@ def landed_share(found: dict[str, Any]) -> float:
 
 
 def rows_of(table: Path) -> Iterator[tuple[int, int, str, str]]:
-    """ID, value, text and partition of each live row, by a replay of the commits alone."""
+    """Yields ID, value, text and partition of each live row, by a replay of the commits alone."""
     store = LocalStore(str(table))
     for path, add in live_adds(store).items():
         data = io.BytesIO(store.read(unquote(path)))

@@ -1,4 +1,4 @@
-"""Tables for rewriting, and short ways to rewrite them."""
+"""Tables for rewriting, and helpers that rewrite them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def ids(prefix: int = 0) -> NewId:
 
 
 def numbers(first: int, count: int = 4) -> pa.Table:
-    """Rows with the numbers from `first` on."""
+    """Returns rows with the numbers from `first` on."""
     values = range(first, first + count)
     return pa.table({"a": pa.array(values, pa.int64()), "b": [f"text {n}" for n in values]})
 
 
 class RacedRewrites(RacedStore):
-    """Lets others act right before a file of ours with this prefix appears."""
+    """Runs other writers directly before one of our files with this prefix is created."""
 
     prefix = "_delta_log/"
 
@@ -91,7 +91,7 @@ class Rewritten:
         return result
 
     def catch_up(self) -> None:
-        """Takes in commits of others, so that the table can be changed further."""
+        """Follows commits of others, so that the table can be changed further."""
         commits = self.table.builder.commits
         for version in range(len(commits), latest(self.store) + 1):
             commits[version] = actions_of(self.store, version)
@@ -99,5 +99,5 @@ class Rewritten:
 
 
 def without(rows: Sequence[Row], *values: int) -> list[Row]:
-    """The rows but those with these values of `a`."""
+    """Returns the rows except those with these values of `a`."""
     return [row for row in rows if dict(row[0])["a"] not in values]

@@ -1,6 +1,6 @@
-"""The live rows of a table, read from its commits line by line.
+"""Reads the live rows of a table from its commits, line by line.
 
-Shares no code with what is put to the test, but for the decoding of deletion vectors.
+Shares no code with the tested operations, except the decoding of deletion vectors.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Action = dict[str, Any]
 
 
 def actions_of(store: Store, version: int) -> list[Action]:
-    """The actions of one commit."""
+    """Returns the actions of one commit."""
     text = store.read(f"_delta_log/{version:020d}.json").decode()
     return [json.loads(line) for line in text.splitlines()]
 
 
 def latest(store: Store) -> int:
-    """The latest version."""
+    """Returns the latest version."""
     names = [status.path.rsplit("/", 1)[-1] for status in store.list_from("_delta_log")]
     return max(int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit())
 
 
 def live_adds(store: Store, version: int | None = None) -> dict[str, Action]:
-    """The adds of live files by path. Fails where a commit contradicts the state before it."""
+    """Returns the adds of live files by path. Fails if a commit contradicts the state before it."""
     live: dict[str, Action] = {}
     for number in range((latest(store) if version is None else version) + 1):
         actions = actions_of(store, number)
@@ -49,8 +49,10 @@ def live_adds(store: Store, version: int | None = None) -> dict[str, Action]:
 def live_rows(
     store: Store, *, row_id: str | None = None, row_version: str | None = None
 ) -> list[Row]:
-    """The values of every live row, then its partition values and, with the names of the hidden
-    columns, its row ID and its row commit version; sorted."""
+    """Returns the values of every live row, followed by its partition values, sorted.
+
+    With the names of the hidden columns, the row ID and the row commit version follow.
+    """
     rows = []
     hidden = {row_id, row_version}
     for path, add in live_adds(store).items():
@@ -81,7 +83,7 @@ def live_rows(
 
 
 def _instants(table: pa.Table) -> pa.Table:
-    """Timestamps without their zone, which depends on the physical type that holds them."""
+    """Removes the zone of timestamps, which depends on their physical type."""
     for at, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
             plain = table.column(at).cast(pa.timestamp("us"))

@@ -1,8 +1,8 @@
-"""Writers that delete rows by deletion vectors, and update them, in a table that others write to.
+"""Writers that delete rows by deletion vectors, and update them, concurrently with others.
 
-They know the log of one simple table and nothing of the library but its encoding of vectors. Each
-commit is made for the version after the one that they have read, so that it conflicts with nothing
-or is not made at all.
+They support the log of one simple table and use only the library's encoding of vectors. Each commit
+is made for the version after the one that they have read, so it either conflicts with nothing or is
+not made.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ class VectorWriter:
         self._live: dict[str, Action] = {}
 
     def delete(self, ids: Sequence[int]) -> bool:
-        """Deletes rows that are there. Whether it is committed: another writer may be first."""
+        """Deletes existing rows. Returns whether that was committed: another writer may be
+        first.
+        """
         self._catch_up()
         return self._commit("DELETE", self._marked(ids, partition_of(ids[0])))
 
     def merge(self, old: Sequence[int], new: Sequence[int], value: int) -> bool:
-        """Gives rows that are there another value, and inserts rows. Whether it is committed."""
+        """Changes the value of existing rows, and inserts rows. Returns whether that was
+        committed.
+        """
         self._catch_up()
         part = partition_of(old[0])
         return self._commit(
@@ -57,7 +61,7 @@ class VectorWriter:
             self._version += 1
 
     def _marked(self, ids: Sequence[int], part: str) -> list[Action]:
-        """The actions that delete these rows by vectors."""
+        """Returns the actions that delete these rows by vectors."""
         left, actions = set(ids), []
         for path, add in list(self._live.items()):
             if add["partitionValues"]["p"] != part or not _may_hold(add, ids):

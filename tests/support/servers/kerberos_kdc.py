@@ -1,4 +1,4 @@
-"""A Kerberos KDC on the loopback interface: MIT's, of the packages krb5-kdc and krb5-user."""
+"""A Kerberos KDC on the loopback interface, of MIT's packages krb5-kdc and krb5-user."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ kdc = FILE:{folder}/kdc.log
 
 
 class KdcUnavailable(Exception):
-    """A KDC can't be had on this machine; says why in one line."""
+    """A KDC is not available on this machine; the message says why."""
 
 
 class Kdc:
@@ -64,14 +64,14 @@ class Kdc:
         (folder / "kdc.conf").write_text(_SERVER.format(**named))
         self._run("kdb5_util", "create", "-s", "-P", "of no value", "-r", REALM)
         with (folder / "kdc.err").open("wb") as log:
-            # It stays in the foreground, and so ends with `close`.
+            # It stays in the foreground, so that `close` ends it.
             command = [_found("krb5kdc"), "-n", "-r", REALM]
             self._process = subprocess.Popen(command, env=self._around(), stdout=log, stderr=log)
         self._await(port)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client of the realm needs, without a ticket."""
+        """The environment of a client of the realm, without a ticket."""
         return {
             "KRB5_CONFIG": str(self.client_configuration),
             "KRB5CCNAME": f"FILE:{self.folder / 'no-tickets'}",
@@ -87,7 +87,7 @@ class Kdc:
         return keytab
 
     def ticket(self, principal: str, keytab: Path, *, seconds: int = 3600) -> Path:
-        """Gets a ticket by a keytab, as `kinit` does. Returns its cache."""
+        """Gets a ticket with a keytab, as `kinit` does. Returns its cache."""
         cache = self.folder / f"{principal.partition('/')[0]}-{seconds}.tickets"
         lifetime = ("-l", f"{seconds}s", "-k", "-t", str(keytab), "-c", str(cache))
         self._run("kinit", *lifetime, principal)
@@ -120,7 +120,7 @@ class Kdc:
 
 @contextmanager
 def serve_kdc(folder: Path) -> Iterator[Kdc]:
-    """A KDC until the block ends."""
+    """Runs a KDC until the block ends."""
     kdc = Kdc(folder)
     try:
         yield kdc

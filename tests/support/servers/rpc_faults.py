@@ -1,11 +1,12 @@
-"""A proxy that loses calls and answers of Hadoop's own protocol, and halves what is read.
+"""A proxy that loses calls and answers of Hadoop's RPC protocol, and truncates reads.
 
 Calls of the name node look like HTTP requests to the tests: the target is `/` and the name of the
-call, the method is `PUT` for a call that writes, `DELETE` for `delete` and `GET` for the others. A
+call; the method is `PUT` for a call that writes, `DELETE` for `delete` and `GET` for the others. A
 read from a data node is a `GET` of `/READ_BLOCK`. Writes to a data node pass without faults.
 
-The name node closes a file once a data node has reported the last block, which takes milliseconds,
-and hdfs-native asks again after half a second. The proxy asks much sooner, to spare the tests that.
+The name node closes a file after a data node has reported the last block, which takes milliseconds,
+and hdfs-native asks again after half a second. The proxy asks much sooner, which makes the tests
+faster.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ AFTER = (HttpFault.CUT_AFTER, HttpFault.ERROR_AFTER, HttpFault.SILENCE_AFTER)
 SILENCE = (HttpFault.SILENCE_BEFORE, HttpFault.SILENCE_AFTER)
 ERROR = (HttpFault.ERROR_BEFORE, HttpFault.ERROR_AFTER)
 READ_BLOCK = b"\x00\x1cQ"
-"""How a read begins: the version of the protocol and the operation."""
+"""The beginning of a read: the version of the protocol and the operation."""
 
 
 @contextmanager
 def serve_rpc_faults(name_node: str, data_node: str) -> Iterator[FaultProxy]:
-    """Passes calls on to a name node and its only data node, each `HOST:PORT`."""
+    """Forwards calls to a name node and its only data node, each given as `HOST:PORT`."""
     proxy = FaultProxy()
     with (
         _listening(lambda client: _relay_blocks(client, data_node, proxy)) as blocks,
@@ -50,7 +51,7 @@ def serve_rpc_faults(name_node: str, data_node: str) -> Iterator[FaultProxy]:
 
 @contextmanager
 def _listening(handle: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Handles each connection in a thread. Gives the port."""
+    """Handles each connection in a thread. Yields the port."""
     server = socket.create_server(("127.0.0.1", 0), backlog=64)
     opened: list[socket.socket] = []
 
@@ -75,14 +76,14 @@ def _listening(handle: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def _quietly(handle: Callable[[socket.socket], None], client: socket.socket) -> None:
-    # A connection that ends in the middle is what this proxy is for.
+    # Interrupted connections are the purpose of this proxy.
     with contextlib.suppress(OSError, EOFError):
         handle(client)
     _shut(client)
 
 
 _FALSE = b"\x02\x08\x00"
-"""How an answer ends whose only field is false: its length, the field and the value."""
+"""The end of an answer whose only field is false: its length, the field and the value."""
 
 
 class _Calls:
@@ -99,7 +100,7 @@ class _Calls:
         self._client = client
         self._server = _connect(name_node)
         self._proxy = proxy
-        # Both ports take three bytes, so that no length around them changes.
+        # Both ports are encoded in three bytes, so that no length around them changes.
         self._moved = (_port_field(int(data_node.rpartition(":")[2])), _port_field(blocks))
         assert len(self._moved[0]) == len(self._moved[1]) == 4
         self._faults: dict[int, HttpFault] = {}
@@ -109,7 +110,7 @@ class _Calls:
     def relay(self) -> None:
         back = threading.Thread(target=self._relay_answers, daemon=True)
         try:
-            # The preamble: "hrpc", the version, the class of service, the kind of login.
+            # The preamble: "hrpc", the version, the class of service, the kind of authentication.
             self._server.sendall(_exactly(self._client, 7))
             back.start()
             while True:
@@ -131,7 +132,7 @@ class _Calls:
             _shut(self._server)
 
     def _injected(self, number: int, fault: HttpFault) -> bool:
-        """Answers a call by a fault. Returns whether the connection stands."""
+        """Answers a call with a fault. Returns whether the connection is still open."""
         if fault in ERROR:
             self._send(self._client, _error(number))
             return True
@@ -170,10 +171,10 @@ class _Call:
 
     @classmethod
     def of(cls, frame: bytes) -> _Call | None:
-        """The call in a frame; None for what belongs to the connection."""
+        """Parses the call in a frame; None for frames of the connection itself."""
         header, rest = _delimited(frame[4:])
         number = _varint_field(header, 3)
-        # Signed numbers are in zigzag encoding; those of the connection are negative.
+        # Signed numbers are zigzag-encoded; those of the connection are negative.
         if number is None or number & 1:
             return None
         name = _text_field(_delimited(rest)[0], 1)
@@ -186,14 +187,14 @@ class _Call:
 def _relay_blocks(client: socket.socket, data_node: str, proxy: FaultProxy) -> None:
     """One connection to the data node, until it ends."""
     server = _connect(data_node)
-    # Bytes of the answer that are still to be passed on; None without a limit.
+    # The number of answer bytes that are still to be forwarded; None without a limit.
     left: list[int | None] = [None]
 
     def forth() -> None:
         head = b""
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
-                # The first request may come in pieces; later ones begin with a piece.
+                # The first request may arrive in pieces; later ones begin with a piece.
                 begins = len(head) < len(READ_BLOCK)
                 head = head + data if begins else data
                 if head.startswith(READ_BLOCK):
@@ -203,7 +204,7 @@ def _relay_blocks(client: socket.socket, data_node: str, proxy: FaultProxy) -> N
                     fault = proxy.choose(request)
                     if fault is HttpFault.HALF_AN_ANSWER:
                         proxy.injected.append(fault)
-                        # Less than a packet: the client goes on after the last whole one.
+                        # Less than a packet: the client continues after the last complete one.
                         left[0] = 1_000
                 server.sendall(data)
             # After the last packet, a writer closes its half and waits for the acknowledgement.
@@ -224,7 +225,7 @@ def _relay_blocks(client: socket.socket, data_node: str, proxy: FaultProxy) -> N
 
 
 def _error(number: int) -> bytes:
-    """An answer that does not tell whether the call took effect."""
+    """Returns an answer that does not say whether the call took effect."""
     text = b"java.lang.RuntimeException"
     header = b"\x08" + _varint(number) + b"\x10\x01\x18\x09"
     header += b"\x22" + _varint(len(text)) + text + b"\x2a\x08injected"
@@ -237,12 +238,12 @@ def _call_number(frame: bytes) -> int:
 
 
 def _port_field(port: int) -> bytes:
-    """The port of a data node in an answer of the name node."""
+    """Encodes the port of a data node as in an answer of the name node."""
     return b"\x20" + _varint(port)
 
 
 def _frame(connection: socket.socket) -> bytes:
-    """The next message, with the four bytes of its length."""
+    """Reads the next message, with the four bytes of its length."""
     size = _exactly(connection, 4)
     return size + _exactly(connection, struct.unpack(">I", size)[0])
 
@@ -268,7 +269,7 @@ def _shut(connection: socket.socket) -> None:
     connection.close()
 
 
-# What is needed of Protocol Buffers.
+# The necessary parts of Protocol Buffers.
 
 
 def _varint(number: int) -> bytes:
@@ -291,7 +292,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _delimited(data: bytes) -> tuple[bytes, bytes]:
-    """A message with its length before it, and what follows."""
+    """Splits off a message that is preceded by its length."""
     size, start = _read_varint(data, 0)
     return data[start : start + size], data[start + size :]
 

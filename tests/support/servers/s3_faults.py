@@ -1,4 +1,4 @@
-"""Faults of an S3 server and of the network, played in front of the emulator."""
+"""Faults of an S3 server and of the network, injected in front of the emulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATH = "_delta_log/00000000000000000007.json"
 
 
 class Faults:
-    """Answers some requests of a server with faults, one after the other, and counts them."""
+    """Answers some requests of a server with faults, in order, and counts them."""
 
     def __init__(self, server: S3Server) -> None:
         self.injected = 0
@@ -33,7 +33,7 @@ class Faults:
 
     def _wrap(self, application: Application) -> Application:
         def handler(environ: Environ, start: StartResponse) -> Iterable[bytes]:
-            # The store's own probe is not what is tested here.
+            # The store's own probe is not tested here.
             if ".probe" not in environ["REQUEST_URI"]:
                 for request, queue in self._queues.items():
                     method, _, text = request.partition(" ")
@@ -78,7 +78,7 @@ def dropped(*, applied: bool = False) -> Fault:
 def refuted_without_condition(
     application: Application, environ: Environ, start: StartResponse
 ) -> Iterable[bytes]:
-    """The 412 of servers that do not say which condition it was; other answers pass."""
+    """Returns the 412 of servers that do not name the failed condition; other answers pass."""
     seen: list[tuple[str, list[tuple[str, str]]]] = []
     body = application(environ, lambda status, headers, *_: seen.append((status, headers)))
     status, headers = seen[0]
@@ -93,7 +93,7 @@ def passed(application: Application, environ: Environ, start: StartResponse) -> 
 
 
 def without(*headers: str) -> Callable[[Application], Application]:
-    """A server that takes no notice of some request headers."""
+    """A server that ignores some request headers."""
 
     def wrap(application: Application) -> Application:
         def handler(environ: Environ, start: StartResponse) -> Iterable[bytes]:

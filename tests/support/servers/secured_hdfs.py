@@ -1,4 +1,4 @@
-"""An HDFS that demands Kerberos of everybody, and encrypts what it sends by its own protocol."""
+"""An HDFS that requires Kerberos, and encrypts its RPC protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from servers.hdfs_cluster import HdfsCluster, serve_hdfs
 from servers.kerberos_kdc import REALM, Kdc, serve_kdc
 
 USER = "alice"
-"""Owns `/user/alice`."""
+"""The owner of `/user/alice`."""
 _NODE = f"node/localhost@{REALM}"
 _HTTP = f"HTTP/localhost@{REALM}"
 
@@ -20,7 +20,7 @@ _HTTP = f"HTTP/localhost@{REALM}"
 class SecuredHdfs(HdfsCluster):
     """A cluster whose name node and data node have keys of a KDC."""
 
-    # Tickets are for names.
+    # Tickets are issued for host names.
     host = "localhost"
 
     def __init__(self, kdc: Kdc, folder: Path, jar: Path, data: Path) -> None:
@@ -55,11 +55,13 @@ class SecuredHdfs(HdfsCluster):
         super().__init__(folder, jar, data)
 
     def cache(self, *, seconds: int = 3600) -> str:
-        """The cache of a new ticket of `USER`."""
+        """Returns the cache of a new ticket of `USER`."""
         return str(self.kdc.ticket(USER, self.user_keytab, seconds=seconds))
 
     def live_data_nodes(self) -> int:
-        """Asks by writing a file, because figures are told by HTTP only, which demands SPNEGO."""
+        """Detected by writing a file, because metrics are only available by HTTP, which requires
+        SPNEGO.
+        """
         import hdfs_native
 
         client = hdfs_native.Client(
@@ -82,7 +84,9 @@ class SecuredHdfs(HdfsCluster):
 
 @contextmanager
 def serve_secured_hdfs(folder: Path, jar: Path) -> Iterator[SecuredHdfs]:
-    """A KDC, and a cluster with one data node. This process belongs to the realm until the end."""
+    """Runs a KDC, and a cluster with one data node. This process stays in the realm until
+    the end.
+    """
     with serve_kdc(folder / "kdc") as kdc, pytest.MonkeyPatch.context() as patch:
         for name, value in kdc.environment.items():
             patch.setenv(name, value)

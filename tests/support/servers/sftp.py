@@ -32,7 +32,7 @@ class _Login(asyncssh.SSHServer):
 
 @contextmanager
 def serve_sftp(folder: Path) -> Iterator[int]:
-    """Serves the folder as the root of all paths until the block ends. Gives the port."""
+    """Serves the folder as the root of all paths until the block ends. Yields the port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -52,7 +52,7 @@ def serve_sftp(folder: Path) -> Iterator[int]:
         for connection in opened:
             connection.abort()
             await connection.wait_closed()
-        # For the transports, which close in the next rounds.
+        # Lets the transports close in the next iterations of the loop.
         await asyncio.sleep(0.05)
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result()

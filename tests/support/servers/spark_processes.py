@@ -17,7 +17,7 @@ from delta_maintenance.submission.spark_submit import submit_command
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PATIENCE_SECONDS = 180
-# Short lives: compiling costs more than it brings.
+# Short-lived processes: compiling costs more than it saves.
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -67,7 +67,7 @@ class Cluster:
         *,
         conf: Mapping[str, str] | None = None,
     ) -> JobReport:
-        """Runs a job; its output stays in a file for whoever looks into a failure."""
+        """Runs a job; its output is kept in a file for the analysis of failures."""
         report = self.folder / f"{name}.json"
         command = submit_command(
             spec.write(self.folder / f"{name}.spec.json"),
@@ -95,7 +95,7 @@ class Cluster:
         return told
 
     def executors(self) -> list[int]:
-        """How many executors each worker has started so far."""
+        """Returns how many executors each worker has started so far."""
         return [
             len(list((self.folder / name).glob("app-*/*"))) for name in ("worker-1", "worker-2")
         ]
@@ -164,7 +164,7 @@ def free_port() -> int:
 
 
 def environment_without_credentials() -> dict[str, str]:
-    """The credentials of whoever starts Spark are none of a job's."""
+    """Jobs must not use the credentials of the process that starts Spark."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     return {**inherited, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
 

@@ -1,12 +1,12 @@
-"""pytest plugin: turns `@pytest.mark.conformance("LOG-01", …)` into docs/conformance.md.
+"""pytest plugin: generates docs/conformance.md from `@pytest.mark.conformance("LOG-01", …)`.
 
 `pytest --conformance=write` collects the suite, runs nothing and writes the document;
-`--conformance=check` fails if the document is out of date. Only collection decides, so the document
+`--conformance=check` fails if the document is out of date. Only collection matters, so the document
 is the same on a machine without Spark, without the corpus and without a network. A mark with an
-unknown id, or without any, fails every run of pytest.
+unknown ID, or without any, fails every run of pytest.
 
-docs/conformance-ids.toml names the requirements. docs/conformance-notes.toml says what a test
-cannot: why an id is covered only in part (`[except]`), or not covered yet (`[not-yet]`).
+docs/conformance-ids.toml names the requirements. docs/conformance-notes.toml contains the reasons
+why an ID is covered only in part (`[except]`), or not covered yet (`[not-yet]`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ identity values and the like) do not concern a maintenance tool and have no IDs 
 
 
 class Contradiction(Exception):
-    """The ids, the notes and the marks don't fit together."""
+    """The IDs, the notes and the marks do not agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Area:
-    """A group of requirements: `ids` maps each id to its short name."""
+    """A group of requirements: `ids` maps each ID to its short name."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """Why an id is covered only in part, or not yet: id to reason."""
+    """The reasons why an ID is covered only in part, or not yet, by ID."""
 
     exceptions: Mapping[str, str]
     not_yet: Mapping[str, str]
@@ -69,7 +69,9 @@ def read_notes(file: Path) -> Notes:
 
 
 def render(areas: Sequence[Area], notes: Notes, tests: Mapping[str, Iterable[str]]) -> str:
-    """The document; raises `Contradiction` if a note names no id, or the tests disprove it."""
+    """Renders the document; raises `Contradiction` if a note names no ID, or if tests contradict
+    it.
+    """
     known = {requirement for area in areas for requirement in area.ids}
     if unknown := sorted({*notes.exceptions, *notes.not_yet} - known):
         raise Contradiction(f"conformance-notes.toml names unknown ids: {', '.join(unknown)}")
@@ -106,7 +108,9 @@ def render(areas: Sequence[Area], notes: Notes, tests: Mapping[str, Iterable[str
 
 
 def short(item: pytest.Item) -> str:
-    """A test as the document names it: folder and function, without `tests/` and parameters."""
+    """Returns the name of a test in the document: folder and function, without `tests/` and
+    parameters.
+    """
     return item.nodeid.split("[")[0].removeprefix("tests/").replace(".py::", "::")
 
 
@@ -123,7 +127,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Conformance:
-    """Gathers the marks of one session, and makes the document of them where asked to."""
+    """Collects the marks of one session, and renders the document if requested."""
 
     def __init__(self, docs: Path) -> None:
         self.docs = docs
@@ -131,7 +135,7 @@ class Conformance:
         self.tests: defaultdict[str, set[str]] = defaultdict(set)
         self.missing: list[str] = []
 
-    # Before -k and -m take tests away: the document knows all of them.
+    # Before -k and -m deselect tests, because the document includes all of them.
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         known = {requirement for area in self.areas for requirement in area.ids}

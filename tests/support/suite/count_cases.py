@@ -1,4 +1,4 @@
-"""How many cases the exhaustive tests went through, said at the end of a run."""
+"""Counts the cases of exhaustive tests, and prints the counts at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CASES = pytest.StashKey[dict[str, int]]()
 
 @pytest.fixture
 def count_cases(pytestconfig: pytest.Config) -> Callable[[str, int], None]:
-    """Adds cases of a kind to the summary; one test may stand for hundreds of them."""
+    """Adds cases of a kind to the summary; one test may have hundreds of them."""
 
     def count(kind: str, number: int) -> None:
         cases = pytestconfig.stash.setdefault(CASES, {})
@@ -22,7 +22,7 @@ def count_cases(pytestconfig: pytest.Config) -> Callable[[str, int], None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of a divided run hands its counts to the process that prints the summary."""
+    """A worker of a divided run sends its counts to the process that prints the summary."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["cases"] = session.config.stash.get(CASES, {})
@@ -30,7 +30,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes in what a worker has counted."""
+    """Adds the counts of a worker."""
     cases = node.config.stash.setdefault(CASES, {})
     for kind, number in getattr(node, "workeroutput", {}).get("cases", {}).items():
         cases[kind] = cases.get(kind, 0) + number
@@ -39,6 +39,6 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says how many cases the exhaustive tests went through."""
+    """Prints the number of cases of the exhaustive tests."""
     for kind, number in config.stash.get(CASES, {}).items():
         terminalreporter.write_line(f"{kind}: {number}")

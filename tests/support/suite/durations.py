@@ -1,7 +1,7 @@
-"""How long each test module took: recorded in `tests/durations.json`, and used to divide runs.
+"""The durations of test modules: recorded in `tests/durations.json`, and used to divide runs.
 
-`pytest --record-durations` writes the file anew after a run; `make durations` runs all tests so.
-The processes of a run are given the longest groups of modules first, so that they end together.
+`pytest --record-durations` writes the file after a run; `make durations` runs all tests so. The
+processes of a run get the longest groups of modules first, so that they end at about the same time.
 Modules that share a costly session belong to one group, and so to one process.
 """
 
@@ -21,8 +21,9 @@ SHARED = {
     "tests/spark/": "tests/spark",
     "tests/storage/hdfs/": "tests/storage/hdfs",
 }
-"""Where modules share a session or a cluster: the beginning of their paths, and the name of their
-group."""
+"""Modules that share a session or a cluster: the beginning of their paths, and the name of their
+group.
+"""
 ALONE = (
     "tests/spark/test_cluster.py",
     "tests/spark/test_connect.py",
@@ -30,19 +31,21 @@ ALONE = (
 )
 """Modules in such folders that start processes of their own."""
 UNKNOWN_SECONDS = 5.0
-"""For modules that are new since the last record."""
+"""The assumed duration of modules that are not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a module took: seconds of all its tests in one process, and the number of tests."""
+    """The duration of a module: seconds of all its tests in one process, and the number of
+    tests.
+    """
 
     seconds: float
     tests: int
 
 
 def read_durations(file: Path = FILE) -> dict[str, Recorded]:
-    """The record, by module; empty where there is none."""
+    """Reads the record, by module; empty without a file."""
     if not file.exists():
         return {}
     return {
@@ -52,7 +55,7 @@ def read_durations(file: Path = FILE) -> dict[str, Recorded]:
 
 
 def group_of(nodeid: str) -> str:
-    """The group of modules that runs in one process."""
+    """Returns the group of modules that runs in one process."""
     module = nodeid.partition("::")[0]
     if module in ALONE:
         return module
@@ -60,7 +63,7 @@ def group_of(nodeid: str) -> str:
 
 
 def longest_first(nodeids: list[str], durations: dict[str, Recorded]) -> list[str]:
-    """The groups of these tests, the longest first; equal ones by name."""
+    """Returns the groups of these tests, the longest first; equal ones by name."""
     modules = {nodeid.partition("::")[0] for nodeid in nodeids}
     seconds: defaultdict[str, float] = defaultdict(float)
     for module in modules:
@@ -78,14 +81,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Only the process that prints the summary hears of every test.
+    # Only the process that prints the summary gets reports of all tests.
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Recorder())
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sorts the tests of a divided run; each process does the same."""
+    """Sorts the tests of a divided run; all processes do the same."""
     if hasattr(config, "workerinput"):
         groups = longest_first([item.nodeid for item in items], read_durations())
         place = {group: number for number, group in enumerate(groups)}
@@ -103,7 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
-    # By default the order would be that of the numbers of tests.
+    # The default order is by the number of tests.
     config.option.loadscopereorder = False
     return ByGroup(config, log)
 

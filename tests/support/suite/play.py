@@ -1,4 +1,4 @@
-"""How much a run plays: how many random examples, and which of very many cases.
+"""The amount of testing in a run: the number of random examples, and the selection of cases.
 
 `DELTA_MAINTENANCE_PLAY` is `few` for `make quick`, `some` by default, and `all` for `make nightly`.
 """
@@ -15,21 +15,21 @@ Case = TypeVar("Case")
 
 PLAY = os.environ.get("DELTA_MAINTENANCE_PLAY", "some")
 _EXAMPLES = {"few": 0.05, "some": 0.4, "all": 5.0}
-"""The examples of a property, as a multiple of what its test names."""
+"""The number of examples of a property, as a multiple of the number in its test."""
 if PLAY not in _EXAMPLES:
     raise ValueError(f"DELTA_MAINTENANCE_PLAY={PLAY}: choose one of {', '.join(_EXAMPLES)}")
 _DEFAULT_EXAMPLES = 100
 
 
 def examples(usual: int) -> int:
-    """How many examples hypothesis draws, for a test that would name `usual` of them."""
+    """Returns how many examples hypothesis draws, for a test that names `usual`."""
     return max(3, round(usual * _EXAMPLES[PLAY]))
 
 
 def some(cases: Sequence[Case], most: int) -> list[Case]:
-    """At most so many of the cases, evenly spread, with the first and the last; or all of them.
+    """Returns at most `most` cases, evenly spread, with the first and the last; or all of them.
 
-    Which ones is the same in every run: what a run leaves out, `make nightly` plays.
+    The selection is the same in every run; `make nightly` plays all cases.
     """
     if PLAY == "all" or len(cases) <= most:
         return list(cases)
@@ -37,7 +37,7 @@ def some(cases: Sequence[Case], most: int) -> list[Case]:
     return [cases[round(number * step)] for number in range(most)]
 
 
-# What an example takes depends on who else uses the machine; no property is about time.
+# The duration of an example depends on the load of the machine, and no property concerns time.
 settings.register_profile(
     "delta-maintenance", deadline=None, max_examples=examples(_DEFAULT_EXAMPLES)
 )

@@ -1,6 +1,6 @@
-"""`pytest --quick`: the tests that start nothing, and a table of what was left out.
+"""`pytest --quick`: the tests that start no process, and a table of the skipped tests.
 
-The folders whose tests all start something are not even imported.
+Folders that contain only other tests are not imported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         resources = resources_of(item)
         (dropped if resources else kept).append(item)
-        # Each test once, under the costliest of what it starts.
+        # Each test is counted once, under its costliest resource.
         left_out.update(
             [next(name for name in RESOURCES if name in resources)] if resources else []
         )
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of a divided run hands its counts to the process that prints the summary."""
+    """A worker of a divided run sends its counts to the process that prints the summary."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left_out"] = dict(session.config.stash.get(LEFT_OUT, {}))
@@ -57,7 +57,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
-    """Every worker leaves out the same."""
+    """All workers skip the same tests."""
     counted = getattr(node, "workeroutput", {}).get("left_out", {})
     node.config.stash[LEFT_OUT] = Counter(counted)
 
@@ -65,7 +65,7 @@ def pytest_testnodedown(node: object) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says what `make test` would have run besides."""
+    """Prints which tests `make test` would have run in addition."""
     if not config.getoption("--quick"):
         return
     left_out = Counter(config.stash.get(LEFT_OUT, {}))

@@ -1,7 +1,7 @@
-"""Marks every test with what it starts, and fails a quick one that starts something all the same.
+"""Marks every test with the resources that it starts, and fails unmarked tests that start one.
 
-The marks come from the folder of a test, from the fixtures it asks for, and from its module. Any
-of them makes a test `slow`. What the other tests start is watched in a run with `--quick`.
+The marks come from the folder of a test, from its fixtures, and from its module. Any of them makes
+a test `slow`. With `--quick`, the run watches what unmarked tests start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESOURCES = {
     "process": "starts other processes, mostly of this Python",
     "cases": "goes through many cases: every fault, every table of the corpus, random histories",
 }
-"""The marks, each with what a test that carries it does."""
+"""The marks, with descriptions of what a marked test does."""
 
 FOLDERS = {
     "tests/airflow": "airflow",
@@ -35,7 +35,7 @@ FOLDERS = {
     "tests/storage/hdfs": "server",
     "tests/simulation": "cases",
 }
-"""Folders all of whose tests carry a mark."""
+"""Folders in which all tests have a mark."""
 
 _FIXTURES = {
     "azure_server": "server",
@@ -54,7 +54,7 @@ _ALLOWED = {
     "process": {"airflow", "browser", "dagster", "process", "server", "spark"},
     "server": {"airflow", "browser", "dagster", "server", "spark"},
 }
-"""Each mark that is watched, and the marks that allow for what it stands for."""
+"""Each watched event, and the marks that permit it."""
 _EVENTS = {
     "os.fork": "process",
     "os.posix_spawn": "process",
@@ -62,7 +62,9 @@ _EVENTS = {
     "subprocess.Popen": "process",
 }
 _UTILITIES = {"cc", "gcc", "git", "ld", "ldconfig", "lsb_release", "objdump", "uname"}
-"""Programs that libraries ask about the machine, often only once in a process; they end at once."""
+"""Programs that libraries run to examine the machine, often only once in a process; they end at
+once.
+"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Watch())
 
 
-# Before -m takes tests away.
+# Before -m deselects tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -84,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def resources_of(item: pytest.Item) -> set[str]:
-    """What a test starts, by its folder, its fixtures and its marks."""
+    """Returns the resources that a test starts, by its folder, its fixtures and its marks."""
     found = {mark.name for mark in item.iter_markers()} & RESOURCES.keys()
     found |= {_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in _FIXTURES}
     found |= {mark for folder, mark in FOLDERS.items() if item.nodeid.startswith(f"{folder}/")}
@@ -92,10 +94,10 @@ def resources_of(item: pytest.Item) -> set[str]:
 
 
 class _Watch:
-    """Notes what is started while a test runs."""
+    """Records what is started while a test runs."""
 
     def __init__(self) -> None:
-        # Python calls the hook to its very end, when the names of this module are gone.
+        # Python calls the hook to the very end, when the names of this module no longer exist.
         self._events, self._getpid = _EVENTS, os.getpid
         self._allowed: set[str] | None = None
         self._started: list[tuple[str, str]] = []
@@ -109,7 +111,7 @@ class _Watch:
         if event == "socket.bind" and arguments[0].family == socket.AF_UNIX:
             return
         if event == "socket.bind" and arguments[1][:2] == ("::1", 0):
-            # When urllib3 is imported, it finds out whether the machine has IPv6.
+            # When urllib3 is imported, it checks whether the machine has IPv6.
             return
         if event == "subprocess.Popen" and os.path.basename(str(arguments[0])) in _UTILITIES:
             return

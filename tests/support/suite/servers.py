@@ -23,7 +23,7 @@ UNAVAILABLE = pytest.StashKey[dict[str, str]]()
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says once, at the end, which servers took no part."""
+    """Prints once, at the end, which servers were not available."""
     for server, reason in config.stash.get(UNAVAILABLE, {}).items():
         terminalreporter.write_line(
             f"WARNING: every test against {server} was skipped: {reason}", yellow=True, bold=True
@@ -32,7 +32,7 @@ def pytest_terminal_summary(
 
 @pytest.fixture(scope="session")
 def running_s3_server() -> Iterator[S3Server]:
-    """The emulator, and clients that parse the description of S3 once instead of once each."""
+    """The emulator, and clients that share the parsed description of S3."""
     from botocore.loaders import JSONFileLoader
 
     with pytest.MonkeyPatch.context() as patch, serve_s3() as server:
@@ -74,7 +74,7 @@ def gcs_bucket(gcs_server: GCSServer) -> str:
 
 @pytest.fixture(scope="session")
 def azure_server(pytestconfig: pytest.Config) -> Iterator[AzureServer]:
-    """A running emulator; where it can't be fetched, its tests are skipped loudly."""
+    """A running emulator; if it cannot be downloaded, its tests are skipped loudly."""
     try:
         command = azurite_command()
     except AzuriteUnavailable as reason:
@@ -88,7 +88,7 @@ def azure_server(pytestconfig: pytest.Config) -> Iterator[AzureServer]:
 def hdfs(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[HdfsCluster]:
-    """A running cluster; where its jar can't be fetched, its tests are skipped loudly."""
+    """A running cluster; if its jar cannot be downloaded, its tests are skipped loudly."""
     try:
         with serve_hdfs(tmp_path_factory.mktemp("hdfs"), mini_cluster_jar(HADOOP_JARS)) as cluster:
             yield cluster
@@ -101,7 +101,9 @@ def hdfs(
 def secured_hdfs(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[SecuredHdfs]:
-    """A cluster that demands Kerberos, and its KDC; where either is missing, a loud skip."""
+    """A cluster that requires Kerberos, and its KDC; if either is missing, its tests are skipped
+    loudly.
+    """
     try:
         folder = tmp_path_factory.mktemp("secured-hdfs")
         with serve_secured_hdfs(folder, mini_cluster_jar(HADOOP_JARS)) as cluster:

@@ -40,7 +40,7 @@ def built(
     configuration: dict[str, str] | None = None,
     store: Store | None = None,
 ) -> TableBuilder:
-    """A table of these files, by default f0 to f9 with as many rows as their number says."""
+    """Builds a table of these files, by default f0 to f9, where fN has N rows."""
     builder = TableBuilder(store or RacedStore())
     some = files or tuple(log.add(f"f{number}", stats=stats(number)) for number in range(10))
     metadata = log.metadata(configuration=configuration)

@@ -1,4 +1,4 @@
-"""Examinations of tables, and the problems that they find."""
+"""Checks of tables, and the problems that they find."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def run(
 ) -> FsckResult:
     opened = table if isinstance(table, Table) else table.open()
     plan = fsck.plan(opened, options, now=now)
-    # What travels is the JSON of the plan.
+    # Only the JSON of the plan is passed on.
     return fsck.apply(opened, FsckPlan.from_json(json.loads(json.dumps(plan.to_json()))), now=now)
 
 

@@ -26,7 +26,7 @@ def begun(
     store: Store | None = None,
     properties: dict[str, str] | None = None,
 ) -> TableBuilder:
-    """A table of some files under the policy `v2`, without a checkpoint."""
+    """Builds a table with some files and the checkpoint policy `v2`, without a checkpoint."""
     table = TableBuilder(store)
     configuration = {**V2, **(KEEP_TOMBSTONES if properties is None else properties)}
     supported = features("v2Checkpoint", "deletionVectors")
@@ -36,7 +36,7 @@ def begun(
 
 
 def based(*more: Action, **options: Any) -> TableBuilder:
-    """The same with a checkpoint of ours of version 0, of ten file actions a sidecar."""
+    """Adds a checkpoint of this library of version 0, with ten file actions per sidecar."""
     table = begun(*more, **options)
     assert write(table.open(), per_sidecar=10).incremental is False
     return table
@@ -48,7 +48,7 @@ def planned(table: TableBuilder, **options: Any) -> CheckpointPlan:
 
 
 def incremental(table: TableBuilder, **options: Any) -> CheckpointResult:
-    """An incremental checkpoint, which holds what the commits come to."""
+    """Writes an incremental checkpoint, and checks that it equals the state of the commits."""
     result = write(table.open(), per_sidecar=10, incremental="always", **options)
     require_sound(table, result)
     assert result.incremental, result.notes
@@ -61,7 +61,7 @@ def require_sound(table: TableBuilder, result: CheckpointResult) -> None:
     expected = TableBuilder()
     for version in range(result.version + 1):
         expected.commit(table.commits[version])
-    # What others have written into a sidecar stays, and they may say there that data changed.
+    # Values that other writers stored in a sidecar are kept, and may state a change of data.
     found = as_checkpointed(state_of(alone))
     assert found == as_checkpointed(state_of(expected.open().snapshot()))
     assert hinted_version(table.store) == result.version

@@ -1,4 +1,4 @@
-"""Logs of one commit a day, their clean-up, and the versions that must open afterwards."""
+"""Logs with one commit a day, their clean-up, and the versions that must be readable afterwards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from delta_maintenance.testing.actions import Action, add, features, metadata, p
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 
 FIRST = datetime(2024, 3, 1, 12, tzinfo=UTC)
-"""Noon: when version 0 is committed; one commit a day follows."""
+"""Noon: the time of version 0; one commit a day follows."""
 FOLDERS = ("", "/_sidecars", "/_staged_commits")
 
 
 def day(number: float) -> datetime:
-    """So many days after version 0."""
+    """Returns the time this many days after version 0."""
     return FIRST + timedelta(days=number)
 
 
@@ -74,10 +74,10 @@ def clean(table: TableBuilder, now: datetime, **options: Any) -> CleanLogResult:
 
 @contextmanager
 def promised(table: TableBuilder, oldest: int) -> Iterator[None]:
-    """Every version from `oldest` on is the same afterwards.
+    """Checks that every version from `oldest` on is the same afterwards.
 
-    A version needs its checkpoint or compaction and all commits up to it. So the last version in
-    front of each, that version and the newest answer for those in between.
+    A version needs its checkpoint or compaction and all commits up to it. The last version before
+    each of these files, that version and the newest one therefore represent those in between.
     """
     files = map(parse_log_file_name, names(table))
     ends = {
@@ -102,7 +102,7 @@ def state(table: TableBuilder, version: int) -> Any:
         found = state_of(snapshot.avoiding(error))
     for files in (found.live, found.tombstones):
         for value in files.values():
-            # A checkpoint changes no data, which is all that it changes.
+            # A checkpoint only changes `dataChange` to false.
             del value["dataChange"]
     return found
 

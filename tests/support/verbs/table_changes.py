@@ -1,4 +1,4 @@
-"""Upgrades of protocols and changes of properties, beside other writers."""
+"""Protocol upgrades and property changes with concurrent writers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 
 
 class RacedStore(MemoryStore):
-    """Lets others act at the last moment before a put of ours."""
+    """Lets others act directly before a put of ours."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def plan_properties(
 
 
 def apply_properties(table: Table, plan: SetPropertiesPlan) -> SetPropertiesResult:
-    # As an orchestrator hands it on.
+    # Passed on as JSON, as an orchestrator does.
     plan = SetPropertiesPlan.from_json(json.loads(json.dumps(plan.to_json())))
     result = set_properties.apply(table, plan, now=lambda: NOW, sleep=lambda _: None)
     assert SetPropertiesResult.from_json(result.to_json()) == result

@@ -1,4 +1,4 @@
-"""Health of tables, and tombstones of files that are gone."""
+"""Health of tables, and tombstones of deleted files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DAY = timedelta(days=1)
 
 
 def health(table: TableBuilder, **options: Any) -> TableHealth:
-    """The health at the tests' instant."""
+    """Measures the health at the tests' instant."""
     return measure(table.open().snapshot(), now=NOW, **options)
 
 
 def gone(path: str, days: float, size: int | None = None, **fields: Any) -> dict[str, Any]:
-    """A remove of so many days ago that vouches for its size."""
+    """Returns a remove with this age and a reliable size."""
     told = {} if size is None else {"size": size, "extendedFileMetadata": True}
     return remove(path, deletionTimestamp=days_ago(days), **told, **fields)

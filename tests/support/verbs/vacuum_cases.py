@@ -1,4 +1,4 @@
-"""Tombstones, options and a stubborn store for the tests of vacuum."""
+"""Tombstones, options and a failing store for the tests of vacuum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def removed(path: str, days: float, **fields: Any) -> Any:
 
 
 class Stubborn(MemoryStore):
-    """Does not delete what has `stuck` in its name."""
+    """Fails to delete files with `stuck` in their names."""
 
     tries = 0
 

@@ -143,7 +143,7 @@ DAMAGED_LINES = {
     "cut before the last brace": ('{"add":{"path":"x"}', "not valid JSON"),
     "cut in another action": ('{"txn":{"appId":"x', "not valid JSON"),
     "two objects": ('{"add":{"path":"x"}}{"add":{"path":"y"}}', "not valid JSON"),
-    "no object": ("[1]", "no JSON object"),
+    "no object": ("[1]", "not a JSON object"),
     "text": ("hello", "not valid JSON"),
     "action is no object": ('{"txn":[1]}', "txn is not a JSON object"),
     "add is no object": ('{"add":{"path":"x"},"remove":7}', "remove is not a JSON object"),
@@ -152,17 +152,23 @@ DAMAGED_LINES = {
     "repeated version": ('{"txn":{"appId":"x","version":1,"version":2}}', "contains a key twice"),
     "NaN in an add": ('{"add":{"path":"x","size":NaN}}', "NaN is not a JSON number"),
     "NaN elsewhere": ('{"txn":{"appId":"x","version":NaN}}', "NaN is not a JSON number"),
-    "size is text": ('{"add":{"path":"x","size":"5"}}', "add.size is no int64"),
-    "size is a fraction": ('{"add":{"path":"x","size":5.5}}', "add.size is no int64"),
-    "size beyond 64 bits": ('{"add":{"path":"x","size":9223372036854775808}}', "is no int64"),
-    "path is a number": ('{"remove":{"path":5}}', "remove.path is no string"),
+    "size is text": ('{"add":{"path":"x","size":"5"}}', "add.size is not of type int64"),
+    "size is a fraction": ('{"add":{"path":"x","size":5.5}}', "add.size is not of type int64"),
+    "size beyond 64 bits": (
+        '{"add":{"path":"x","size":9223372036854775808}}',
+        "is not of type int64",
+    ),
+    "path is a number": ('{"remove":{"path":5}}', "remove.path is not of type string"),
     "partition value": (
         '{"add":{"path":"x","partitionValues":{"part":5}}}',
         "not a map of strings",
     ),
     "tags are text": ('{"add":{"path":"x","tags":"t"}}', "add.tags is not a map of strings"),
     "vector is text": ('{"add":{"path":"x","deletionVector":"u"}}', "is not a JSON object"),
-    "flag is text": ('{"add":{"path":"x","dataChange":"true"}}', "add.dataChange is no bool"),
+    "flag is text": (
+        '{"add":{"path":"x","dataChange":"true"}}',
+        "add.dataChange is not of type bool",
+    ),
     "txn without version": ('{"txn":{"appId":"x"}}', "txn.version is missing"),
     "domain without name": ('{"domainMetadata":{"configuration":""}}', "domain is missing"),
     "protocol of the text's example": (
@@ -217,7 +223,9 @@ def test_a_commit_that_is_no_utf_8_is_named_with_its_line(broken: bytes) -> None
 def test_half_a_surrogate_pair_is_no_text(half: str) -> None:
     for line in (f'{{"add":{{"path":"{half}"}}}}', f'{{"txn":{{"appId":"{half}","version":1}}}}'):
         table = started(add("a"), line)
-        with fails(CorruptTableError, "line 2: not a line", table=table, version=1, file=COMMIT_1):
+        with fails(
+            CorruptTableError, "line 2: not valid JSON", table=table, version=1, file=COMMIT_1
+        ):
             table.open().snapshot().live_files()
 
 

@@ -228,7 +228,7 @@ MANIFESTS: dict[str, tuple[Callable[[list[Action]], Sequence[Action]], str]] = {
         lambda rest: [checkpoint_metadata(4), checkpoint_metadata(4), *rest],
         "several checkpointMetadata",
     ),
-    "version": (lambda rest: [checkpoint_metadata(3), *rest], "speaks of version 3"),
+    "version": (lambda rest: [checkpoint_metadata(3), *rest], "states version 3"),
     "draft": (
         lambda rest: [{"checkpointMetadata": {"flavor": "flat"}}, *rest],
         "pre-release V2 checkpoint",
@@ -270,9 +270,7 @@ def test_a_manifest_that_breaks_a_rule_is_passed_over(damage: str) -> None:
 def test_a_classic_name_does_not_excuse_wrong_v2_actions(extra: Action) -> None:
     table = busy()
     table.checkpoint(4, actions=[*table.state(4), extra])
-    problem = (
-        "speaks of version 3" if "checkpointMetadata" in extra else "with sidecars but without"
-    )
+    problem = "states version 3" if "checkpointMetadata" in extra else "with sidecars but without"
     check_falls_back(table, problem)
 
 

@@ -109,14 +109,20 @@ def test_versions_that_were_cleaned_away_are_told_from_a_gap() -> None:
 def test_a_version_that_never_was_is_not_found(version: int) -> None:
     table = started(add("a"))
     with fails(
-        VersionNotFoundError, f"there is no version {version}", table=table, version=None, file=None
+        VersionNotFoundError,
+        f"version {version} does not exist",
+        table=table,
+        version=None,
+        file=None,
     ):
         table.open().snapshot(version=version)
 
 
 def test_a_directory_without_a_log_is_no_table(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
-    with fails(NotADeltaTableError, "no _delta_log folder", table=table, version=None, file=None):
+    with fails(
+        NotADeltaTableError, "_delta_log does not exist", table=table, version=None, file=None
+    ):
         table.open().snapshot()
 
 

@@ -135,7 +135,7 @@ def test_a_hint_beyond_the_log_leads_back_to_its_beginning(
 
 
 def test_where_there_is_no_log_there_is_nothing_to_watch(store: CountingStore) -> None:
-    with pytest.raises(NotADeltaTableError, match="holds no commit"):
+    with pytest.raises(NotADeltaTableError, match="contains no commit"):
         LogWatch(store).look()
 
 
@@ -143,7 +143,7 @@ def test_a_log_that_goes_is_missed(table: TableBuilder, store: CountingStore) ->
     watch = LogWatch(store)
     watch.look()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
-    expected = "version 9.*the log is gone; give the new address"
+    expected = "version 9.*the log no longer exists; give the new address"
     with pytest.raises(NotADeltaTableError, match=expected):
         watch.look()
     with pytest.raises(NotADeltaTableError):

@@ -134,7 +134,7 @@ def write_with_sidecar(table: TableBuilder, name: str | None, path: str) -> str:
 def test_a_sidecar_outside_the_folder_is_never_opened(path: str) -> None:
     table = busy(MemoryStore("memory://outside/table"))
     name = write_with_sidecar(table, None, path)
-    check_falls_back(table, "lies outside _delta_log/_sidecars", name=name)
+    check_falls_back(table, "is outside _delta_log/_sidecars", name=name)
 
 
 @pytest.mark.conformance("CKPT-30")

@@ -191,7 +191,11 @@ def test_a_file_that_comes_and_goes_ends_in_an_error_and_not_in_a_loop() -> None
     store.before_reading = every_other_time
     snapshot = table.open().snapshot()
     with fails(
-        VanishedFileError, "gone since the snapshot was opened", table=table, version=6, file=path
+        VanishedFileError,
+        "deleted after the snapshot was opened",
+        table=table,
+        version=6,
+        file=path,
     ):
         snapshot.live_files()
 
@@ -209,7 +213,9 @@ def test_a_sidecar_that_goes_after_opening_is_made_up_for_by_the_commits() -> No
     table.drop(*(json_name(version) for version in range(4)))
     snapshot = table.open().snapshot()
     table.drop(sidecars[1])
-    with fails(UnusableCheckpointError, "is gone", table=table, version=4, file=f"{LOG}/{name}"):
+    with fails(
+        UnusableCheckpointError, "no longer exists", table=table, version=4, file=f"{LOG}/{name}"
+    ):
         snapshot.live_files()
 
 
@@ -229,7 +235,7 @@ def test_a_checkpoint_that_goes_before_it_is_opened_gives_way(kind: str) -> None
     store.before_reading = once(lambda: table.drop(victim), victim)
     snapshot = table.open().snapshot()
     assert snapshot.checkpoint is None
-    assert "is gone" in snapshot.warnings[0]
+    assert "no longer exists" in snapshot.warnings[0]
     assert state_of(snapshot) == expected(table)
 
 
@@ -282,7 +288,7 @@ def test_the_third_file_that_vanishes_is_named() -> None:
     def read() -> None:
         raise next(left)
 
-    with pytest.raises(StorageError, match="gone since it was listed; run again") as raised:
+    with pytest.raises(StorageError, match="was deleted after it was listed; run again") as raised:
         relisting(read)
     assert raised.value.file == "_delta_log/2.json"
 

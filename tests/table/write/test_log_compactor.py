@@ -69,8 +69,8 @@ class DamagingStore(MemoryStore):
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        ((b'"size":1', b'"size":2'), "its bytes are not those that were written"),
-        ((b'{"add":{"path":"b"', b'{"add":{"path":"B"'), "its bytes are not"),
+        ((b'"size":1', b'"size":2'), "its bytes differ from those that were written"),
+        ((b'{"add":{"path":"b"', b'{"add":{"path":"B"'), "its bytes differ"),
         ((b'"txn":{', b'"txn":'), "not valid JSON"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_staged_file_is_listed_like_one_of_a_log() -> None:
         assert (entry.path, entry.status.size) == (f"_delta_log/{CLASSIC}", 4)
         assert staged.store.read(entry.path) == b"1234"
         staged.path(CLASSIC).unlink()
-        with pytest.raises(VerificationError, match="gone"):
+        with pytest.raises(VerificationError, match="no longer exists"):
             staged.entry(CLASSIC)
 
 

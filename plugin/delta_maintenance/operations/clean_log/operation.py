@@ -407,7 +407,7 @@ def _require_cleanable(snapshot: Snapshot) -> None:
         names = ", ".join(sorted(snapshot.state.unknown_actions))
         raise _refused(
             snapshot,
-            f"the log holds actions that no protocol knows, and no checkpoint has: {names}",
+            f"the log contains unknown actions, which no checkpoint contains: {names}",
             "clean up with the writer of these actions",
         )
 

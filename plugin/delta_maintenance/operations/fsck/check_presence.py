@@ -151,10 +151,10 @@ def _check_vectors(
         # A relative path is a path of the store and not encoded.
         encoded = as_uris(paths) if stored == STORED_RELATIVE else paths
         where, external = files.find(pa.chunked_array([encoded]))
-        gone = pc.and_(pc.is_null(where), pc.invert(external))
-        lost = pc.index_in(texts, value_set=names.filter(_one_array(gone)))
+        missing = pc.and_(pc.is_null(where), pc.invert(external))
+        lost = pc.index_in(texts, value_set=names.filter(_one_array(missing)))
         rows = pc.and_(chosen, pc.is_valid(lost))
-        named = paths.filter(_one_array(gone)).take(_one_array(lost.filter(rows)))
+        named = paths.filter(_one_array(missing)).take(_one_array(lost.filter(rows)))
         problem = pc.binary_join_element_wise(
             "the file of its deletion vector does not exist:", named, " "
         )
@@ -168,9 +168,9 @@ def _check_vectors(
 
 def _check_removed(files: TableFiles, kept: pa.Table, findings: Findings, version: int) -> None:
     places, external = files.find(kept["path"])
-    gone = pc.and_(pc.is_null(places), pc.invert(external))
+    missing = pc.and_(pc.is_null(places), pc.invert(external))
     problem = "the file of an unexpired tombstone does not exist"
-    paths = kept["path"].filter(gone)
+    paths = kept["path"].filter(missing)
     findings.add_files("missing-removed-file", problem, paths=paths, version=version)
     _check_vectors(files, kept, "missing-removed-file", findings, version)
 

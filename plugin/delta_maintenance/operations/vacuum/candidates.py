@@ -121,7 +121,7 @@ def require_no_table_inside(entries: pa.Table, search: Search) -> None:
         nested = search.rules.nested_log(paths)
         if nested is not None:
             raise RefusedError(
-                "there is another table inside this one, whose files this one knows nothing of",
+                "the folder contains another table, to whose files this table does not refer",
                 file=nested,
                 remedy="move it elsewhere",
             )

@@ -81,7 +81,7 @@ def require_deletable_root(store: Store) -> None:
             too_high = not address.path and not freely
         if too_high:
             raise RefusedError(
-                "nothing is deleted where the table's root is that of a whole store or a home",
+                "no file is deleted if the table's root is the root of a store or a home directory",
                 table=store.root,
                 remedy="move the table into a folder of its own",
             )

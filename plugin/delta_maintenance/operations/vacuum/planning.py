@@ -247,15 +247,16 @@ class _SurveyRun:
             if longer:
                 raise removed.unreadable[0]
             self.notes.append(
-                f"{len(removed.unreadable)} commits below a checkpoint cannot be read; of what "
-                "they removed, only the checkpoint tells the age"
+                f"{len(removed.unreadable)} commits before a checkpoint cannot be read; only "
+                "the checkpoint contains the age of the files that they removed"
             )
         if longer and not removed.goes_back and min(listing.commits, default=0) > 0:
             raise _refused(
                 self.snapshot,
-                f"the log does not go back for {self.retention}, so that the files removed within "
-                "that time are unknown",
-                "take a shorter retention, or keep the log for longer",
+                f"the log does not cover the last {self.retention}, so the files removed in "
+                "that time "
+                "are unknown",
+                "use a shorter retention, or keep the log for longer",
             )
 
     def _complete(self, references: FileReferences) -> Snapshot:

@@ -287,5 +287,5 @@ def _portable_from_native(body: bytes) -> bytes:
 def _count(value: Json, key: str, *, bits: int) -> int:
     number: Any = value.get(key)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**bits:
-        raise CorruptTableError(f"deletionVector.{key} is no count: {number!r}")
+        raise CorruptTableError(f"deletionVector.{key} is not a count: {number!r}")
     return number

@@ -112,7 +112,7 @@ def logical_file_keys(batch: pa.Table) -> pa.ChunkedArray:
         raise CorruptTableError("an add or remove has no path")
     vectors = batch["deletionVector"] if "deletionVector" in batch.column_names else None
     if any(_holds_nul(chunk) for chunk in paths.chunks):
-        raise CorruptTableError("the path of an add or remove holds a NUL character")
+        raise CorruptTableError("the path of an add or remove contains a NUL character")
     if vectors is None or vectors.null_count == len(vectors):
         return paths
     ids = deletion_vector_ids(batch)

@@ -216,7 +216,7 @@ def _without_void(struct: StructType, where: str) -> StructType:
             fields.append(replace(item, type=_stored(item.type, item.name)))
     if not fields:
         raise RefusedError(
-            f"{where} has no column that a data file can hold",
+            f"{where} has no column that a data file can contain",
             remedy="add a column of a type other than void",
         )
     return StructType(fields=tuple(fields))

@@ -142,7 +142,9 @@ def parse_checksum(data: bytes) -> VersionChecksum:
     metadata, protocol = (_part(value, name, Mapping) for name in ("metadata", "protocol"))
     files = _part(value, "allFiles", list)
     if files is not None and not all(isinstance(file, Mapping) for file in files):
-        raise CorruptTableError("allFiles of the checksum file contains a value that is no object")
+        raise CorruptTableError(
+            "allFiles of the checksum file contains a value that is not an object"
+        )
     return VersionChecksum(
         txn_id=_part(value, "txnId", str),
         table_size=_count(value, "tableSizeBytes"),

@@ -248,11 +248,11 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise CorruptTableError(
-            f"a line is not valid JSON ({problem})",
+            f"not valid JSON ({problem})",
             remedy="restore the file from a backup; never edit a commit",
         ) from None
     if not isinstance(value, dict):
-        raise CorruptTableError("a line is not a JSON object")
+        raise CorruptTableError("not a JSON object")
     return value
 
 

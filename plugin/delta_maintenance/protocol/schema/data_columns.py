@@ -128,7 +128,7 @@ class StoredColumns:
                 )
                 return _nested(stored, of, entries)
             case StructType() | ArrayType() | MapType():
-                raise CorruptTableError(f"the file holds {kind} where the schema has {wanted}")
+                raise CorruptTableError(f"the file contains {kind} where the schema has {wanted}")
         return self._single(stored, wanted)
 
     def _type(self, wanted: DeltaType) -> pa.DataType:
@@ -159,7 +159,7 @@ class StoredColumns:
                 remedy="rewrite the file with an engine that can read shredded variants",
             )
         if names != {"metadata", "value"}:
-            raise CorruptTableError(f"the file holds {kind} where the schema has variant")
+            raise CorruptTableError(f"the file contains {kind} where the schema has variant")
         absent = pc.is_null(stored)
         children = [pc.fill_null(stored.field(name).cast(pa.binary()), b"") for name in _VARIANT]
         lost = pc.or_(*(pc.is_null(stored.field(name)) for name in _VARIANT))
@@ -173,10 +173,11 @@ class StoredColumns:
         kind = stored.type.value_type if encoded else stored.type
         name = "decimal" if isinstance(wanted, DecimalType) else str(wanted)
         if not any(fits(kind) for fits in _SOURCES[name]):
-            raise CorruptTableError(f"the file holds {kind} where the schema has {wanted}")
+            raise CorruptTableError(f"the file contains {kind} where the schema has {wanted}")
         if not self.widens and _is_narrower(kind, target):
             raise CorruptTableError(
-                f"the file holds {kind} where the schema has {wanted}, and the table does not have "
+                f"the file contains {kind} where the schema has {wanted}, and the table does "
+                "not have "
                 "the feature typeWidening"
             )
         if encoded and kind == target and self.verbatim:

@@ -160,7 +160,9 @@ class _Parser:
         found = self._columns.get(name.lower())
         if found is None:
             known = ", ".join(self._columns.values()) or "none, for the table has no partitions"
-            raise self._wrong(f"{name} is no partition column; these are: {known}")
+            raise self._wrong(
+                f"{name} is not a partition column; the partition columns are: {known}"
+            )
         return found
 
     def _values(self, name: str) -> pa.Array:
@@ -189,14 +191,14 @@ class _Parser:
         elif token.kind == "number" or token.text.lower() in ("true", "false"):
             text = token.text.lower()
         else:
-            raise self._wrong(f"{token.text!r} is no value; texts and days are written in quotes")
+            raise self._wrong(f"{token.text!r} is not a value; write strings and dates in quotes")
         kind = self._types[name]
         if text == "" or (token.kind == "text" and str(kind) == "string"):
             return pa.scalar(text or None, self._values(name).type)
         try:
             return parse_partition_values(pa.array([text]), kind, zone=UTC).values[0]
         except CorruptTableError:
-            raise self._wrong(f"{text!r} is no {kind}, which {name} is") from None
+            raise self._wrong(f"{text!r} is not a {kind}, the type of {name}") from None
 
     def _take(self) -> _Token | None:
         if self._next == len(self._tokens):

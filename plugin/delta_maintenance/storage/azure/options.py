@@ -58,7 +58,7 @@ class AzureAddress:
             raise InvalidRequestError(
                 "the address is not of the form abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
                 " or az://CONTAINER/PATH",
-                remedy="correct it; credentials go into storage options",
+                remedy="correct it; pass credentials as storage options",
             )
         return cls(
             container=container,
@@ -115,7 +115,7 @@ class AzureOptions:
         if address.account is not None and account != address.account:
             raise InvalidRequestError(
                 "the storage options name another account than the address",
-                remedy="leave the account out of the options",
+                remedy="omit the account in the options",
             )
         if not anonymous and not values.keys() & _CREDENTIALS:
             theirs = around.get("account", account) == account

@@ -190,10 +190,10 @@ class Store(ABC):
         """
         for path in paths:
             try:
-                gone = self.remove_empty_directory(path)
+                removed = self.remove_empty_directory(path)
             except DeltaMaintenanceError:
-                gone = False
-            yield gone
+                removed = False
+            yield removed
 
     def close(self) -> None:  # noqa: B027  most stores have nothing to close
         """Closes the connections. The store must not be used afterwards."""

@@ -65,6 +65,6 @@ def check_endpoint(url: str, name: str) -> str:
         # The value is not repeated, because it may contain a password.
         raise InvalidRequestError(
             "the endpoint is not an address like https://HOST:PORT",
-            remedy=f"correct {name}; credentials go into options of their own",
+            remedy=f"correct {name}; pass credentials in separate options",
         )
     return parts.scheme

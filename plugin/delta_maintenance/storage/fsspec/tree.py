@@ -92,9 +92,9 @@ class FsspecTree(FileTree):
                 error = _unopened(cause, secrets)
             else:
                 error = InvalidRequestError(
-                    f"no store is known for addresses that begin with {address.scheme}:",
+                    f"no store supports addresses that begin with {address.scheme}:",
                     remedy="use a local path, file:, s3:, gs:, abfss:, hdfs: or any address of "
-                    "fsspec, and ./ before a path that holds a colon",
+                    "fsspec, and ./ before a path that contains a colon",
                 )
         except TypeError as cause:
             error = _unopened(cause, secrets)
@@ -262,7 +262,7 @@ def _entry(name: str, info: Mapping[str, Any]) -> Entry:
     modified = modified_ms(info)
     if kind == "file" and (info.get("size") is None or modified is None):
         raise FsspecFailure(
-            status=501, code="NoStatus", said="it does not tell the size and time of files"
+            status=501, code="NoStatus", said="it does not report the size and time of files"
         )
     return Entry(
         name=name,
@@ -305,7 +305,7 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
 
 def _unopened(cause: Exception, secrets: Sequence[str]) -> InvalidRequestError:
     return InvalidRequestError(
-        f"the file system does not take the address or the options ({_said(cause, secrets)})",
+        f"the file system does not accept the address or the options ({_said(cause, secrets)})",
         remedy="correct them; a number is written in digits, a switch as true or false",
     )
 

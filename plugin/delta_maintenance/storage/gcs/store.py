@@ -117,7 +117,7 @@ def _place(address: Address) -> tuple[str, str]:
         # The address is not repeated, because a malformed one may contain a password.
         raise InvalidRequestError(
             "the address is not of the form gs://BUCKET/PATH",
-            remedy="correct it; credentials go into storage options",
+            remedy="correct it; pass credentials as storage options",
         )
     return address.authority, f"{check_directory(address.path)}/" if address.path else ""
 

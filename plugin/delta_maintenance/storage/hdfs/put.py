@@ -65,7 +65,7 @@ class HdfsPut(ConditionalPut):
         staged = self._staged.get(put_id)
         mine = staged is not None and staged.tag == found.tag
         if mine and staged is not None and not self._client.has_inodes:
-            mine = self._is_gone(staged.names[-1])
+            mine = self._is_missing(staged.names[-1])
         return Creation(put_id=put_id if mine else "another", size=found.size)
 
     def part(self, key: str, first: int, count: int) -> bytes:
@@ -137,7 +137,7 @@ class HdfsPut(ConditionalPut):
             raise
         staged.published = True
 
-    def _is_gone(self, path: str) -> bool:
+    def _is_missing(self, path: str) -> bool:
         try:
             self._client.status(path)
         except HdfsFailure as failure:

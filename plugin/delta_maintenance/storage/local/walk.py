@@ -115,12 +115,12 @@ def remove_empty_directories(entering: Entering, paths: Iterable[str]) -> Iterat
             parent, _, name = path.rpartition("/")
             try:
                 with enter(parent) as here:
-                    gone = remove_if_empty(name, here)
+                    removed = remove_if_empty(name, here)
             except FileNotFoundError:
-                gone = True
+                removed = True
             except DeltaMaintenanceError:
-                gone = False
-            yield gone
+                removed = False
+            yield removed
 
 
 def _all_kept(

@@ -123,12 +123,12 @@ class _S3Bucket(Bucket):
             )
         except S3Failure as failure:
             return dict.fromkeys(keys, failure)
-        gone = {entry.get("Key") for entry in answer.get("Deleted", ())}
+        deleted = {entry.get("Key") for entry in answer.get("Deleted", ())}
         said = {entry.get("Key"): entry for entry in answer.get("Errors", ())}
         kept = {}
         for key in keys:
             code = said.get(key, {}).get("Code", "NotConfirmed")
-            if key not in gone and code != "NoSuchKey":
+            if key not in deleted and code != "NoSuchKey":
                 message = said.get(key, {}).get("Message", "")
                 kept[key] = S3Failure(status=200, code=code, said=message)
         return kept
@@ -140,7 +140,7 @@ def _place(address: Address) -> tuple[str, str]:
         # The address is not repeated, because a malformed one may contain a password.
         raise InvalidRequestError(
             "the address is not of the form s3://BUCKET/PATH",
-            remedy="correct it; credentials go into storage options",
+            remedy="correct it; pass credentials as storage options",
         )
     return address.authority, f"{check_directory(address.path)}/" if address.path else ""
 

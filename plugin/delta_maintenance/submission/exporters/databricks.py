@@ -67,7 +67,7 @@ class DatabricksRun(Record):
             if any(own) or properties:
                 raise InvalidRequestError(
                     "an existing cluster has its own version, nodes, properties and environment",
-                    remedy="leave them out, or leave existing_cluster_id out",
+                    remedy="omit them, or omit existing_cluster_id",
                 )
             return {"existing_cluster_id": self.existing_cluster_id}
         if self.spark_version is None or self.node_type_id is None:

@@ -163,7 +163,7 @@ def _all_files(snapshot: Snapshot) -> tuple[dict[str, Any], ...] | None:
 
 
 def _object(row: Mapping[str, Any]) -> dict[str, Any]:
-    # As Delta Spark writes it: the file is part of the state, and no change of data.
+    # As in Delta Spark: the list describes a state, not a change of data.
     return {**_present(row), "dataChange": False}
 
 

@@ -24,7 +24,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 _SKEW_MS = 600_000
 """Tolerated difference between the clocks of the task and of the store."""
 _PREFIX_BYTES = 1 << 16
-"""Almost always longer than the first line."""
+"""Longer than nearly all first lines."""
 _COMMIT_INFO_PREFIX = b'{"commitInfo"'
 
 

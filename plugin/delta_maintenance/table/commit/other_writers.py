@@ -1,8 +1,10 @@
-"""The setting for other writers of a table. Light, so that options load without pyarrow."""
+"""The setting for other writers of a table. Imports nothing, so that options load without
+pyarrow.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
 OtherWriters = Literal["conditional_put", "spark", "none"]
-"""Who else commits to a table on S3: writers that put conditionally, Delta Spark, or nobody."""
+"""The other writers of a table on S3: writers with conditional puts, Delta Spark, or none."""

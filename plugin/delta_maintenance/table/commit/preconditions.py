@@ -1,4 +1,4 @@
-"""Conditions that forbid a commit before anything is written."""
+"""Conditions that are checked before a commit is written."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def require_committable(
     drops: Collection[str],
     other_writers: OtherWriters | None,
 ) -> None:
-    """Refuses, by the snapshot alone, a commit that must not be made on top of it.
+    """Refuses a commit that must not be made on top of the snapshot.
 
-    `drops` are the features that a new protocol may lose. `UnsupportedFeatureError` for a protocol
-    that asks too much, `RefusedError` for everything else.
+    `drops` are the features that the new protocol may lose. `UnsupportedFeatureError` for an
+    unsupported protocol, `RefusedError` for everything else.
     """
     table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
     try:
         _require_declared_writers(table, other_writers)
-        # What goes with this commit is the business of whoever drops it.
+        # The caller is responsible for the features that this commit drops.
         require_supported(without_features(protocol, drops), kind_of(actions))
         if actions.protocol is not None:
             require_supported(actions.protocol, Operation.COMMIT)
             lost = supported_features(protocol) - supported_features(actions.protocol)
             if lost - set(drops):
                 raise RefusedError(
-                    f"the new protocol loses {', '.join(sorted(lost - set(drops)))}",
-                    remedy="list every feature that the table has, implied ones too",
+                    f"the new protocol lacks {', '.join(sorted(lost - set(drops)))}",
+                    remedy="list all features of the table, including implied ones",
                 )
         _require_no_draft(snapshot, actions)
     except DeltaMaintenanceError as error:
@@ -51,20 +51,21 @@ def require_committable(
 
 
 def kind_of(actions: StagedActions) -> Operation:
-    """Which features a commit of these actions needs."""
+    """Returns the kind of operation whose feature support a commit of these actions needs."""
     changes = actions.protocol is not None or actions.metadata is not None
     return Operation.CHANGE_METADATA if changes else Operation.COMMIT
 
 
 def require_no_external_log(store: Store) -> None:
-    """Refuses a log whose commits go through DynamoDB, as far as that has left traces."""
+    """Refuses a log whose commits go through DynamoDB, if there are traces of that."""
     if store.address.kind is not StoreKind.S3:
         return
-    # Delta Spark's log store for DynamoDB keeps each commit there before it copies it.
+    # Delta Spark's log store for DynamoDB writes each commit here before it copies it.
     trace = next(store.list_from(f"{LOG_DIRECTORY}/.tmp"), None)
     if trace is not None:
         raise RefusedError(
-            "commits of this table go through DynamoDB, and one put beside it could be lost",
+            "commits of this table go through DynamoDB, and a commit that bypasses it could "
+            "be lost",
             table=store.root,
             file=trace.path,
             remedy="commit through Delta Spark, or remove the folder once no writer uses DynamoDB",
@@ -81,13 +82,14 @@ def _require_declared_writers(table: str, other_writers: OtherWriters | None) ->
             remedy="commit through a Spark job with the log store of that table",
         )
     raise RefusedError(
-        "nobody said who else commits to this table on S3",
-        remedy="say other_writers: conditional_put (delta-rs, Trino and the like), spark, or none",
+        "the other writers of this table on S3 are not specified",
+        remedy="set other_writers to conditional_put (delta-rs, Trino and similar writers), "
+        "spark, or none",
     )
 
 
 def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
-    """Refuses logs of the drafts of row tracking, unless the commit carries them over."""
+    """Refuses logs with drafts of row tracking, unless the commit converts them."""
     state = snapshot.state
     written = {domain.domain for domain in actions.domains}
     drafts = [
@@ -102,6 +104,6 @@ def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
         drafts.append("the action rowIdHighWaterMark")
     if drafts:
         raise RefusedError(
-            f"the log holds {drafts[0]}, from a draft of row tracking of 2023",
-            remedy="convert the table to today's row tracking first",
+            f"the log contains {drafts[0]}, which belongs to a 2023 draft of row tracking",
+            remedy="convert the table to the final row tracking first",
         )

@@ -99,7 +99,7 @@ class Writer:
     """Whether to write a version checksum if all of its numbers are certain."""
     engine_info: str = f"delta-maintenance/{__version__}"
     """Recorded in `commitInfo`."""
-    # Looked up late: tests replace the clock.
+    # Evaluated late, because tests replace the clock.
     now: Callable[[], datetime] = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
 

@@ -1,7 +1,7 @@
 """A Parquet file of actions: a classic checkpoint, one of its parts, or a sidecar.
 
-Only the columns and row groups that are asked for are read and decoded. The statistics of the
-footer tell which row groups hold an action, and whether a column states what another one would.
+Only the required columns and row groups are read and decoded. The statistics of the footer tell
+which row groups contain an action, and whether a column contains all values that another one would.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PARSED_ROW_COUNT = "stats_parsed.numRecords"
 
 
 class UnusableCheckpointError(CorruptTableError):
-    """This checkpoint cannot serve as a base. An older checkpoint or the commits may."""
+    """The checkpoint cannot be used. Readers fall back to an older checkpoint or to the commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileActionBatch:
-    """Some file actions of a checkpoint, in columns."""
+    """Some file actions of a checkpoint, as columns."""
 
     adds: pa.Table
     removes: pa.Table
@@ -51,7 +51,8 @@ class FileActionBatch:
 class ActionsFile:
     """A Parquet file of actions, of which only the required columns and row groups are read.
 
-    Keeps the footer and not the file: a snapshot may live long, and open files are scarce.
+    Keeps the footer but not the file open, because a snapshot may live long and open files are
+    limited.
     """
 
     def __init__(self, store: Store, path: str, *, at_once: bool = True) -> None:
@@ -76,7 +77,7 @@ class ActionsFile:
             with self._store.open(path) as source:
                 return open_footer(source, self._limits)
         except FileNotFoundError:
-            raise UnusableCheckpointError(f"{path} is gone") from None
+            raise UnusableCheckpointError(f"{path} no longer exists") from None
         except DeltaMaintenanceError as error:
             raise error.located(file=path) from None
         except Exception as error:
@@ -100,7 +101,9 @@ class ActionsFile:
         )
 
     def most_of(self, action: str) -> int:
-        """How many rows hold the action at most, by the null counts of its paths."""
+        """Returns an upper bound of the number of rows with the action, from the null counts of its
+        paths.
+        """
         if action not in self.schema.names:
             return 0
         schema, path = self.metadata.schema, f"{action}.path"
@@ -112,7 +115,7 @@ class ActionsFile:
         return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
 
     def values(self, names: Iterable[str]) -> dict[str, list[Any]]:
-        """The non-null values of some columns of single actions, by name."""
+        """Returns the non-null values of some columns of non-file actions, by name."""
         found: dict[str, list[Any]] = {name: [] for name in names}
         for groups, columns in self._together(found):
             for batch in self._read(groups, columns, columns):
@@ -144,7 +147,7 @@ class ActionsFile:
                     yield FileActionBatch(*found)
 
     def _flat(self, action: str, column: pa.StructArray, keys: MapKeys) -> pa.Table:
-        """The actions of a column, a column for each of their fields."""
+        """Returns the actions of a column, with one column for each of their fields."""
         types = FILE_COLUMNS[action]
         if column.null_count:
             column = column.filter(pc.is_valid(column))
@@ -160,7 +163,9 @@ class ActionsFile:
     def _together(
         self, tops: Iterable[str], within: Collection[int] | None = None
     ) -> Iterator[tuple[tuple[int, ...], list[str]]]:
-        """Columns of the top level with values in the same row groups, which are read at once."""
+        """Yields groups of top-level columns with values in the same row groups, which are read
+        together.
+        """
         found: dict[tuple[int, ...], list[str]] = {}
         for top in tops:
             groups = [g for g in self._row_groups_with(top) if within is None or g in within]
@@ -168,7 +173,7 @@ class ActionsFile:
         return ((groups, columns) for groups, columns in found.items() if groups)
 
     def _wanted(self, action: str, fields: Collection[str] | None) -> list[str]:
-        """The columns of an action to read, below the column of the action."""
+        """Returns the columns of an action to read, below the column of the action."""
         present = self._children(action)
         if fields is None:
             return present
@@ -179,14 +184,15 @@ class ActionsFile:
         complete = self._states_each(f"{action}.{_PARSED_ROW_COUNT}", action)
         if not parsed and complete is not None:
             wanted.append(_PARSED_ROW_COUNT)
-        # The texts are most of a checkpoint.
+        # The JSON text makes up most of a checkpoint.
         if not text and not complete and "stats" in present:
             wanted.append("stats")
         return wanted
 
     def _states_each(self, leaf: str, action: str) -> bool | None:
-        """Whether a leaf has a value for each row of an action, by the statistics of the columns;
-        None if the file does not have the leaf."""
+        """Whether a leaf has a value for each row of an action, according to the statistics; None
+        without the leaf.
+        """
         names = [self.metadata.schema.column(n).path for n in range(self.metadata.num_columns)]
         if leaf not in names:
             return None
@@ -209,7 +215,9 @@ class ActionsFile:
         return names
 
     def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
-        """The row groups with file actions; adjacent ones are grouped up to a number of bytes."""
+        """Returns the row groups with file actions; adjacent ones are grouped up to a number of
+        bytes.
+        """
         together: list[int] = []
         size = 0
         for group in sorted({g for action in FILE_COLUMNS for g in self._row_groups_with(action)}):
@@ -225,7 +233,7 @@ class ActionsFile:
     def _read(
         self, row_groups: Sequence[int], columns: Sequence[str], tops: Iterable[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Columns that lie at or below these of the top level."""
+        """Reads leaf columns at or below these top-level columns."""
         if not row_groups or not columns:
             return
         with self._store.open(self.path) as source:
@@ -239,7 +247,7 @@ class ActionsFile:
             )
 
     def _row_groups_with(self, top: str) -> list[int]:
-        """The row groups that may contain the action, by their null counts."""
+        """Returns the row groups that may contain the action, by their null counts."""
         if top not in self.schema.names:
             return []
         leaves = self._leaves.get(top, ())
@@ -255,7 +263,7 @@ def _has_null_count(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _null_count(chunk: pq.ColumnChunkMetaData) -> int:
-    """As the statistics tell; 0 where there are none."""
+    """Returns the null count in the statistics; 0 without statistics."""
     statistics = chunk.statistics
     known = statistics is not None and statistics.has_null_count
     return int(statistics.null_count) if known else 0
@@ -273,10 +281,10 @@ def _all_null(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> bool:
 
 
 def problem_of(error: Exception) -> str:
-    """One clause for an error of decoding."""
+    """Formats a decoding error as one clause."""
     if isinstance(error, FileNotFoundError):
-        return f"{error.filename or error} is gone"
+        return f"{error.filename or error} no longer exists"
     if isinstance(error, CorruptTableError):
         return error.problem
-    # Decoders raise errors of any class for damaged data, some of them without a text.
+    # Decoders raise errors of any class for damaged data, some of them without a message.
     return " ".join(str(error).split()) or type(error).__name__

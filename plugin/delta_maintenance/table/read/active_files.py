@@ -1,7 +1,7 @@
 """Live files and tombstones of a version: the rows of each batch that remain after log replay.
 
-Both engines read the log through this module. The local engine reads it as one stream; Spark reads
-it by shares of the logical files, and each share is a stream of its own.
+Both engines read the log through this module. The local engine reads it as one stream; Spark
+divides the logical files into shares, and reads each share as a stream.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FileCounts:
 
     num_files: int
     total_size: int
-    """Bytes of the live data files."""
+    """The size of the live data files in bytes."""
     num_tombstones: int
     num_deletion_vectors: int
     num_deleted_rows: int
@@ -51,23 +51,22 @@ class FileCounts:
 class FileIndex:
     """Keys, sizes and deletion vectors of the files of a snapshot.
 
-    It takes 24 bytes for each live file and 8 for each tombstone.
-
-    Files are told apart by hashes of 64 bits. Two of ten million files have the same one with a
-    probability of one in 360,000, and the totals are then wrong by one file. They are for reports.
+    It takes 24 bytes for each live file and 8 for each tombstone. Files are identified by hashes of
+    64 bits. Among ten million files, two have the same hash with a probability of one in 360,000;
+    the totals are then wrong by one file. Therefore the index is only used for reports.
     """
 
     live: Hashes
     """Ascending."""
     sizes: _Counts
     deleted: _Counts
-    """Rows that the deletion vector marks; -1 without one."""
+    """The number of rows that the deletion vector marks; -1 without one."""
     tombstones: Hashes
     """Ascending."""
 
     @classmethod
     def of(cls, batches: Iterable[ActiveFiles]) -> Self:
-        """The index of files in effect, each of which occurs once."""
+        """Builds the index of active files, each of which occurs once."""
         none = np.empty(0, np.uint64)
         live, sizes, deleted, tombstones = [none], [none.astype(np.int64)], [], [none]
         deleted.append(none.astype(np.int64))
@@ -89,7 +88,7 @@ class FileIndex:
         )
 
     def followed_by(self, newer: FileIndex) -> FileIndex:
-        """The index after commits whose own files in effect are `newer`."""
+        """Returns the index after newer commits, whose own active files are `newer`."""
         named = np.concatenate([newer.live, newer.tombstones])
         stays = ~_within(self.live, named)
         live, sizes, deleted = self.live[stays], self.sizes[stays], self.deleted[stays]
@@ -116,11 +115,11 @@ class FileIndex:
 
 
 def active_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterator[ActiveFiles]:
-    """The actions in effect of the commits and compactions of a log, which come newest first."""
+    """Yields the active file actions of commits and compactions, which come newest first."""
     for batch in batches:
         order = np.argsort(
-            # If a commit adds and removes the same file, the add wins: the log is at fault, and
-            # keeping a file loses nothing.
+            # If a commit adds and removes the same file, which is invalid, the add wins, because
+            # keeping a file loses no data.
             np.concatenate([batch.add_order * 2, batch.remove_order * 2 + 1]),
             kind="stable",
         )
@@ -135,7 +134,8 @@ def active_files(
     order: np.ndarray | None = None,
     remember: bool = True,
 ) -> ActiveFiles:
-    """The actions in effect of a batch that is older than all batches offered to `replay` before.
+    """Returns the active file actions of a batch that is older than all batches passed to `replay`
+    before.
 
     `order` lists the adds and then the removes from the newest to the oldest; without it, all have
     the same age. Use `remember=False` for a checkpoint, because nothing older follows.
@@ -159,7 +159,7 @@ def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:
 
 
 def _within(ascending: Hashes, some: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of the ascending hashes are among `some`, which are few."""
+    """Marks which of the ascending hashes are among `some`, a small set."""
     found = np.zeros(len(ascending), np.bool_)
     if len(ascending):
         at = np.minimum(np.searchsorted(ascending, some), len(ascending) - 1)

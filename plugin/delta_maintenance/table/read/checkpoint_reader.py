@@ -1,4 +1,4 @@
-"""Reading a checkpoint of any kind: classic, multi-part or V2, Parquet or JSON.
+"""Reads checkpoints of all kinds: classic, multi-part or V2, Parquet or JSON.
 
 Implements "Checkpoints" and "V2 Spec" for readers. A checkpoint with a `checkpointMetadata` action
 is V2, whatever its name. Any problem that makes a checkpoint unusable raises
@@ -57,7 +57,7 @@ _SINGLES = (
     "sidecar",
 )
 _PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
-"""Bare names that are spelled the same with and without URI encoding."""
+"""File names that are the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
 
 
@@ -68,17 +68,17 @@ class CheckpointPart:
     path: str
     """Relative to the table root."""
     row_groups: tuple[int, ...] | None
-    """Of a Parquet file; None for a JSON file as a whole."""
+    """The row groups of a Parquet file; None for a whole JSON file."""
 
 
 class Checkpoint:
-    """One opened checkpoint: its single actions in memory, its file actions as a stream.
+    """An opened checkpoint: its non-file actions in memory, its file actions as a stream.
 
-    Opening reads the footers of all Parquet files, so that a truncated part or sidecar is found
-    before anything is built on it. Without `open_sidecars`, only the references to sidecars are
-    known: the sidecars may be missing, and their file actions are not available. With `trust_tags`,
-    the footers of sidecars are read when they are needed, if the tags of the checkpoint state the
-    number of actions in the sidecars.
+    Opening reads the footers of all Parquet files, so that a truncated part or sidecar is detected
+    before it is used. Without `open_sidecars`, only the references to sidecars are known: the
+    sidecars may be missing, and their file actions are not available. With `trust_tags`, the
+    footers of sidecars are read on demand if the tags of the checkpoint contain the number of
+    actions in the sidecars.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Checkpoint:
 
     @property
     def is_v2(self) -> bool:
-        """Whether its contents are those of a V2 checkpoint."""
+        """Whether it is a V2 checkpoint by its contents."""
         return bool(self.singles.checkpoint_metadata)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its top-level files and of the sidecars that they name."""
+        """The total size of its top-level files and sidecars in bytes."""
         top_level = sum(entry.status.size for entry in self.files.entries)
         return top_level + sum(sidecar.size_in_bytes for sidecar in self.sidecars)
 
@@ -136,7 +136,7 @@ class Checkpoint:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The Parquet schema of the file with the file actions; None if they are all in JSON."""
+        """The Parquet schema of a file with file actions; None if they are all in JSON."""
         return self._parquet[-1].schema if self._parquet else None
 
     def file_actions(
@@ -146,7 +146,7 @@ class Checkpoint:
         fields: Mapping[str, Collection[str]] | None = None,
         only: Collection[str] | None = None,
     ) -> Iterator[FileActionBatch]:
-        """The adds and removes, with every field or only the named ones of each action.
+        """Yields the adds and removes, with all fields or only the named ones of each action.
 
         Parsed statistics and partition values are included if all fields are requested, or by name.
         `only` names the sidecars to read, by their `sidecar_paths`.
@@ -162,14 +162,14 @@ class Checkpoint:
             raise self._damaged(error) from error
 
     def sidecar_schema(self, path: str) -> pa.Schema:
-        """The Parquet schema of a sidecar, by its path."""
+        """Returns the Parquet schema of a sidecar, by its path."""
         try:
             return next(file.schema for file in self._parquet if file.path == path)
         except Exception as error:
             raise self._damaged(error) from error
 
     def parts(self, max_bytes: int, *, only: Collection[str] | None = None) -> list[CheckpointPart]:
-        """The file actions in parts of about `max_bytes` bytes of memory.
+        """Divides the file actions into parts of about `max_bytes` bytes of memory.
 
         A row group is never divided. `only` names the sidecars to read, by their `sidecar_paths`.
         """
@@ -192,9 +192,9 @@ class Checkpoint:
 
     @property
     def action_counts(self) -> tuple[int, int]:
-        """How many adds and how many removes there are at most, by the tags or else the footers.
+        """The maximum numbers of adds and removes, from the tags or else the footers.
 
-        A hint for dividing the work, and no proof. Inline actions of a JSON file count as adds.
+        An estimate for dividing the work. Inline actions of a JSON file count as adds.
         """
         metadata = self.singles.checkpoint_metadata
         stated = stated_counts(metadata[0].tags) if metadata and self.sidecars else None
@@ -237,7 +237,7 @@ class Checkpoint:
         if len(found) > 1:
             raise self._unusable("a checkpoint with several checkpointMetadata actions")
         if found[0].version != self.files.version:
-            raise self._unusable(f"checkpointMetadata speaks of version {found[0].version}")
+            raise self._unusable(f"checkpointMetadata states version {found[0].version}")
         if self.sidecars and self._has_inline_files():
             raise self._unusable("a checkpoint with file actions both inline and in sidecars")
 
@@ -267,7 +267,7 @@ class Checkpoint:
         )
 
     def _damaged(self, error: Exception) -> DeltaMaintenanceError:
-        """The error for a failed decoding: any such failure makes the checkpoint unusable."""
+        """Converts a decoding error, because any such error makes the checkpoint unusable."""
         if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
             # A failure of the store, or an invalid request of the caller.
             return error
@@ -282,7 +282,7 @@ def read_part(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None = None,
 ) -> Iterator[FileActionBatch]:
-    """The adds and removes of a part, with every field or only the named ones of each action.
+    """Reads the adds and removes of a part, with all fields or only the named ones of each action.
 
     Raises `UnusableCheckpointError`, which names the damaged file.
     """
@@ -310,7 +310,9 @@ def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None
 
 
 def _sidecar_path(sidecar: Sidecar, root: str) -> str:
-    """The path of a sidecar relative to the table root; always in the table's own folder."""
+    """Returns the path of a sidecar relative to the table root; always in the table's own
+    folder.
+    """
     own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
     if re.fullmatch(_PLAIN_NAME, sidecar.path):
         return f"{own}/{sidecar.path}"
@@ -322,4 +324,4 @@ def _sidecar_path(sidecar: Sidecar, root: str) -> str:
             return check_path(f"{own}/{name}")
     except InvalidRequestError:
         pass
-    raise UnusableCheckpointError(f"the sidecar {sidecar.path!r} lies outside {own}")
+    raise UnusableCheckpointError(f"the sidecar {sidecar.path!r} is outside {own}")

@@ -1,7 +1,7 @@
-"""Sums over the files of a snapshot: sizes, deletion vectors, and tombstones past their retention.
+"""Sums over the files of a snapshot: sizes, deletion vectors, and expired tombstones.
 
-One pass over the file actions in columns. Besides a batch, it keeps eight bytes in memory for each
-expired tombstone and, if deletion vectors are supported, for each live file.
+One pass over the file actions in columns. In addition to one batch, it keeps eight bytes in memory
+for each expired tombstone and, if deletion vectors are supported, for each live file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointErr
 from delta_maintenance.table.read.snapshot import Snapshot, record_counts
 
 _BUCKETS = 65
-"""One bucket for empty files, then one for each power of two that a size may have."""
+"""One bucket for empty files, then one for each power of two."""
 _Counts = npt.NDArray[np.int64]
 
 
@@ -32,19 +32,21 @@ class FileSums:
     """The sums of one snapshot."""
 
     files_by_size: tuple[int, ...]
-    """Live files by size: empty files, then from 1, 2, 4… bytes to twice that size."""
+    """The number of live files by size: empty files, then from 1, 2, 4… bytes to less than twice
+    that size.
+    """
     bytes_by_size: tuple[int, ...]
     small_files: int
     with_deletion_vector: int
     deleted_rows: int
     rows: int | None
-    """Physical rows; None if a file does not state them, or if they were not requested."""
+    """Physical rows; None if a file has no row count, or if they were not requested."""
     tombstones: int
     expired_tombstones: int
     reclaimable_files: int
     """Files that only expired tombstones name, each counted once."""
     reclaimable_bytes: int
-    """Bytes of those files whose tombstones state a reliable size."""
+    """The size of those files whose tombstones contain a reliable size, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,10 @@ class Instants:
 
 
 def sum_files(snapshot: Snapshot, *, small_bytes: int, instants: Instants) -> FileSums:
-    """The sums over all file actions in effect. Counts rows only if deletion vectors are supported.
+    """Computes the sums over all active file actions. Counts rows only if deletion vectors are
+    supported.
 
-    Rows require the statistics, which are most of a checkpoint, and nothing else does.
+    Only the row counts need the statistics, which make up most of a checkpoint.
     """
     with_vectors = supports(snapshot.protocol, "deletionVectors")
     while True:
@@ -165,9 +168,9 @@ class _Sums:
         files, first = np.unique(np.concatenate(self.dead), return_index=True)
         sizes = np.concatenate(self.dead_bytes)[first]
         if self.live:
-            # Another deletion vector makes another logical file of the same data file.
-            gone = np.isin(files, np.concatenate(self.live), invert=True)
-            files, sizes = files[gone], sizes[gone]
+            # A new deletion vector makes a new logical file of the same data file.
+            unreferenced = np.isin(files, np.concatenate(self.live), invert=True)
+            files, sizes = files[unreferenced], sizes[unreferenced]
         return len(files), int(sizes.sum())
 
 

@@ -1,9 +1,9 @@
-"""Reading Parquet files of a log within `ReadLimits`, whatever the files say.
+"""Reads Parquet files of a log within `ReadLimits`, whatever the files contain.
 
-A few kilobytes of Parquet can decode to gigabytes: a dictionary of one long text, pages that grow
-a thousandfold, rows that are all null, a footer with a million columns. Here the compressed bytes
-of some row groups are read first, their page headers are looked at, and only then is anything
-decoded, in batches as small as the rows are large.
+A few kilobytes of Parquet can decode to gigabytes: a dictionary with one long string, pages that
+expand a thousandfold, rows that are all null, a footer with a million columns. Therefore, the
+compressed bytes of some row groups are read first and their page headers are checked. Only then are
+they decoded, in batches whose number of rows depends on the size of the rows.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 1 << 17
 _SLICE_BYTES = 64 << 20
-"""Of compressed row groups that are read together."""
+"""The compressed size of row groups that are read together."""
 _MOST_LIST = 250_000
-"""Columns, row groups and the like in a footer."""
+"""The maximum number of columns, row groups and similar elements in a footer."""
 _VALUE_OVERHEAD = 16
-"""Bytes that a value takes beside itself: its offset, and its share of the bits that mark nulls."""
+"""The overhead of a value in bytes: its offset, and its share of the null bitmap."""
 _OLD_WRITERS_PADDING = 100
-"""Bytes by which chunks of the first writers of Parquet are longer than their footers say."""
+"""The bytes by which chunks of the first Parquet writers can be longer than their footers say."""
 _ALONE_BYTES = 1 << 20
-"""Up to so many compressed bytes, other threads cost more than they bring."""
+"""Up to this compressed size in bytes, threads cost more than they save."""
 _CLOSE = 8 << 10
-"""Ranges of a file that are nearer to each other are read as one."""
+"""Ranges of a file with a smaller gap are read as one."""
 _TEXT = "BYTE_ARRAY"
 
 
 def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, pa.Schema]:
-    """The footer of a Parquet file.
+    """Reads the footer of a Parquet file.
 
-    `OversizedFileError` where it is too long, or claims more rows than so short a file can hold;
-    otherwise the errors of pyarrow, also for columns that it cannot be asked about.
+    `OversizedFileError` if it is too long, or claims more rows than a file of this size can
+    contain; otherwise the errors of pyarrow, also for columns that pyarrow cannot be asked about.
     """
     size = source.seek(0, io.SEEK_END)
     tail = _tail(source, size, min(size, TAIL_BYTES))
@@ -62,7 +62,7 @@ def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, 
     rows = file.metadata.num_rows
     if not 0 <= rows <= limits.rows(size):
         raise OversizedFileError(
-            f"its {size} bytes claim to hold {rows} rows", remedy=limits.remedy()
+            f"its {size} bytes claim to contain {rows} rows", remedy=limits.remedy()
         )
     return file.metadata, file.schema_arrow
 
@@ -81,11 +81,11 @@ def guarded_batches(
     limits: ReadLimits,
     among: Iterable[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of some row groups of a Parquet file, by dotted names, in batches.
+    """Yields some columns of some row groups of a Parquet file, by dotted names, in batches.
 
     `among` are leaf columns that include those of the named columns, if the caller knows them.
-    `OversizedFileError` before something is decoded that would be larger than the limits; for
-    damage the errors of pyarrow, and `ValueError`.
+    `OversizedFileError` before anything larger than the limits is decoded; for damage the errors of
+    pyarrow, and `ValueError`.
     """
     size = source.seek(0, io.SEEK_END)
     leaves = _leaves(metadata, columns, range(metadata.num_columns) if among is None else among)
@@ -114,7 +114,7 @@ def guarded_batches(
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A column of a row group: where it lies and what the footer says of it."""
+    """A column of a row group: its position, and its description in the footer."""
 
     group: int
     path: str
@@ -124,13 +124,13 @@ class _Chunk:
     values: int
     codec: str
     width: int | None
-    """Bytes of a value; None for texts."""
+    """The size of a value in bytes; None for strings."""
     repeated: bool
     """Whether a row may have any number of values."""
 
 
 def _open(source: Any, **options: Any) -> pq.ParquetFile:
-    # Loads clients of object stores, which a log without a checkpoint need not wait for.
+    # Loads clients of object stores, which a log without a checkpoint does not need.
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(
@@ -143,7 +143,7 @@ def _open(source: Any, **options: Any) -> pq.ParquetFile:
 
 
 def _leaves(metadata: pq.FileMetaData, columns: Sequence[str], among: Iterable[int]) -> list[int]:
-    """The leaf columns below the named ones."""
+    """Returns the leaf columns below the named ones."""
     schema = metadata.schema
     prefixes = tuple(f"{column}." for column in columns)
     wanted = set(columns)
@@ -154,7 +154,7 @@ def _leaves(metadata: pq.FileMetaData, columns: Sequence[str], among: Iterable[i
 def _slices(
     metadata: pq.FileMetaData, groups: Sequence[int], leaves: Sequence[int]
 ) -> Iterator[list[int]]:
-    """Row groups that are read together."""
+    """Yields row groups that are read together."""
     together: list[int] = []
     size = 0
     for group in groups:
@@ -191,7 +191,7 @@ def _chunk(metadata: pq.FileMetaData, group: int, leaf: int) -> _Chunk:
 
 
 def _batch_rows(stored: _Stored, chunks: Sequence[_Chunk], limits: ReadLimits) -> int:
-    """How many rows of a row group may be decoded together."""
+    """Returns how many rows of a row group may be decoded together."""
     row_bytes = 1.0
     for chunk in chunks:
         pages = read_pages(
@@ -205,7 +205,7 @@ def _batch_rows(stored: _Stored, chunks: Sequence[_Chunk], limits: ReadLimits) -
 
 
 def _row_bytes(chunk: _Chunk, pages: ChunkPages, limits: ReadLimits) -> float:
-    """The bytes that a row's values of a column may take, about."""
+    """Estimates the size of a row's values of a column in bytes."""
     if pages.largest > limits.page_bytes:
         raise _oversized(f"a page of {chunk.path} has {pages.largest} bytes", limits)
     width: float = chunk.width or 0
@@ -214,7 +214,7 @@ def _row_bytes(chunk: _Chunk, pages: ChunkPages, limits: ReadLimits) -> float:
     if width > limits.value_bytes:
         raise _oversized(f"a value of {chunk.path} may have {int(width)} bytes", limits)
     if chunk.repeated:
-        # All values may be those of one row, and a row cannot be divided.
+        # All values may belong to one row, and a row cannot be divided.
         everything = pages.plain_bytes + chunk.values * (width + _VALUE_OVERHEAD)
         if pages.shares_prefixes:
             everything += chunk.values * pages.largest
@@ -231,7 +231,7 @@ def _oversized(problem: str, limits: ReadLimits) -> OversizedFileError:
 
 
 def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with every text for itself: the limits are about what the texts take in the end."""
+    """Expands dictionaries, because the limits refer to the expanded size."""
     fields = [field.with_type(_plain(field.type)) for field in batch.schema]
     plain = pa.schema(fields)
     return batch if plain.equals(batch.schema) else batch.cast(plain)
@@ -250,7 +250,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _joined(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """The batches, small ones together: where rows could be large they often are not."""
+    """Joins small batches: rows that could be large often are not."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -298,11 +298,11 @@ class _Source(io.RawIOBase):
         return data
 
     def _between(self, start: int, end: int) -> bytes | memoryview:
-        raise NotImplementedError  # each kind of source has its own
+        raise NotImplementedError  # implemented by subclasses
 
 
 class _Stored(_Source):
-    """Some ranges of a file that are in memory; nothing else of it can be read."""
+    """Some ranges of a file in memory; other parts cannot be read."""
 
     def __init__(self, size: int, ranges: list[tuple[int, memoryview]]) -> None:
         super().__init__(size)
@@ -312,18 +312,18 @@ class _Stored(_Source):
     def load(
         cls, source: BinaryIO, size: int, chunks: Sequence[_Chunk], limits: ReadLimits
     ) -> _Stored:
-        """Reads the chunks, each of which is in the file as a whole."""
+        """Reads the chunks, each of which is completely in the file."""
         spans: list[list[int]] = []
         for start, end in sorted((chunk.start, chunk.end) for chunk in chunks):
             if not 0 <= start <= end <= size:
-                raise ValueError("a column lies outside of the file")
+                raise ValueError("a column is outside the file")
             end = min(end + _OLD_WRITERS_PADDING, size)
             if spans and start <= spans[-1][1] + _CLOSE:
                 spans[-1][1] = max(spans[-1][1], end)
             else:
                 spans.append([start, end])
         if sum(end - start for start, end in spans) > limits.log_memory // 4:
-            raise _oversized("a compressed row group is too large to be held", limits)
+            raise _oversized("a compressed row group is too large for memory", limits)
         ranges = []
         for start, end in spans:
             source.seek(start)
@@ -331,11 +331,11 @@ class _Stored(_Source):
         return cls(size, ranges)
 
     def between(self, start: int, end: int) -> memoryview:
-        """The bytes of a range, as far as the file goes."""
+        """Returns the bytes of a range, up to the end of the file."""
         return self._between(start, min(end, self._size))
 
     def _between(self, start: int, end: int) -> memoryview:
         for first, data in self._ranges:
             if first <= start and end <= first + len(data):
                 return data[start - first : end - first]
-        raise ValueError("a column lies where its footer does not say")
+        raise ValueError("a column is not at the position in the footer")

@@ -63,7 +63,7 @@ class InCommitTimes:
 
 
 Enablement = Callable[[], InCommitTimes | None]
-"""Finds the version from which commits have in-commit timestamps; None if the newest has none."""
+"""Returns the version from which commits have in-commit timestamps; None if the newest has none."""
 
 
 def commit_history(
@@ -80,7 +80,7 @@ def commit_history(
 
 
 def adjusted_times(listing: LogListing) -> dict[int, int]:
-    """The time of each commit's file, in milliseconds, increasing with the version.
+    """Returns the time of each commit's file, in milliseconds, increasing with the version.
 
     As in Delta Spark, a file that is not newer than the previous one counts as one millisecond
     newer.
@@ -95,7 +95,7 @@ def adjusted_times(listing: LogListing) -> dict[int, int]:
 
 
 def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
-    """The newest version committed at or before an instant, in milliseconds since 1970 UTC.
+    """Returns the newest version committed at or before an instant, in milliseconds since 1970 UTC.
 
     Reads the newest commit and, if it has an in-commit timestamp, a logarithmic number of others.
     Raises `VersionNotFoundError` for an instant before the first or after the last retained commit.
@@ -108,13 +108,13 @@ def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
         if since is None or version < since.first_version:
             return file_times[version]
         entry = listing.commits[version]
-        return in_commit_time(store, entry, remedy="ask for a version instead of a timestamp")
+        return in_commit_time(store, entry, remedy="request a version instead of a timestamp")
 
     versions = sorted(listing.commits)
     if instant_ms > time_of(versions[-1]):
         raise VersionNotFoundError(
             "the timestamp is after the newest commit",
-            remedy=f"ask for one up to {_text(time_of(versions[-1]))} (version {versions[-1]})",
+            remedy=f"request one up to {_text(time_of(versions[-1]))} (version {versions[-1]})",
         )
     if since is not None:
         # File times and in-commit timestamps may disagree, so only one side can match.
@@ -123,7 +123,7 @@ def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
     if position == 0:
         raise VersionNotFoundError(
             "the timestamp is before the oldest retained commit",
-            remedy=f"ask for one from {_text(time_of(versions[0]))} (version {versions[0]}) on",
+            remedy=f"request one from {_text(time_of(versions[0]))} (version {versions[0]}) on",
         )
     return versions[position - 1]
 
@@ -157,7 +157,7 @@ def _listing(store: Store) -> LogListing:
     listing = list_log(store)
     if not listing.commits:
         raise NotADeltaTableError(
-            "the log holds no commit", remedy="check the address of the table"
+            "the log contains no commit", remedy="check the address of the table"
         )
     return listing
 

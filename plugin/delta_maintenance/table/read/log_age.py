@@ -23,13 +23,13 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def file_times(listing: LogListing, *, now_ms: int) -> dict[int, int]:
-    """The time of each commit's file, increasing with the version (`adjusted_times`)."""
+    """Returns the time of each commit's file, increasing with the version (`adjusted_times`)."""
     modified = {version: entry.status.modified_ms for version, entry in listing.commits.items()}
     return commit_times(modified, now_ms=now_ms)
 
 
 def told_time(info: CommitInfo | None) -> int | None:
-    """The latest time in a commit itself, in milliseconds since 1970-01-01 UTC."""
+    """Returns the latest time in a commit itself, in milliseconds since 1970-01-01 UTC."""
     if info is None:
         return None
     return max(
@@ -41,7 +41,8 @@ def told_time(info: CommitInfo | None) -> int | None:
 def newest_commit_not_after(
     latest: Snapshot, listing: LogListing, times: Mapping[int, int], *, instant_ms: int
 ) -> int | None:
-    """The newest version such that all times of its commit and of older ones are up to an instant.
+    """Returns the newest version such that its commit and all older ones are not newer than an
+    instant.
 
     The instant is in milliseconds since 1970 UTC; `times` are those of the files. Reads every
     commit whose file is not newer than the instant. If commits have in-commit timestamps, which
@@ -65,7 +66,7 @@ def newest_commit_not_after(
 
 
 def _first_after(store: Store, entries: Sequence[LogEntry], instant_ms: int) -> int:
-    """The position of the first commit that contains a time after the instant."""
+    """Returns the position of the first commit that contains a time after the instant."""
     young = len(entries)
     # Read from the last to the first.
     position = len(entries)

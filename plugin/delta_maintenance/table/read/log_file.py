@@ -1,7 +1,7 @@
-"""Reading one file of a log as bytes, within `ReadLimits`, with a second look at short answers.
+"""Reads one file of a log as bytes, within `ReadLimits`; a truncated answer is requested again.
 
-An empty commit leads to repairs. Therefore, if a store returns fewer bytes than it lists, it is
-asked again before the commit counts as damaged.
+An empty commit leads to repairs. Therefore, if a store returns fewer bytes than it lists, the file
+is read again before the commit counts as damaged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ def read_listed(store: Store, listed: FileStatus) -> bytes:
     """Reads a JSON file of the log that was listed.
 
     Raises `OversizedFileError` before reading a file that is too large, `StorageError` if the store
-    repeatedly returns fewer bytes than it lists, and `FileNotFoundError` if the file is gone.
+    repeatedly returns fewer bytes than it lists, and `FileNotFoundError` if the file no longer
+    exists.
     """
     most = ReadLimits.of(store).text_bytes
     if listed.size > most:

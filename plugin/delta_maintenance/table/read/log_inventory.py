@@ -49,14 +49,14 @@ class LogInventory:
 
 @dataclass(frozen=True, slots=True)
 class SoundCheckpoint:
-    """A checkpoint of which every file that its version depends on has been read."""
+    """A checkpoint that has been read together with every file that its version depends on."""
 
     checkpoint: Checkpoint
     protocol: Protocol
     num_files: int
-    """Live files."""
+    """The number of live files."""
     actions: int
-    """All rows."""
+    """The number of rows."""
 
 
 def take_inventory(store: Store) -> LogInventory:
@@ -71,7 +71,7 @@ def take_inventory(store: Store) -> LogInventory:
 def newest_sound_checkpoint(
     store: Store, listing: LogListing, *, version: int
 ) -> tuple[SoundCheckpoint | None, tuple[str, ...]]:
-    """The newest usable checkpoint at or before a version, if there is one.
+    """Returns the newest usable checkpoint at or before a version, if there is one.
 
     It is complete, the commit of its version exists, and it has been read: all parts, all sidecars,
     protocol, metadata and the key of every file. Also returns why newer checkpoints were skipped.
@@ -81,7 +81,7 @@ def newest_sound_checkpoint(
         if files.version > version:
             continue
         if files.version not in listing.commits:
-            skipped.append(f"skipped {files.name}: the commit of its version is gone")
+            skipped.append(f"skipped {files.name}: the commit of its version was deleted")
             continue
         try:
             return _opened(store, files), tuple(skipped)
@@ -91,13 +91,13 @@ def newest_sound_checkpoint(
 
 
 def referenced_sidecars(store: Store, listing: LogListing, *, oldest: int) -> frozenset[str]:
-    """The sidecars of all checkpoints from a version on, relative to the table root.
+    """Returns the sidecars of all checkpoints from a version on, relative to the table root.
 
     Raises `UnusableCheckpointError` if one of these checkpoints cannot be read.
     """
     for name in listing.incomplete:
         file = parse_log_file_name(name)
-        # Multi-part checkpoints and lone parts have no sidecars. An empty file may become a
+        # Multi-part checkpoints and single parts have no sidecars. An empty file may become a
         # checkpoint with sidecars ("V2 Spec").
         if file.kind is not LogFileKind.MULTIPART_CHECKPOINT and (file.version or 0) >= oldest:
             raise UnusableCheckpointError("the file is empty", file=f"{LOG_DIRECTORY}/{name}")

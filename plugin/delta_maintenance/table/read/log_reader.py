@@ -29,12 +29,12 @@ _BATCH_BYTES = 12 << 20
 _NARROW_BATCH_BYTES = 4 << 20
 _THOROUGH_BYTES = 32 << 20
 _KEPT_BYTES = 4 << 20
-"""A tail of up to this number of bytes is read once and kept as long as its snapshot lives."""
+"""A tail of up to this number of bytes is read once and kept in memory with its snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class TailBatch:
-    """File actions of some adjacent commits, in columns, with the version of each."""
+    """File actions of some adjacent commits as columns, with the version of each."""
 
     adds: pa.Table
     removes: pa.Table
@@ -47,7 +47,7 @@ class LogTail:
     """The commits and compactions of a log segment, to be read from the newest to the oldest.
 
     A second reading is faster: a short tail is kept in memory, and for a long one the positions of
-    the file actions are.
+    the file actions are kept.
     """
 
     def __init__(self, store: Store, entries: Sequence[LogEntry]) -> None:
@@ -60,7 +60,7 @@ class LogTail:
         self._blocks: dict[str, FileBlock] = {}
 
     def followed_by(self, newer: LogTail) -> LogTail:
-        """A tail of the commits of both, with everything that either has kept."""
+        """Concatenates two tails, with everything that either has kept."""
         joined = LogTail(self._store, (*self.entries, *newer.entries))
         if joined._keeps:
             joined._kept = {**self._kept, **newer._kept}
@@ -68,16 +68,17 @@ class LogTail:
         return joined
 
     def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
-        """Every file, split into lines; the next files are read in advance.
+        """Yields every file, split into lines; the next files are read in advance.
 
-        Raises `CorruptTableError`, which names the file, and `FileNotFoundError` for a file that is
-        gone since the listing, so that the caller lists again.
+        Raises `CorruptTableError`, which names the file, and `FileNotFoundError` for a file that
+        was deleted after the listing, so that the caller lists again.
         """
         return self._texts(self._read)
 
     def without_files(self) -> Iterator[tuple[LogEntry, CommitText]]:
         """Like `texts`, for callers that ignore file actions: large files come without these lines,
-        so that no large file is held in memory."""
+        so that no large file is held in memory.
+        """
         return self._texts(self._read_without_files)
 
     def _texts(
@@ -111,8 +112,10 @@ class LogTail:
     def batches(
         self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
     ) -> Iterator[TailBatch]:
-        """The file actions in batches of bounded size; the next batches are parsed in advance."""
-        # A key of one batch may reach the next batch late; it is then found again there.
+        """Yields the file actions in batches of bounded size; the next batches are parsed in
+        advance.
+        """
+        # A key found in one batch may reach the next batch too late; it is then found there again.
         batch_bytes = _BATCH_BYTES if fields is None else _NARROW_BATCH_BYTES
         return in_parallel(lambda lines: _parse(*lines, keys, fields), self._sources(batch_bytes))
 
@@ -136,9 +139,10 @@ class LogTail:
 
 
 def read_without_files(store: Store, entry: LogEntry) -> CommitText:
-    """The actions of a commit except file actions, read in pieces of bounded size.
+    """Reads the actions of a commit except file actions, in pieces of bounded size.
 
-    Raises `CorruptTableError`, which names the file, and `FileNotFoundError` if it is gone.
+    Raises `CorruptTableError`, which names the file, and `FileNotFoundError` if it no longer
+    exists.
     """
     try:
         if entry.status.size <= _PIECE_BYTES:

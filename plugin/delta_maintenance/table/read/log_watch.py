@@ -1,7 +1,7 @@
-"""New commits of a log, found by polls whose cost does not depend on the length of the log.
+"""Detects new commits of a log by polls whose cost does not depend on the length of the log.
 
-`log_follower` brings a snapshot forward. This module only detects new commits, for processes that
-watch hundreds of tables and open none of them. It does not import Arrow, to save the memory.
+`commit.follow` advances a snapshot. This module only detects new commits, for processes that watch
+hundreds of tables and open none of them. It does not import Arrow, to save memory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from delta_maintenance.table.read.segment import (
 )
 
 NAMES = 1000
-"""The most names that a look takes from a listing: one page on S3 and Google Cloud Storage."""
+"""The maximum number of names that a poll takes from a listing: one page on S3 and Google Cloud
+Storage.
+"""
 POLL_REQUESTS = 2
-"""The most requests of one poll, listings and reads together."""
+"""The maximum number of requests of one poll, listings and reads together."""
 _KEPT = 64
 """The number of digests that are kept for other watchers of the same commits."""
 
@@ -38,30 +40,30 @@ _log = logging.getLogger(__name__)
 
 
 class PollSpentError(Exception):
-    """This poll has made all its requests; the commit must wait for the next poll."""
+    """This poll has used up its requests; the commit must wait for the next poll."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """The result of one look at the log."""
+    """The result of one poll."""
 
     since: int
     """The newest version known before; -1 if there was none."""
     version: int
-    """The newest version that is known now."""
+    """The newest known version."""
     checkpoint_version: int | None = None
     """The version of the newest checkpoint seen so far."""
     more: bool = False
-    """Whether the listing had more names, so that the next look need not wait."""
+    """Whether the listing had more names, so that the next poll need not wait."""
     replaced: bool = False
     """Whether the log ends before the last known version: it is another log, and `since` is -1."""
 
 
 class LogWatch:
-    """Looks at one log repeatedly. Not thread-safe.
+    """Polls one log repeatedly. Not thread-safe.
 
-    The first look begins at `version`, which the caller knows, or else at the checkpoint that
-    `_last_checkpoint` names. With `checkpoints`, every look reads that hint, to notice checkpoints
+    The first poll begins at `version`, which the caller knows, or else at the checkpoint that
+    `_last_checkpoint` names. With `checkpoints`, every poll reads that hint, to notice checkpoints
     of older versions.
     """
 
@@ -80,14 +82,14 @@ class LogWatch:
 
     @property
     def version(self) -> int | None:
-        """The newest version known; None before the first look."""
+        """The newest version known; None before the first poll."""
         return self._known
 
     def look(self) -> Sighting:
-        """Begins a poll: at most one read, and one listing of at most `NAMES` names or one version.
+        """Polls the log: at most one read, and one listing of at most `NAMES` names or one version.
 
         If the log does not continue at the last known version, it is listed once more. Raises
-        `NotADeltaTableError` if there is no log, or no longer one.
+        `NotADeltaTableError` if there is no log (any more).
         """
         self.poll_again()
         try:
@@ -96,20 +98,21 @@ class LogWatch:
             raise error.located(table=self.store.root) from error.__cause__
 
     def poll_again(self) -> None:
-        """Begins a poll without a listing, for commits that the last one could not read."""
+        """Starts a poll without a listing, for commits that the last one could not read."""
         self._left = POLL_REQUESTS
 
     def digest(self, version: int) -> CommitDigest | None:
-        """The kind of changes of a commit, by one read the first time; None if it is gone.
+        """Returns the digest of a commit, which takes one read the first time; None if it was
+        deleted.
 
         Only the beginning is read; see `whole`. An unreadable commit counts as a change of data, so
         that the process that reacts to it reports the error. Raises `PollSpentError` if this poll
-        has made all its requests.
+        has used up its requests.
         """
         return self._digests.get(version) or self._read(version, PREFIX_BYTES)
 
     def whole(self, version: int) -> CommitDigest | None:
-        """The same, after reading the whole commit."""
+        """Like `digest`, after reading the whole commit."""
         known = self._digests.get(version)
         return known if known is not None and known.whole else self._read(version, None)
 
@@ -136,7 +139,7 @@ class LogWatch:
             self._checkpoint = None
             self._digests.clear()
         elif newest < since:
-            # The listing from an older checkpoint ended too early.
+            # The listing from an older checkpoint was truncated too early.
             newest, more = since, False
         self._hint, self._known, self._looked = hint, newest, True
         seen = [self._checkpoint, *(checkpoint.version for checkpoint in listing.checkpoints)]
@@ -150,14 +153,14 @@ class LogWatch:
         )
 
     def _list(self, first: int) -> tuple[LogListing, bool]:
-        """The log from a version on, and whether the listing has more names."""
+        """Lists the log from a version on. Also returns whether the listing has more names."""
         self._left -= 1
         found: list[LogEntry] = []
         start, further = version_prefix(first), False
         for status in self.store.list_from(LOG_DIRECTORY, start):
             entry = LogEntry(parse_log_file_name(status.path.rpartition("/")[2]), status)
             found.append(entry)
-            # A page that does not get beyond its first version is no progress.
+            # A page that does not get beyond its first version makes no progress.
             further |= entry.file.kind is LogFileKind.COMMIT and (entry.file.version or 0) > first
             if len(found) >= NAMES and further:
                 return arrange(found, first_version=first), True
@@ -169,7 +172,7 @@ class LogWatch:
         self._left -= 1
         path = f"{LOG_DIRECTORY}/{commit_name(version)}"
         try:
-            # One more byte shows whether that was the end of the file.
+            # One byte more shows whether the file ends there.
             data = self.store.read(path) if size is None else self.store.read_head(path, size + 1)
             whole = size is None or len(data) <= size
             digest = digest_commit(data, version=version, name=path, whole=whole)
@@ -188,12 +191,12 @@ class LogWatch:
     def _no_log(self) -> NotADeltaTableError:
         if not self._looked:
             return NotADeltaTableError(
-                "the log holds no commit and no complete checkpoint",
+                "the log contains no commit and no complete checkpoint",
                 file=LOG_DIRECTORY,
                 remedy="check the address of the table",
             )
         return NotADeltaTableError(
-            "the log is gone",
+            "the log no longer exists",
             version=self._known,
             file=LOG_DIRECTORY,
             remedy="give the new address if the table was moved; stop waiting if it was deleted",

@@ -1,11 +1,10 @@
-"""What the pages of a Parquet column chunk take once decoded, by their headers.
+"""Computes the decoded size of the pages of a Parquet column chunk from their headers.
 
-The footer of a file tells sizes, too, but nothing holds its writer to them: a decoder allocates
-what the header of a page says. A dictionary is the other trap, since each of a million rows may
-stand for one long text.
+The footer of a file also contains sizes, but they are not reliable: a decoder allocates the size in
+the header of a page. Dictionaries are another trap, because each of a million rows may refer to one
+long string.
 
-Implements "Page Header" of the Parquet format and as much of Thrift's compact protocol as that
-takes.
+Implements "Page Header" of the Parquet format and the necessary parts of Thrift's compact protocol.
 """
 
 from __future__ import annotations
@@ -21,38 +20,39 @@ _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
 _MOST_DEPTH = 8
 _SMALL_ENTRY = 1 << 10
-"""Where no entry of a dictionary can be longer, the longest one is not looked for."""
+"""If no entry of a dictionary can be longer than this, the longest one is not determined."""
 
 
 @dataclass(slots=True)
 class ChunkPages:
-    """The pages of one column chunk, added up."""
+    """Sums over the pages of one column chunk."""
 
     values: int = 0
-    """Nulls among them."""
+    """The number of values, including nulls."""
     largest: int = 0
-    """Bytes of the largest page after decompression."""
+    """The size of the largest page after decompression, in bytes."""
     indexed: int = 0
-    """Values that stand in the dictionary, some perhaps many times."""
+    """The number of values that refer to the dictionary."""
     plain_bytes: int = 0
-    """Bytes of all pages without a dictionary after decompression."""
+    """The total size of the pages without a dictionary after decompression, in bytes."""
     density: float = 0
-    """The most bytes per value of any page without a dictionary."""
+    """The maximum number of bytes per value in any page without a dictionary."""
     shares_prefixes: bool = False
-    """Whether a value may repeat any part of the one before it."""
+    """Whether a value may repeat any prefix of the previous one."""
     entry: int = 0
-    """No entry of the dictionary has more bytes."""
+    """An upper bound of the size of a dictionary entry, in bytes."""
 
 
 class MalformedPageError(ValueError):
-    """The bytes are no pages of a column chunk."""
+    """The bytes are not the pages of a column chunk."""
 
 
 def read_pages(chunk: memoryview, *, values: int, codec: str, texts: bool) -> ChunkPages:
-    """Walks over the pages of a chunk that has so many values, decompressing its dictionary only.
+    """Reads the page headers of a chunk with this number of values. Decompresses only its
+    dictionary.
 
-    `texts` says whether the values have a length of their own. `MalformedPageError` where the
-    headers are none, or end too early.
+    `texts` says whether the values have individual lengths. `MalformedPageError` for invalid or
+    truncated headers.
     """
     found = ChunkPages()
     at = 0
@@ -89,9 +89,10 @@ def _count_page(
 
 
 def _longest_entry(body: memoryview, size: int, entries: int, codec: str) -> int:
-    """The bytes of the longest entry of a dictionary, or more where that is not worth finding out.
+    """Returns the size of the longest dictionary entry, or an upper bound that is cheaper to
+    determine.
 
-    Each entry is its length in four bytes and then itself.
+    Each entry is stored as its length in four bytes, followed by its bytes.
     """
     most = max(size - 4 * entries, 0)
     if most <= _SMALL_ENTRY or not 0 < entries <= size // 4:
@@ -99,7 +100,8 @@ def _longest_entry(body: memoryview, size: int, entries: int, codec: str) -> int
     try:
         page = body if codec == "UNCOMPRESSED" else _decompressed(body, size, codec)
     except (pa.ArrowException, ValueError, OSError):
-        # A codec of Parquet's own; the dictionary as a whole is a bound, too.
+        # pyarrow has no separate decompressor for this codec; the size of the dictionary is an
+        # upper bound.
         return most
     longest = at = 0
     try:
@@ -136,7 +138,7 @@ def _inner(fields: dict[int, object], field: int) -> dict[int, object]:
 
 
 def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, object], int]:
-    """The fields of a struct by their ids; only numbers and structs keep their values."""
+    """Reads the fields of a struct by their IDs; only numbers and structs keep their values."""
     if not depth:
         raise MalformedPageError("a page header is nested too deeply")
     fields: dict[int, object] = {}
@@ -153,7 +155,7 @@ def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, object], i
                 field, at = zigzag(data, at)
             fields[field], at = _value(data, at, head & 15, depth)
     except IndexError:
-        raise MalformedPageError("a page header is cut off") from None
+        raise MalformedPageError("a page header is truncated") from None
     except MalformedThriftError as error:
         raise MalformedPageError(f"a page header is malformed: {error}") from None
 
@@ -172,4 +174,4 @@ def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[object, in
         return None, at + length
     if kind == 12:
         return _struct(data, at, depth - 1)
-    raise MalformedPageError("a page header holds what none does")
+    raise MalformedPageError("a page header contains an unknown type")

@@ -1,8 +1,8 @@
-"""Reading many files of the log in order, with the next files fetched in advance.
+"""Reads many files of the log in order, with the next files fetched in advance.
 
-A remote store is asked for several files at a time. A disk often answers from memory, faster than a
-thread can be started: small files of such a store are read in the calling thread, until some reads
-had to wait.
+Several files are requested from a remote store at a time. A local disk often answers from memory,
+faster than a thread can be started, so small files of such a store are read in the calling thread,
+until some reads had to wait.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _READ_AHEAD_BYTES = 8 << 20
 _GROUPS_PER_THREAD = 32
 _GROUP_BYTES = 1 << 20
 _SMALL_BYTES = 256 << 10
-"""Files larger than this are worth a thread."""
+"""Files larger than this are read in a thread."""
 _LONG_WAIT = 0.0005
-"""Seconds; about the time for handing a file to a thread and its contents back."""
+"""In seconds: about the time to pass a file to a thread and its contents back."""
 _LONG_WAITS = 8
 
 
 def read_ahead(
     store: Store, entries: Sequence[LogEntry], read: Callable[[LogEntry], T]
 ) -> Iterator[tuple[LogEntry, T]]:
-    """The results of `read` for the entries from the last to the first, some read in advance.
+    """Yields the results of `read` for the entries from the last to the first, some read in
+    advance.
 
-    Raises `FileNotFoundError`, which names a file that is gone.
+    Raises `FileNotFoundError`, which names the missing file.
     """
     left, waits = len(entries), 0
     while store.is_near and left and waits < _LONG_WAITS:
@@ -76,8 +77,9 @@ def _by_threads(
 
 
 def _groups(entries: Sequence[LogEntry], threads: int) -> Iterator[Sequence[LogEntry]]:
-    """The entries from the last to the first; small ones of a long log in groups, because handing
-    one to a thread takes as long as reading it."""
+    """Yields the entries from the last to the first; small files of a long log in groups, because
+    passing one to a thread takes as long as reading it.
+    """
     most = 1 + len(entries) // (_GROUPS_PER_THREAD * threads)
     group: list[LogEntry] = []
     size = 0

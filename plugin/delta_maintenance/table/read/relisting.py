@@ -1,4 +1,4 @@
-"""Reads of a log from which another process may delete files at the same time."""
+"""Reads of a log from which another process may delete files concurrently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTEMPTS = 3
 
 def _run_again(error: FileNotFoundError) -> DeltaMaintenanceError:
     return StorageError(
-        "a file of the log is gone since it was listed", file=error.filename, remedy="run again"
+        "a file of the log was deleted after it was listed", file=error.filename, remedy="run again"
     )
 
 
@@ -23,11 +23,11 @@ def relisting(
     *,
     vanished: Callable[[FileNotFoundError], DeltaMaintenanceError] = _run_again,
 ) -> T:
-    """The result of `read`, which lists the log and then reads files of the listing.
+    """Returns the result of `read`, which lists the log and then reads files of the listing.
 
     A clean-up may delete a file in between; then `read` raises `FileNotFoundError` and is called
-    again, with the files that are left. Where that happens again and again, raises the error that
-    `vanished` makes of the last one, by default a `StorageError`.
+    again, with the remaining files. If that happens repeatedly, the error that `vanished` makes of
+    the last one is raised, by default a `StorageError`.
     """
     for attempt in range(_ATTEMPTS):
         try:

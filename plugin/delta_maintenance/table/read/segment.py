@@ -66,12 +66,12 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """The log directory from `first_version` on, from one listing."""
+    """The log directory from `first_version` on, as of one listing."""
 
     first_version: int
     commits: Mapping[int, LogEntry]
     checkpoints: tuple[CheckpointFiles, ...]
-    """Complete by name and size, the preferred one last."""
+    """Checkpoints that are complete by name and size, the preferred one last."""
     compactions: tuple[LogEntry, ...]
     incomplete: tuple[str, ...]
     """Checkpoint files that are certainly unusable: empty files and lone parts."""
@@ -86,7 +86,7 @@ class LogSegment:
     tail: tuple[LogEntry, ...]
     """Commits, and compactions in place of the commits they cover, by ascending version."""
     commits: tuple[LogEntry, ...]
-    """Every commit after the checkpoint, by ascending version."""
+    """All commits after the checkpoint, by ascending version."""
     last_commit: LogEntry | None
     """The commit of `version` itself; None if a log clean-up by older rules deleted it."""
 
@@ -103,14 +103,14 @@ def list_log(store: Store, *, first_version: int = 0) -> LogListing:
 
 
 def list_entries(store: Store, folder: str = "", *, start: str = "") -> Iterator[LogEntry]:
-    """Every file of the log, or of a folder in it, whose bare name is `>= start`."""
+    """Yields every file of the log, or of a folder in it, whose bare name is `>= start`."""
     directory = f"{LOG_DIRECTORY}/{folder}" if folder else LOG_DIRECTORY
     for status in store.list_from(directory, start):
         yield LogEntry(parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/")), status)
 
 
 def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListing:
-    """Sorts the files of a log from a version on into those that make up its versions."""
+    """Sorts the files of a log, from a version on, by kind."""
     commits: dict[int, LogEntry] = {}
     compactions: list[LogEntry] = []
     candidates: list[LogEntry] = []
@@ -127,7 +127,9 @@ def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListin
 
 
 def hinted_version(store: Store) -> int | None:
-    """The version of the newest checkpoint according to `_last_checkpoint`, if that is valid."""
+    """Returns the version of the newest checkpoint according to `_last_checkpoint`, if that is
+    valid.
+    """
     try:
         hint = parse_hint(read_hint(store, f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
     except (FileNotFoundError, StorageError):
@@ -137,7 +139,7 @@ def hinted_version(store: Store) -> int | None:
 
 
 def latest_version(listing: LogListing) -> int | None:
-    """The newest version of which a commit or a complete checkpoint is listed."""
+    """Returns the newest version with a listed commit or a complete checkpoint."""
     versions = [*listing.commits, *(checkpoint.version for checkpoint in listing.checkpoints)]
     return max(versions, default=None)
 
@@ -145,7 +147,7 @@ def latest_version(listing: LogListing) -> int | None:
 def choose_segment(
     listing: LogListing, version: int | None = None, *, avoid: Collection[str] = ()
 ) -> LogSegment:
-    """The files of `version`, by default the latest.
+    """Chooses the files of `version`, by default the latest.
 
     `avoid` names checkpoints and compactions found to be unusable. Raises `NotADeltaTableError` for
     an empty log, `VersionNotFoundError` for a version that is not retained or does not exist yet,
@@ -154,13 +156,13 @@ def choose_segment(
     latest = latest_version(listing)
     if latest is None:
         raise NotADeltaTableError(
-            "the log holds no commit and no complete checkpoint",
+            "the log contains no commit and no complete checkpoint",
             remedy="check the address; a table has at least one of them",
         )
     target = latest if version is None else version
     if not 0 <= target <= latest:
         raise VersionNotFoundError(
-            f"there is no version {target}", remedy=f"ask for one up to {latest}"
+            f"version {target} does not exist", remedy=f"ask for one up to {latest}"
         )
     usable = [c for c in listing.checkpoints if c.version <= target and c.name not in avoid]
     checkpoint = usable[-1] if usable else None
@@ -180,7 +182,8 @@ def choose_segment(
 
 
 def segment_after(segment: LogSegment, listing: LogListing) -> LogSegment | None:
-    """The segment of the newest version, from that of an earlier one and a listing from there on.
+    """Returns the segment of the newest version, given that of an earlier one and a listing from
+    there on.
 
     None if the earlier segment may no longer be a part of the log: its last commit is another file,
     a commit is missing, or a checkpoint or log compaction is listed that it does not use.
@@ -208,7 +211,7 @@ def segment_after(segment: LogSegment, listing: LogListing) -> LogSegment | None
 
 
 def without_compaction(segment: LogSegment, name: str) -> LogSegment:
-    """The same segment with the commits of one compaction instead of that compaction."""
+    """Returns the same segment with the commits of one compaction instead of that compaction."""
     tail: list[LogEntry] = []
     for entry in segment.tail:
         if entry.file.name != name:
@@ -278,9 +281,9 @@ def _missing(
     below = any(commit < number for commit in listing.commits)
     if earliest is not None and not below:
         return VersionNotFoundError(
-            f"version {target} is no longer retained: commit {number} is gone",
+            f"version {target} is no longer retained: commit {number} was deleted",
             version=target,
-            remedy=f"ask for version {earliest} or a later one",
+            remedy=f"request version {earliest} or a later one",
         )
     because = f" (unusable: {', '.join(unusable)})" if unusable else ""
     return CorruptTableError(

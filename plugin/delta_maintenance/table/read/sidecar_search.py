@@ -1,9 +1,9 @@
-"""The sidecars of a checkpoint that contain a file which later commits name.
+"""Finds the sidecars of a checkpoint that may contain files which later commits name.
 
-Sidecars of this library have summaries: most are ruled out by their first and last place, others by
-a filter, which is read by its range in the file. Sidecars of other writers are searched by their
-paths. The answer may be "perhaps" for a sidecar without any of the files, and is never "no" for a
-sidecar with one of them.
+Sidecars of this library have summaries: most are excluded by their first and last location, others
+by a filter, which is read by its range in the file. Sidecars of other writers are searched by their
+paths. A sidecar without any of the files may be found by mistake; a sidecar with one of them is
+always found.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ SUMMARISED = {
     "add": ("path", "deletionVector", "size"),
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
-"""The fields from which a summary is made, by action."""
+"""The fields from which a summary is computed, by action."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedPlaces:
-    """The places of some files, in every spelling that a sidecar may use."""
+    """The locations of some files, in every spelling that a sidecar may use."""
 
     prefixes: npt.NDArray[np.bytes_]
-    """The first `PLACE_BYTES` bytes of each place, ascending."""
+    """The first `PLACE_BYTES` bytes of each location, ascending."""
     hashes: Hashes
-    """In the same order."""
+    """The hashes of the locations, in the same order."""
 
     @classmethod
     def of(cls, paths: Collection[pa.StringArray], *, root: str) -> Self:
-        """The places of all these paths."""
+        """Computes the locations of all these paths."""
         found = [places_to_find(chunk, root=root) for chunk in paths]
         places = pa.concat_arrays([*found, pa.array([], pa.binary())])
         prefixes = _prefixes(places)
@@ -59,7 +59,7 @@ class NamedPlaces:
         return cls(prefixes[order], hash_texts(places)[order])
 
     def between(self, first: bytes, last: bytes) -> Hashes:
-        """The hashes of the places from the first to the last."""
+        """Returns the hashes of the locations from the first to the last."""
         start = int(np.searchsorted(self.prefixes, first[:PLACE_BYTES], side="left"))
         end = int(np.searchsorted(self.prefixes, last[:PLACE_BYTES], side="right"))
         return self.hashes[start:end]
@@ -67,13 +67,13 @@ class NamedPlaces:
 
 @dataclass(frozen=True, slots=True)
 class SearchedSidecar:
-    """One sidecar of a checkpoint, as far as it was necessary to read it."""
+    """One sidecar of a checkpoint, read only as far as necessary."""
 
     sidecar: Sidecar
     path: str
     """Relative to the table root."""
     summary: SidecarSummary
-    """From its tags, or else computed from its columns."""
+    """The summary in its tags, or else computed from its columns."""
     is_named: bool
     """Whether it may contain one of the files."""
 
@@ -81,7 +81,7 @@ class SearchedSidecar:
 def search_sidecars(
     store: Store, checkpoint: Checkpoint, places: NamedPlaces
 ) -> tuple[SearchedSidecar, ...]:
-    """All sidecars of a checkpoint, in their order.
+    """Searches all sidecars of a checkpoint, in order.
 
     Raises `UnusableCheckpointError`, which names a missing or unreadable sidecar.
     """
@@ -103,7 +103,7 @@ def search_sidecars(
 
 
 def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlaces) -> bool | None:
-    """Whether a sidecar may contain one of the files, by its summary and its filter alone.
+    """Returns whether a sidecar may contain one of the files, judged by its summary and its filter.
 
     None if only its paths can answer that.
     """
@@ -115,7 +115,7 @@ def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlac
 
 
 def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
-    """The filter of a sidecar; None if it has none, or none that is usable."""
+    """Returns the filter of a sidecar; None if it has no valid one."""
     place = summary.filter
     if place is None:
         return None
@@ -124,10 +124,10 @@ def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipF
             file.seek(place.offset)
             found = MembershipFilter.from_bytes(file.read(place.length))
     except FileNotFoundError:
-        raise UnusableCheckpointError(f"{path} is gone") from None
+        raise UnusableCheckpointError(f"{path} no longer exists") from None
     except CorruptTableError:
         return None
-    # The filter of another sidecar would answer "no" for files of this one.
+    # The filter of another sidecar would give false negatives for files of this one.
     return found if len(found.low) <= summary.tally.actions else None
 
 

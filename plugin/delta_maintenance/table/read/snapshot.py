@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 class VanishedFileError(UnusableCheckpointError):
-    """A file of the log is gone since the snapshot was opened; the log must be listed again."""
+    """A file of the log was deleted after the snapshot was opened; the log must be listed again."""
 
 
 _logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ COUNTED_FIELDS: Mapping[str, Collection[str]] = {
     "add": ("path", "deletionVector", "size"),
     "remove": ("path", "deletionVector"),
 }
-"""The fields of file actions from which totals follow."""
+"""The fields of file actions that totals need."""
 _LIVE_VIEW: Mapping[str, Collection[str]] = {
     "add": _LIVE_FIELDS,
     "remove": ("path", "deletionVector"),
@@ -118,9 +118,9 @@ class SnapshotState:
     metadata: Metadata
     txns: Mapping[str, Txn]
     domains: Mapping[str, DomainMetadata]
-    """Without removed ones."""
+    """Without removed domains."""
     commit_info: CommitInfo | None
-    """From the commit of this version."""
+    """The `commitInfo` of the commit of this version."""
     draft_high_water_mark: Mapping[str, object] | None
     unknown_actions: frozenset[str]
     """Names of actions in the tail of the log that no revision of the protocol defines."""
@@ -148,9 +148,9 @@ class Snapshot:
         self.checkpoint = checkpoint
         self.state = state
         self.timestamp_ms = timestamp_ms
-        """Milliseconds since 1970-01-01 UTC; None if the commit of this version is gone."""
+        """Milliseconds since 1970-01-01 UTC; None if the commit of this version was deleted."""
         self.warnings = warnings
-        """Files that were skipped while opening, and why."""
+        """Files that were skipped while opening, with reasons."""
         self._reopen = reopen
         self.index: FileIndex | None = None
         """Set by `remember_files`."""
@@ -226,7 +226,7 @@ class Snapshot:
                 given += 1
         except UnusableCheckpointError as error:
             other = self.avoiding(error)
-            # Read again rather than remembered: damage is rare, and the keys are large.
+            # The keys are read again instead of kept, because they are large and damage is rare.
             before = [
                 _view_keys(_file_view(batch.adds))
                 for batch in islice(self.scan(fields=_LIVE_VIEW), given)
@@ -242,7 +242,7 @@ class Snapshot:
 
         The columns of `live_files`, then `deletion_timestamp` (milliseconds since 1970-01-01 UTC,
         null if the writer left none). Sizes and partition values are null if the remove does not
-        state them reliably.
+        contain reliable ones.
         """
         fields = {"add": ("path", "deletionVector"), "remove": _TOMBSTONE_FIELDS}
         return self._collect(
@@ -253,7 +253,7 @@ class Snapshot:
 
     @read_once
     def counts(self) -> FileCounts:
-        """Files, bytes, tombstones, deletion vectors and the rows they delete."""
+        """The number of files, bytes, tombstones, deletion vectors and rows that they delete."""
         if self.index is not None:
             return self.index.counts
         counts = self._read(
@@ -278,12 +278,12 @@ class Snapshot:
             )
 
     def scan(self, *, fields: Mapping[str, Collection[str]] | None = None) -> Iterator[ActiveFiles]:
-        """The file actions in effect as a stream of batches, each row exactly once.
+        """Yields the active file actions in batches, each row exactly once.
 
         Without `fields`, all fields are included, also unknown ones. Raises
         `UnusableCheckpointError` if a checkpoint proves to be damaged, and its subclass
-        `VanishedFileError` if a file is gone since the snapshot was opened; `avoiding` returns the
-        version without that file.
+        `VanishedFileError` if a file was deleted after the snapshot was opened; `avoiding` returns
+        the version without that file.
         """
         replay = FileReplay()
         yield from self.scan_tail(replay, fields=fields)
@@ -292,14 +292,14 @@ class Snapshot:
     def scan_tail(
         self, replay: FileReplay, *, fields: Mapping[str, Collection[str]] | None = None
     ) -> Iterator[ActiveFiles]:
-        """The first part of `scan`: the actions in effect of the commits since the checkpoint."""
+        """The first part of `scan`: the active file actions of the commits since the checkpoint."""
 
-        def standing() -> Iterator[ActiveFiles]:
+        def active_actions() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
             batches = self.tail.batches(keys=self.map_keys(), fields=wanted)
             yield from active_in_tail(batches, replay)
 
-        return self._located(standing())
+        return self._located(active_actions())
 
     def scan_checkpoint(
         self,
@@ -309,27 +309,27 @@ class Snapshot:
         only: Collection[str] | None = None,
         seen: Callable[[FileActionBatch], None] | None = None,
     ) -> Iterator[ActiveFiles]:
-        """The second part of `scan`: the actions in effect of the checkpoint, after `scan_tail`.
+        """The second part of `scan`: the active file actions of the checkpoint, after `scan_tail`.
 
         `only` names the sidecars to read, by their paths relative to the table root. `seen` is
-        called with every batch before rows that are no longer in effect are removed from it.
+        called with every batch before superseded rows are removed from it.
         """
         checkpoint = self.checkpoint
         if checkpoint is None:
             return iter(())
 
-        def standing() -> Iterator[ActiveFiles]:
+        def active_actions() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
             for part in checkpoint.file_actions(keys=self.map_keys(), fields=wanted, only=only):
                 if seen is not None:
                     seen(part)
                 yield active_files(part.adds, part.removes, replay, remember=False)
 
-        return self._located(standing())
+        return self._located(active_actions())
 
     @read_once
     def named_in_tail(self) -> NamedFiles:
-        """The files that commits since the checkpoint name, as far as they are in effect."""
+        """Returns the files that commits since the checkpoint name and that are still in effect."""
         fields: Mapping[str, Collection[str]] = {"add": (), "remove": ()}
         adds = tombstones = 0
         paths: list[pa.StringArray] = []
@@ -349,7 +349,7 @@ class Snapshot:
             yield from batches
         except FileNotFoundError as error:
             raise VanishedFileError(
-                "a file of the log is gone since the snapshot was opened",
+                "a file of the log was deleted after the snapshot was opened",
                 table=self.table,
                 version=self.version,
                 file=error.filename,
@@ -362,7 +362,7 @@ class Snapshot:
             ) from error.__cause__
 
     def avoiding(self, error: CorruptTableError) -> Snapshot:
-        """The same version on another base, after `error` named a file as unusable.
+        """Opens the same version on another base, after `error` named a file as unusable.
 
         Raises `error` if the log has no other base.
         """
@@ -375,7 +375,7 @@ class Snapshot:
         """The names of partition columns in file actions ("Column Mapping")."""
         columns = self.metadata.partition_columns
         if len(columns) > MOST_PARTITION_COLUMNS:
-            # Each file has a value for each of them, even if it is null.
+            # A file has a value for each partition column, even if it is null.
             raise CorruptTableError(f"the table has {len(columns)} partition columns")
         mode = column_mapping_mode(self.protocol, self.metadata.configuration)
         if mode == "none" or not columns or self.metadata.schema_string is None:
@@ -474,7 +474,7 @@ def record_counts(
     *,
     stated: Callable[[pa.ChunkedArray], pa.Array | pa.ChunkedArray] = num_records,
 ) -> pa.ChunkedArray:
-    """The physical rows of each add of a scan, from either form of its statistics, or null.
+    """Returns the physical rows of each add of a scan, from either form of its statistics, or null.
 
     `stated` reads them from JSON: `num_records` for decisions, `stated_row_counts` for totals.
     """

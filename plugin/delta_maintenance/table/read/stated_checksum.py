@@ -1,4 +1,4 @@
-"""The contents of the version checksum file of a version: a hint, and no proof."""
+"""The version checksum file of a version, which is a hint and proves nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delta_maintenance.table.read.segment import LOG_DIRECTORY
 
 
 def stated_checksum(store: Store, version: int) -> VersionChecksum | None:
-    """The checksum of a version, by one request; None if there is none that can be read."""
+    """Reads the checksum of a version with one request; None if it is missing or invalid."""
     try:
         return parse_checksum(store.read(f"{LOG_DIRECTORY}/{checksum_name(version)}"))
     except (FileNotFoundError, CorruptTableError):
@@ -18,7 +18,9 @@ def stated_checksum(store: Store, version: int) -> VersionChecksum | None:
 
 
 def stated_files(store: Store, version: int) -> tuple[int, int] | None:
-    """The number of live files and their bytes, if the checksum of a version states both."""
+    """Returns the number of live files and their bytes, if the checksum of a version
+    contains both.
+    """
     stated = stated_checksum(store, version)
     if stated is None or stated.num_files is None or stated.table_size is None:
         return None

@@ -1,11 +1,11 @@
-"""Protocol, metadata and totals of the newest version, from a version checksum where that will do.
+"""Protocol, metadata and totals of the newest version, from a version checksum if possible.
 
-A replay reads every file action for the totals. A checksum states them, so that only the commits
-after it are read. A checksum is a hint: this is for people and reports. Operations that delete or
-commit read a `Snapshot`, which takes nothing from checksums.
+A replay reads every file action for the totals. A checksum contains them, so only the commits after
+it are read. The result is for people and reports, because a checksum is only a hint. Operations
+that delete or commit read a `Snapshot`, which uses nothing from checksums.
 
-The answer is None wherever it could differ from that of a replay, as far as the files that are read
-can tell. The caller then opens a snapshot.
+The result is None if it could differ from that of a replay, as far as the files that are read show.
+The caller then opens a snapshot.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from delta_maintenance.table.read.segment import (
 )
 
 FEWEST_FILES = 10_000
-"""A table of fewer live files is replayed, which takes no longer than 100 ms."""
+"""A table with fewer live files is replayed, which takes at most 100 ms."""
 _PAGE = 1000
-"""Names that one request lists."""
+"""The number of names that one request lists."""
 _NEW_FILES = frozenset(
     {
         "COPY INTO",
@@ -90,7 +90,7 @@ class CheckpointSummary:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """The summary of a checkpoint whose top-level file is open."""
+        """Summarises a checkpoint whose top-level file is open."""
         return cls(
             version=checkpoint.files.version,
             kind=checkpoint.kind,
@@ -106,7 +106,7 @@ class TableSummary:
     table: str
     version: int
     timestamp_ms: int | None
-    """Milliseconds since 1970-01-01 UTC; None if the commit of this version is gone."""
+    """Milliseconds since 1970-01-01 UTC; None if the commit of this version was deleted."""
     protocol: Protocol
     metadata: Metadata
     txns: dict[str, int]
@@ -117,13 +117,13 @@ class TableSummary:
     oldest_commit: int | None
     """The oldest commit in the log."""
     checksum_version: int
-    """The version whose checksum the totals come from."""
+    """The version of the checksum from which the totals are computed."""
     warnings: tuple[str, ...] = ()
-    """Always empty: a log with doubtful files is replayed."""
+    """Always empty: a log with skipped files is replayed."""
 
 
 def summarize(store: Store) -> TableSummary | None:
-    """The newest version of the table, if a version checksum states it.
+    """Summarises the newest version of the table from a version checksum.
 
     Takes three requests if the checksum is that of the newest version and the log has at most 1,000
     files: the listing, the checksum, and the top-level file of a V2 checkpoint. Each commit after
@@ -132,7 +132,7 @@ def summarize(store: Store) -> TableSummary | None:
     try:
         return _summarize(store)
     except (DeltaMaintenanceError, FileNotFoundError):
-        # A replay either passes over what failed here, or reports it.
+        # A replay either skips the failed file, or reports the failure.
         return None
 
 
@@ -196,9 +196,10 @@ def _summarize(store: Store) -> TableSummary | None:
 
 
 def _listed(store: Store) -> tuple[list[LogEntry], LogListing, int | None]:
-    """The log from its newest checkpoint on at least, and the version of its oldest commit.
+    """Lists the log from its newest checkpoint or earlier. Also returns the version of its oldest
+    commit.
 
-    The first page of names is enough for most logs, and has the oldest commit of every log.
+    The first page of names is enough for most logs, and contains the oldest commit of every log.
     """
     names = list_entries(store)
     entries = list(islice(names, _PAGE))
@@ -212,7 +213,7 @@ def _listed(store: Store) -> tuple[list[LogEntry], LogListing, int | None]:
 
 
 class _Rolled:
-    """A checksum brought forward by the commits after it. `state` is None if that is uncertain."""
+    """A checksum updated with the commits after it. `state` is None if the result is uncertain."""
 
     def __init__(self, store: Store, stated: VersionChecksum, since: list[LogEntry]) -> None:
         self.files = self.size = self.vectors = self.deleted_rows = self.tombstones = 0
@@ -248,7 +249,7 @@ class _Rolled:
             self.state = state
 
     def _counts(self, lines: list[FileLines]) -> bool:
-        """Adds up the file actions; False if they are not certain."""
+        """Adds up the file actions; False if the result is uncertain."""
         parsed = parse_file_actions(
             lines, keys=MapKeys(partition_columns=frozenset()), fields=_FIELDS
         )
@@ -279,7 +280,7 @@ def _states_sizes(removes: pa.Table) -> bool:
 
 
 def _vectors(batch: pa.Table) -> tuple[int, int]:
-    """The number of deletion vectors of some files, and of the rows that they delete."""
+    """Returns the number of deletion vectors of some files, and of the rows that they delete."""
     if "deletionVector" not in batch.column_names:
         return 0, 0
     column = batch["deletionVector"]
@@ -290,8 +291,9 @@ def _vectors(batch: pa.Table) -> tuple[int, int]:
 def _counts(
     rolled: _Rolled, stated: VersionChecksum, checkpointed: tuple[int, int] | None
 ) -> FileCounts | None:
-    """The totals, or None. `checkpointed` are the adds and removes of a checkpoint of the same
-    version as the checksum, which must agree."""
+    """Returns the totals, or None. `checkpointed` are the adds and removes of a checkpoint of the
+    same version as the checksum, which must agree.
+    """
     tombstones = stated_tombstones(stated)
     if checkpointed is not None:
         if checkpointed[0] != stated.num_files or tombstones not in (None, checkpointed[1]):
@@ -321,12 +323,14 @@ def _counts(
 def _checkpoint(
     store: Store, files: CheckpointFiles | None, protocol: Protocol
 ) -> tuple[CheckpointSummary | None, tuple[int, int] | None] | None:
-    """The checkpoint, and its adds and removes if it states them; None if only opening it tells."""
+    """Returns the checkpoint, and its numbers of adds and removes if known; None if it must be
+    opened.
+    """
     if files is None:
         return None, None
     if files.kind is not LogFileKind.UUID_CHECKPOINT:
         if supports(protocol, "v2Checkpoint"):
-            # A V2 checkpoint may have the name of a classic one.
+            # A V2 checkpoint may have a classic name.
             return None
         kind = "multi-part" if files.kind is LogFileKind.MULTIPART_CHECKPOINT else "classic"
         summary = CheckpointSummary(version=files.version, kind=kind, sidecars=0, sidecar_bytes=0)

@@ -72,7 +72,7 @@ _relisting = partial(
 
 
 def open_table(uri: str, storage_options: Mapping[str, str] | None = None) -> Table:
-    """The table at `uri`: the address of its root, in any form that `open_store` accepts.
+    """Returns the table at `uri`: the address of its root, in any form that `open_store` accepts.
 
     Reads nothing yet. `storage_options` are those of the store, including credentials.
     """
@@ -93,7 +93,7 @@ class Table:
     def snapshot(
         self, version: int | None = None, timestamp: datetime | str | int | None = None
     ) -> Snapshot:
-        """The latest version, or `version`, or the version that was current at `timestamp`.
+        """Opens the latest version, or `version`, or the version that was current at `timestamp`.
 
         `timestamp` is a datetime with a zone, ISO 8601 text, or milliseconds since 1970-01-01 UTC.
         Raises `NotADeltaTableError`, `VersionNotFoundError`, `CorruptTableError`,
@@ -110,11 +110,11 @@ class Table:
             raise error.located(table=self.uri) from error.__cause__
 
     def forward(self, snapshot: Snapshot) -> Snapshot:
-        """The latest version, from an earlier snapshot of this table and the commits since.
+        """Opens the latest version, given an earlier snapshot of this table.
 
         One request lists the log from that version on, and each newer commit is read once. The
-        table is opened anew if a checkpoint or log compaction appeared, or if the log of the
-        snapshot is no longer there. If the snapshot remembers its files, so does the new one.
+        table is opened from scratch if a checkpoint or log compaction appeared, or if the log of
+        the snapshot no longer exists. If the snapshot remembers its files, so does the new one.
         """
         try:
             listing = list_log(self.store, first_version=snapshot.version)
@@ -122,7 +122,7 @@ class Table:
             if segment is not None:
                 return self._followed(snapshot, segment)
         except FileNotFoundError:
-            # A commit is gone since the listing.
+            # A commit was deleted after the listing.
             pass
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
@@ -150,7 +150,9 @@ class Table:
         At most `limit` commits; without it, all of them.
         """
         if limit is not None and limit < 0:
-            raise InvalidRequestError(f"{limit} is no number of commits", remedy="give 0 or more")
+            raise InvalidRequestError(
+                f"{limit} is not a number of commits", remedy="give 0 or more"
+            )
         try:
             return _relisting(
                 lambda: commit_history(self.store, self._in_commit_times, limit=limit)
@@ -159,7 +161,7 @@ class Table:
             raise error.located(table=self.uri) from error.__cause__
 
     def latest_version(self, *, known: int = 0) -> int:
-        """The newest version, by one listing that begins at the version `known`."""
+        """Returns the newest version, by one listing that begins at the version `known`."""
         try:
             return self._segment(None, known, frozenset()).version
         except DeltaMaintenanceError as error:
@@ -218,7 +220,7 @@ class Table:
                 remedy="restore the log from a backup",
             )
         if next(self.store.list_from(LOG_DIRECTORY), None) is None:
-            raise NotADeltaTableError("there is no _delta_log folder here", remedy=remedy)
+            raise NotADeltaTableError("the folder _delta_log does not exist here", remedy=remedy)
 
     def _with_sound_compactions(self, segment: LogSegment, warnings: list[str]) -> LogSegment:
         for entry in segment.tail:
@@ -227,7 +229,7 @@ class Table:
             try:
                 problem = _compaction_problem(read_listed(self.store, entry.status), entry.path)
             except FileNotFoundError:
-                problem = "it is gone"
+                problem = "it no longer exists"
             except CorruptTableError as error:
                 problem = error.problem
             if problem is not None:
@@ -324,15 +326,15 @@ class Table:
         warnings: tuple[str, ...],
         error: CorruptTableError,
     ) -> Snapshot:
-        gone = isinstance(error, VanishedFileError)
-        if segment.checkpoint is not None and not gone:
+        vanished = isinstance(error, VanishedFileError)
+        if segment.checkpoint is not None and not vanished:
             avoid |= {segment.checkpoint.name}
         warnings = (*warnings, _passed_over(error.file, error.problem))
         try:
             other = self._snapshot(segment.version, avoid, warnings)
         except _NO_SUCH_STATE as failure:
             # Raised for a version that is no longer retained.
-            raise failure.located(table=self.uri) if gone else error from None
+            raise failure.located(table=self.uri) if vanished else error from None
         if other.segment == segment:
             raise error
         return other
@@ -399,7 +401,7 @@ def _passed_over(file: str | None, problem: str) -> str:
 
 
 def _compaction_problem(data: bytes, name: str) -> str | None:
-    """Why a log compaction must not be used: it has two actions for one logical file."""
+    """Returns why a log compaction must not be used: it has two actions for one logical file."""
     text = split(name, data)
     actions, beside = parse_other_lines(text)
     if actions.repeated:
@@ -425,7 +427,7 @@ def _millis(timestamp: datetime | str | int) -> int:
             timestamp = datetime.fromisoformat(timestamp)
         except ValueError:
             raise InvalidRequestError(
-                f"{timestamp!r} is no timestamp",
+                f"{timestamp!r} is not a timestamp",
                 remedy="give ISO 8601, such as 2026-01-31T12:00:00Z",
             ) from None
     if timestamp.tzinfo is None:

@@ -31,13 +31,13 @@ class CheckpointSpec:
 
     kind: WrittenKind
     actions_per_sidecar: int
-    """0 keeps file actions in the top-level file."""
+    """0 stores file actions in the top-level file."""
     layout: FileActionLayout
     style: ParquetStyle
     deleted_after_ms: int | None
-    """Tombstones deleted at or before this instant are left out; None keeps all."""
+    """Tombstones deleted at or before this instant are omitted; None keeps all."""
     txns_updated_after_ms: int | None
-    """Transactions last updated at or before this instant are left out; None keeps all."""
+    """Transactions last updated at or before this instant are omitted; None keeps all."""
 
     @property
     def is_v2(self) -> bool:

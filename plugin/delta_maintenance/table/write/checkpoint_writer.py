@@ -59,8 +59,8 @@ from delta_maintenance.table.write.sidecar_reuse import (
 from delta_maintenance.table.write.sidecar_writer import (
     SidecarEngine,
     SidecarSet,
+    checkpoint_actions,
     sidecar_schema,
-    standing,
 )
 from delta_maintenance.table.write.staging import Staging, publish, staging
 from delta_maintenance.table.write.verify import verify_checkpoint
@@ -79,7 +79,7 @@ class WrittenCheckpoint:
     taken_over: int
     """The number of sidecars that were taken over from an earlier checkpoint."""
     bytes_written: int
-    """Without those in sidecars that are taken over."""
+    """Without the bytes of sidecars that were taken over."""
     actions: int
     tally: Tally
     expired_tombstones: int
@@ -144,12 +144,14 @@ class _Writing:
         status = publish(self.staged, store, name)
         if self.reuse is not None:
             try:
-                # A clean-up that deletes the sidecars of the base has seen a newer checkpoint. One
-                # that is not there yet is seen together with this one, whose sidecars stay then.
+                # A clean-up deletes the sidecars of the base only after it has seen a newer
+                # checkpoint. Such a checkpoint either exists by now, or the clean-up will see it
+                # together with this one and keep the sidecars.
                 require_newest(self.snapshot, self.reuse.base, beside=status.path)
                 self._require_reused(self.reuse)
             except BaseException:
-                # No other process knows it, and no hint names it yet: its sidecars are gone.
+                # No other process uses the checkpoint, and no hint names it yet. Its sidecars may
+                # be deleted.
                 store.delete(status.path)
                 raise
         return self._announce(status, len(actions))
@@ -166,10 +168,12 @@ class _Writing:
             )
 
     def _require_reused(self, reuse: ReuseSurvey) -> None:
-        """A clean-up that began before the checkpoint is visible may delete reused sidecars."""
+        """Checks that reused sidecars exist, because a concurrent clean-up may delete them until
+        the checkpoint is visible.
+        """
         missing = missing_sidecars(self.snapshot.store, reuse)
         if missing:
-            raise NotReusableError(f"{missing[0]} is gone, or has another size")
+            raise NotReusableError(f"{missing[0]} is missing or has another size")
 
     def _name(self) -> str:
         version = self.snapshot.version
@@ -229,11 +233,11 @@ class _Writing:
         schema = pa.schema([*sidecar_schema(layout), *singles.schema])
         with ActionFile(self.staged.path(name), schema, layout, self.spec.style) as file:
             if self._inlines:
-                for batch, expired in standing(self.snapshot, self.spec, self.progress):
+                for batch, expired in checkpoint_actions(self.snapshot, self.spec, self.progress):
                     self.expired += expired
                     file.write_files(batch.adds, batch.tombstones, add_hashes=batch.add_hashes)
             self.inline = file.tally
-            # The tags state the number of files.
+            # The tags contain the number of files.
             actions = self._single_actions()
             file.write_singles(single_action_table(actions, version_2=self.spec.is_v2))
         return actions
@@ -242,10 +246,10 @@ class _Writing:
         lines: list[str] = []
         layout = self.spec.layout
         if layout.statistics_type is not None:
-            # JSON lines have no other form of these values than text.
+            # JSON lines can represent these values only as text.
             layout = replace(layout, stats_as_json=True, statistics_type=None, partition_types=None)
         if self._inlines:
-            for batch, expired in standing(self.snapshot, self.spec, self.progress):
+            for batch, expired in checkpoint_actions(self.snapshot, self.spec, self.progress):
                 self.expired += expired
                 self.inline.include(batch.adds, batch.tombstones)
                 if self.inline.adds + self.inline.tombstones > _INLINE_JSON_ACTIONS:
@@ -288,7 +292,8 @@ class _Writing:
                 path=status.path.rpartition("/")[2],
                 size_in_bytes=status.size,
                 modification_time=status.modified_ms,
-                # Their summaries are for the next checkpoint, and would make the hint large.
+                # The summaries are only needed for the next checkpoint, and would make the hint
+                # large.
                 sidecar_files=tuple(replace(sidecar, tags=None) for sidecar in sidecars),
             )
             if uuid_named
@@ -344,7 +349,7 @@ def _json_lines(action: str, rows: pa.StructArray) -> list[str]:
 
 
 def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
-    # A null partition value has a meaning; a null field does not.
+    # A null partition value has a meaning, unlike a null field.
     return {
         name: value
         for name, value in row.items()

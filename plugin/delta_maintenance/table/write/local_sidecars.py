@@ -21,17 +21,17 @@ from delta_maintenance.table.write.sidecar_reuse import (
 from delta_maintenance.table.write.sidecar_writer import (
     RollingSidecars,
     SidecarSet,
+    checkpoint_actions,
     commit_times,
     kept,
     roll_sidecars,
-    standing,
     taken_over,
 )
 from delta_maintenance.table.write.staging import Staging
 
 
 class LocalSidecars:
-    """A `SidecarEngine` in this process, one sidecar after the other."""
+    """A `SidecarEngine` in this process, which writes one sidecar after the other."""
 
     def __init__(self, staged: Staging, new_id: NewId, progress: Progress | None = None) -> None:
         self._staged = staged
@@ -48,7 +48,7 @@ class LocalSidecars:
         """See `SidecarEngine`. Publishes nothing before the last sidecar is verified."""
         if reuse is not None:
             return self._write_changed(snapshot, spec, reuse)
-        files = standing(snapshot, spec, self._progress)
+        files = checkpoint_actions(snapshot, spec, self._progress)
         return roll_sidecars(files, spec, self._staged, snapshot.store, self._new_id)
 
     def _write_changed(
@@ -79,7 +79,8 @@ class LocalSidecars:
 def _changed(
     snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey, rolling: RollingSidecars
 ) -> Iterator[ActiveFiles]:
-    """The actions in effect of the commits since the base, then of each sidecar to be rewritten.
+    """Yields the active file actions of the commits since the base, then those of each sidecar to
+    be rewritten.
 
     Before each rewritten sidecar, new sidecars that are full enough are completed, so that the
     contents of one sidecar stay together.

@@ -1,4 +1,4 @@
-"""Writing log compactions: reconcile lines, stage, verify, publish if absent.
+"""Writes log compactions: reconcile lines, stage, verify, publish if absent.
 
 Implements "Log Compaction Files" for writers. Readers use such a file instead of its commits.
 Therefore it becomes visible only after it has been read back and has the same effect on any state
@@ -58,10 +58,10 @@ class ReconciledRange:
 
 
 class RangeEngine(Protocol):
-    """Reconciles the commits of a range and writes the actions that remain in effect."""
+    """Reconciles the commits of a range and writes the remaining actions."""
 
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
-        """Takes commits by ascending version, and writes lines in any order.
+        """Reads commits, given by ascending version, and writes lines in any order.
 
         Raises the errors of `write_compaction`.
         """
@@ -73,11 +73,11 @@ def write_compaction(
     """Writes the compaction `name` of some commits, given by ascending version.
 
     `engine` reads and reconciles the commits instead of this process, which reads the result back.
-    Returns None if no action of the commits is in effect: readers treat an empty file as damaged.
-    Raises `FileExistsError` if another writer's file exists, which is not touched;
-    `FileNotFoundError` if a commit is gone; `RefusedError` or `CorruptTableError` if a commit
-    cannot be reconciled without doubt; and `VerificationError` if the result does not read back. In
-    all these cases nothing was published.
+    Returns None if no action of the commits remains, because readers treat an empty file as
+    damaged. Raises `FileExistsError` if another writer's file exists, which is not changed;
+    `FileNotFoundError` if a commit was deleted; `RefusedError` or `CorruptTableError` if a commit
+    cannot be reconciled with certainty; and `VerificationError` if the result does not read back.
+    In all these cases nothing was published.
     """
     path = f"{LOG_DIRECTORY}/{name}"
     try:
@@ -85,7 +85,7 @@ def write_compaction(
             engine = engine or _ThisProcess(store)
             written = engine.write_range(commits, file)
             if not written.content.actions:
-                raise _NothingStandsError
+                raise _NothingRemainsError
             problem = _difference_of_copy(file, path, written)
             if problem is not None:
                 raise VerificationError(
@@ -93,14 +93,16 @@ def write_compaction(
                     file=path,
                     remedy="report this with the table's log: nothing was published",
                 )
-    except _NothingStandsError:
+    except _NothingRemainsError:
         return None
     status = require_whole(store, path, size=written.size)
     return WrittenCompaction(size=status.size, content=written.content)
 
 
 def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
-    """Why an existing compaction differs in effect from its commits; None if it does not."""
+    """Returns how an existing compaction differs in effect from its commits; None if it
+    does not.
+    """
     expected, found = RangeReplay(), RangeReplay()
     for lines in commit_lines(store, commits):
         expected.surviving(lines)
@@ -117,7 +119,7 @@ def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> 
 
 
 def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLines]:
-    """The lines of commits from the newest to the oldest, some commits at a time.
+    """Yields the lines of commits from the newest to the oldest, some commits at a time.
 
     A batch is invalid once the next one is requested.
     """
@@ -139,19 +141,19 @@ class RangeWriter:
         self._checksum = 0
 
     def write(self, text: bytes) -> None:
-        """Writes some whole lines."""
+        """Writes some complete lines."""
         self._file.write(text)
         self._checksum = crc32(text, self._checksum)
 
     def written(self, content: RangeContent, *, plain: bool) -> ReconciledRange:
-        """The result; `content` is the combined effect of all lines."""
+        """Returns the result; `content` is the combined effect of all lines."""
         return ReconciledRange(
             content=content, size=self._file.tell(), checksum=self._checksum, plain=plain
         )
 
 
-class _NothingStandsError(Exception):
-    """Keeps an empty file from being published."""
+class _NothingRemainsError(Exception):
+    """Prevents an empty file from being published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +163,9 @@ class _ThisProcess:
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
         replay, writer, plain = RangeReplay(), RangeWriter(file), True
         for lines in commit_lines(self.store, commits):
-            standing = replay.surviving(lines)
-            plain &= standing.plain
-            for text in standing.texts():
+            surviving = replay.surviving(lines)
+            plain &= surviving.plain
+            for text in surviving.texts():
                 writer.write(text)
         for text in replay.single_texts.values():
             writer.write(text)
@@ -180,7 +182,7 @@ def _difference_of_copy(file: BinaryIO, path: str, written: ReconciledRange) -> 
         except CorruptTableError as error:
             return error.problem
     if checksum != written.checksum:
-        return "its bytes are not those that were written"
+        return "its bytes differ from those that were written"
     return _difference(found, written.content)
 
 
@@ -204,7 +206,9 @@ def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
 
 
 def _blocks(file: BinaryIO, path: str) -> Iterator[BufferedFiles]:
-    """A file in pieces of complete lines. Each piece is valid until the next one is requested."""
+    """Yields a file in pieces of complete lines. Each piece is valid until the next one is
+    requested.
+    """
     buffer, rest = bytearray(_BATCH_BYTES + len(PADDING)), b""
     while True:
         if 2 * len(rest) >= len(buffer) - len(PADDING):
@@ -233,7 +237,7 @@ def _piece(buffer: bytearray, end: int, path: str) -> BufferedFiles:
 def _filled(
     store: Store, commits: Sequence[LogEntry], buffers: list[LogBuffer]
 ) -> Iterator[LogBuffer]:
-    """Buffers filled with commits; taken from `buffers`, or new if all are in use."""
+    """Yields buffers filled with commits; taken from `buffers`, or new if all are in use."""
     buffer = LogBuffer(_BATCH_BYTES)
     for entry, data in read_ahead(store, commits, lambda entry: read_listed(store, entry.status)):
         if not buffer.add(entry.path, data):

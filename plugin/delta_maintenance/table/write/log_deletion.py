@@ -1,4 +1,4 @@
-"""Deleting files of a log in batches of exact names, after a check of the clocks."""
+"""Deletes files of a log in batches of exact names, after a check of the clocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCK_SKEW = timedelta(minutes=5)
 def delete_in_batches(
     store: Store, names: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, StorageError]]]:
-    """Deletes files, given relative to `_delta_log`, in their order.
+    """Deletes files, given relative to `_delta_log`, in order.
 
     Yields for each batch the number of deleted files, and the errors of the others, which were
     tried twice. The deletion stops when the caller stops iterating.
@@ -36,10 +36,10 @@ def delete_in_batches(
 
 
 def require_same_clock(store: Store, now: datetime, *, new_id: NewId) -> None:
-    """Raises `RefusedError` unless the store stamps a new file with about the time of this machine.
+    """Raises `RefusedError` unless the store's clock agrees with the clock of this machine.
 
-    Ages are differences between the two clocks. If this process dies, the probe remains as a
-    temporary file, which `clean-log` deletes.
+    Ages are differences between the two clocks. The check writes a temporary file; if this process
+    dies, `clean-log` deletes it.
     """
     path = f"{LOG_DIRECTORY}/.{new_id()}.tmp"
     if store.put_if_absent(path, b"what time is it") is not Put.DONE:
@@ -47,12 +47,12 @@ def require_same_clock(store: Store, now: datetime, *, new_id: NewId) -> None:
     status = store.stat(path)
     store.delete(path)
     if status is None:
-        raise StorageError("a file is gone immediately after it was written", file=path)
+        raise StorageError("a file no longer exists immediately after it was written", file=path)
     skew = timedelta(milliseconds=status.modified_ms - epoch_millis(now))
     if abs(skew) > _CLOCK_SKEW:
         raise RefusedError(
             f"the clocks of the store and of this machine differ by {abs(skew)}",
-            remedy="set the wrong clock; until then nothing is deleted by its age",
+            remedy="correct the wrong clock; until then nothing is deleted by its age",
         )
 
 

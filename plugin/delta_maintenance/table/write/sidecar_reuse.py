@@ -1,8 +1,9 @@
-"""The sidecars of a checkpoint that the next one can take over, and those to be rewritten.
+"""Decides which sidecars of a checkpoint the next one takes over, and which are rewritten.
 
-A sidecar belongs to no checkpoint: a later one may refer to it as long as every file action in it
-is in effect ("Sidecar Files", "Action Reconciliation"). Sidecars with a file that a later commit
-names are therefore rewritten, and the others are taken over unread. This module writes nothing.
+A sidecar does not belong to one checkpoint: a later one may refer to it as long as every file
+action in it is in effect ("Sidecar Files", "Action Reconciliation"). Sidecars with a file that a
+later commit names are therefore rewritten, and the others are taken over unread. This module writes
+nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 Fate = Literal["keep", "rewrite", "merge", "drop"]
 """`keep`: taken over unchanged. `rewrite`: rewritten, because it contains a file that a later
 commit names, or many expired tombstones. `merge`: rewritten together with others of its size.
-`drop`: left out, because it contains only expired tombstones."""
+`drop`: omitted, because it contains only expired tombstones.
+"""
 
 
 class NotReusableError(Exception):
@@ -55,12 +57,12 @@ class ReusedSidecar:
 
     @property
     def path(self) -> str:
-        """Relative to the table root."""
+        """The path relative to the table root."""
         return self.found.path
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self.found.sidecar.size_in_bytes
 
 
@@ -91,7 +93,7 @@ class ReuseSurvey:
 
     @property
     def dropped_expired(self) -> int:
-        """Expired tombstones in sidecars that are left out unread."""
+        """Expired tombstones in sidecars that are omitted unread."""
         dropped = (each for each in self.sidecars if each.fate == "drop")
         return sum(each.found.summary.tally.tombstones for each in dropped)
 
@@ -109,9 +111,9 @@ class ReuseSurvey:
         return int(total + self.new_actions * self._bytes_per_action)
 
     def with_fields_of_base(self, schema: SparkSchema | None) -> SparkSchema | None:
-        """The schema of all sidecars, given that of the new ones; None if there are none.
+        """Returns the schema of all sidecars, given that of the new ones; None if there are none.
 
-        Struct statistics that are no longer written are left out, because new sidecars lack them.
+        Struct statistics that are no longer written are omitted, because new sidecars lack them.
         """
         if not self.kept:
             return schema
@@ -129,11 +131,11 @@ class ReuseSurvey:
 
 
 _BYTES_PER_ENTRY = 500
-"""Bytes of a sidecar action in the top-level file, with its tags."""
+"""The size in bytes of a sidecar action in the top-level file, with its tags."""
 
 
 def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
-    """The sidecars of the newest checkpoint that an incremental one of this snapshot would reuse.
+    """Decides which sidecars of the newest checkpoint an incremental one of this snapshot reuses.
 
     Reads the later commits, the filters of the sidecars, and the paths of sidecars without a
     filter. Raises `NotReusableError` if nothing can be taken over, and `UnusableCheckpointError`
@@ -154,7 +156,7 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
 
 
 def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
-    """The checkpoint whose sidecars may be taken over, judged by its top-level file.
+    """Returns the checkpoint whose sidecars may be taken over, judged by its top-level file.
 
     Raises `NotReusableError` if there is none.
     """
@@ -180,7 +182,7 @@ def require_newest(snapshot: Snapshot, base: Checkpoint, *, beside: str | None =
     if newest is None:
         if beside is not None:
             return
-        raise NotReusableError(f"{base.files.name} is gone")
+        raise NotReusableError(f"{base.files.name} no longer exists")
     if newest.version > base.files.version:
         raise NotReusableError(f"{newest.name} is newer, and only its sidecars are safe")
 
@@ -194,7 +196,8 @@ def surveyed(
     adds: int,
     tombstones: int,
 ) -> ReuseSurvey:
-    """The fate of the sidecars, given those that may contain a file which later commits name.
+    """Decides the fate of the sidecars, given those that may contain a file that later commits
+    name.
 
     `expired` maps the path of each `partly_expired` sidecar to its number of expired tombstones.
     `adds` and `tombstones` are the numbers of new ones, including expired ones.
@@ -206,7 +209,9 @@ def surveyed(
 
 
 def missing_sidecars(store: Store, survey: ReuseSurvey) -> list[str]:
-    """The sidecars to be taken over that are missing or of another size, by one listing."""
+    """Returns the sidecars to be taken over that are missing or have another size, by one
+    listing.
+    """
     folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
     sizes = {status.path: status.size for status in store.list_from(folder)}
     return [each.path for each in survey.kept if sizes.get(each.path) != each.size]
@@ -228,7 +233,9 @@ def _require_base(snapshot: Snapshot) -> Checkpoint:
 
 
 def _require_sums(base: Checkpoint) -> None:
-    """The totals of the sidecars must equal those of the checkpoint, if this library wrote both."""
+    """Checks that the totals of the sidecars equal those of the checkpoint, if this library wrote
+    both.
+    """
     total = stated_sums(base.singles.checkpoint_metadata[0].tags)
     summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
     found = [summary.tally for summary in summaries if summary is not None]
@@ -237,7 +244,7 @@ def _require_sums(base: Checkpoint) -> None:
 
 
 def _require_layout(base: Checkpoint, layout: FileActionLayout) -> None:
-    """Every required form of statistics and partition values must be present.
+    """Checks that every required form of statistics and partition values is present.
 
     All sidecars of a checkpoint of this library have the same columns, so one of them is read.
     """
@@ -276,7 +283,7 @@ def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
 def partly_expired(
     found: Iterable[SearchedSidecar], spec: CheckpointSpec
 ) -> tuple[SearchedSidecar, ...]:
-    """The sidecars that must be read to count their expired tombstones."""
+    """Returns the sidecars that must be read to count their expired tombstones."""
     limit = spec.deleted_after_ms
     return tuple(
         each
@@ -289,7 +296,7 @@ def partly_expired(
 
 
 def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> int:
-    """The number of expired tombstones of a sidecar."""
+    """Counts the expired tombstones of a sidecar."""
     keys = MapKeys(partition_columns=frozenset())
     fields = {"add": ("path",), "remove": ("path", "deletionTimestamp")}
     batches = base.file_actions(keys=keys, fields=fields, only={path})
@@ -297,7 +304,7 @@ def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> int:
 
 
 def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:
-    """The number of expired tombstones of a checkpoint.
+    """Counts the expired tombstones of a checkpoint.
 
     A tombstone without a time comes from an earlier checkpoint, and counts as expired.
     """
@@ -312,19 +319,21 @@ def _fate(
 ) -> ReusedSidecar:
     tally, limit, last = found.summary.tally, spec.deleted_after_ms, found.summary.deleted_last
     if limit is not None and last is not None and last <= limit:
-        gone = tally.tombstones
+        expired_count = tally.tombstones
     else:
-        gone = expired.get(found.path, 0)
+        expired_count = expired.get(found.path, 0)
     fate: Fate = "keep"
-    if gone == tally.actions:
+    if expired_count == tally.actions:
         fate = "drop"
-    elif found.is_named or (gone and 2 * gone >= tally.actions):
+    elif found.is_named or (expired_count and 2 * expired_count >= tally.actions):
         fate = "rewrite"
-    return ReusedSidecar(found=found, fate=fate, expired_tombstones=gone)
+    return ReusedSidecar(found=found, fate=fate, expired_tombstones=expired_count)
 
 
 def _merge(sidecars: list[ReusedSidecar], *, adds: bool, new: int, size: int) -> None:
-    """Marks the sidecars of one kind that are merged. Most actions of a mixed one decide."""
+    """Marks the sidecars of one kind that are merged. The kind of a mixed sidecar is that of most
+    of its actions.
+    """
     positions = [
         at
         for at, each in enumerate(sidecars)

@@ -1,4 +1,4 @@
-"""Writing the file actions of a checkpoint into sidecars.
+"""Writes the file actions of a checkpoint into sidecars.
 
 Implements "Sidecar Files". Sidecars are staged and verified one by one and published together under
 new names. No reader sees them before the top-level file refers to them.
@@ -43,12 +43,12 @@ class SidecarReport:
     """A sidecar of a checkpoint, and its contents."""
 
     sidecar: Sidecar
-    """With its summary in the tags."""
+    """The sidecar action, with the summary in its tags."""
     summary: SidecarSummary
 
     @classmethod
     def of(cls, sidecar: Sidecar, summary: SidecarSummary) -> Self:
-        """The sidecar, with the summary added to its tags."""
+        """Adds the summary to the tags of the sidecar."""
         tags = {**(sidecar.tags or {}), **summary.to_tags(bare_name(sidecar))}
         return cls(sidecar=replace(sidecar, tags=tags), summary=summary)
 
@@ -65,7 +65,7 @@ class SidecarSet:
     reports: tuple[SidecarReport, ...]
     """The sidecars that were written for it."""
     expired_tombstones: int
-    """Expired tombstones that were left out."""
+    """The number of omitted expired tombstones."""
     taken_over: tuple[SidecarReport, ...] = ()
     """The sidecars of an earlier checkpoint."""
 
@@ -79,7 +79,7 @@ class SidecarEngine(Protocol):
     """Writes the sidecars, in this process or on a cluster."""
 
     def survey(self, snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
-        """The sidecars that an incremental checkpoint of this snapshot would take over.
+        """Decides which sidecars an incremental checkpoint of this snapshot takes over.
 
         Raises `NotReusableError` if nothing can be taken over.
         """
@@ -88,7 +88,7 @@ class SidecarEngine(Protocol):
     def write_sidecars(
         self, snapshot: Snapshot, spec: CheckpointSpec, *, reuse: ReuseSurvey | None = None
     ) -> SidecarSet:
-        """Writes, verifies and publishes every file action in effect of the snapshot.
+        """Writes, verifies and publishes all active file actions of the snapshot.
 
         With `reuse`, a survey of this snapshot, only those outside the sidecars that are taken
         over. Raises `NotReusableError` if the sidecars contradict the survey.
@@ -103,7 +103,9 @@ def roll_sidecars(
     store: Store,
     new_id: NewId,
 ) -> SidecarSet:
-    """Sidecars of the batches of `kept`. Publishes nothing before the last one is verified."""
+    """Writes sidecars of the batches of `kept`. Publishes nothing before the last one is
+    verified.
+    """
     expired = 0
     with RollingSidecars(staged, spec, new_id) as rolling:
         for batch, dropped in files:
@@ -246,7 +248,7 @@ class _Rolling:
 
 
 def sidecar_schema(layout: FileActionLayout) -> pa.Schema:
-    """The columns of every sidecar, whether of live files or of tombstones.
+    """Returns the columns of every sidecar, whether of live files or of tombstones.
 
     Raises `RefusedError` if unknown fields would be too many columns.
     """
@@ -261,10 +263,10 @@ def _close_and_verify(file: ActionFile, staged: Staging, name: str) -> SidecarSu
     return file.summary
 
 
-def standing(
+def checkpoint_actions(
     snapshot: Snapshot, spec: CheckpointSpec, progress: Progress | None = None
 ) -> Iterator[tuple[ActiveFiles, int]]:
-    """The file actions of a checkpoint, with the number of expired tombstones left out.
+    """Yields the file actions of a checkpoint, with the number of omitted expired tombstones.
 
     Raises `RefusedError` at the end if the paths of the table forbid writing.
     """
@@ -288,9 +290,10 @@ def kept(
     deleted_after_ms: int | None,
     commit_times: Mapping[int, int],
 ) -> Iterator[tuple[ActiveFiles, int]]:
-    """The file actions of a checkpoint among all active files of a table, or those of some paths.
+    """Yields the file actions of a checkpoint among all active files of a table, or those of some
+    paths.
 
-    Each batch comes with the number of expired tombstones left out of it. Raises `RefusedError` at
+    Each batch comes with the number of expired tombstones omitted from it. Raises `RefusedError` at
     the end if the paths forbid writing.
     """
     audit = PathAudit(root)
@@ -305,12 +308,15 @@ def kept(
     if problem is not None:
         raise RefusedError(
             problem,
-            remedy="readers disagree about this table: repair it before other writers use it",
+            remedy="readers interpret this table differently: repair it before other writers "
+            "use it",
         )
 
 
 def commit_times(snapshot: Snapshot) -> dict[int, int]:
-    """The time of each commit after the checkpoint, in milliseconds since 1970-01-01 UTC."""
+    """Returns the time of each commit after the checkpoint, in milliseconds since
+    1970-01-01 UTC.
+    """
     return {
         entry.file.version: entry.status.modified_ms
         for entry in snapshot.segment.commits
@@ -319,7 +325,7 @@ def commit_times(snapshot: Snapshot) -> dict[int, int]:
 
 
 def taken_over(survey: ReuseSurvey) -> tuple[SidecarReport, ...]:
-    """The sidecars of the base that a new checkpoint takes over."""
+    """Returns the sidecars of the base that a new checkpoint takes over."""
     return tuple(SidecarReport.of(each.found.sidecar, each.found.summary) for each in survey.kept)
 
 

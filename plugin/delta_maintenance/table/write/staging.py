@@ -24,21 +24,21 @@ class Staging:
     root: Path
 
     def path(self, name: str) -> Path:
-        """The local path of a file of the log; `name` is relative to `_delta_log`."""
+        """Returns the local path of a file of the log; `name` is relative to `_delta_log`."""
         return self.root / LOG_DIRECTORY / name
 
     def entry(self, name: str) -> LogEntry:
-        """The staged file as an entry of a listing."""
+        """Returns the staged file as an entry of a listing."""
         path = f"{LOG_DIRECTORY}/{name}"
         status = self.store.stat(path)
         if status is None:
-            raise VerificationError("a staged file is gone", file=path)
+            raise VerificationError("a staged file no longer exists", file=path)
         return LogEntry(parse_log_file_name(name), status)
 
 
 @contextmanager
 def staging() -> Iterator[Staging]:
-    """A staging folder that is removed at the end of the block in any case."""
+    """Creates a staging folder, which is always removed at the end of the block."""
     with scratch_folder() as root:
         (root / LOG_DIRECTORY / SIDECAR_DIRECTORY).mkdir(parents=True)
         yield Staging(LocalStore(str(root)), root)
@@ -60,7 +60,9 @@ def publish(staged: Staging, store: Store, name: str) -> FileStatus:
 
 
 def require_whole(store: Store, path: str, *, size: int) -> FileStatus:
-    """The status of a file that was just published; `VerificationError` if it is incomplete."""
+    """Returns the status of a file that was just published; `VerificationError` if it is
+    incomplete.
+    """
     status = store.stat(path)
     if status is None or status.size != size:
         raise VerificationError(

@@ -36,7 +36,8 @@ _FIELDS = ("path", "size", "deletionVector")
 
 def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
     """Raises `VerificationError` unless the staged sidecar has exactly these file actions, and its
-    filter contains the places of all of them."""
+    filter contains the locations of all of them.
+    """
     path = f"{LOG_DIRECTORY}/{name}"
     found = Tally()
     with _reading_back(path), pq.ParquetFile(staged.path(name)) as parquet:
@@ -122,7 +123,7 @@ def _require_actions(
     found: Sequence[tuple[str, Mapping[str, Any]]],
     expected: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> None:
-    # A null field and an absent one are equal: Parquet has no absent fields.
+    # A null field and an absent one are equal, because Parquet has no absent fields.
     read, written = ([(kind, _dense(value)) for kind, value in each] for each in (found, expected))
     if read != written:
         lost = sorted({kind for kind, value in written if (kind, value) not in read})
@@ -139,7 +140,8 @@ def _different(path: str, how: str) -> VerificationError:
 
 @contextmanager
 def _reading_back(path: str) -> Iterator[None]:
-    # A separate error, so that it is not taken for damage to the snapshot's own checkpoint.
+    # Raised as a separate error, so that it is not mistaken for damage to the snapshot's own
+    # checkpoint.
     try:
         yield
     except (CorruptTableError, pa.ArrowException, OSError) as error:
