@@ -32,6 +32,8 @@ class EngineRule(PolicyModel):
     """`auto` takes Spark from the sizes below on."""
     spark_log_bytes: Bytes | None = None
     """Bytes of log; by default, each operation has its own limit."""
+    spark_data_bytes: Bytes | None = None
+    """Bytes of data files to rewrite; by default, each operation has its own limit."""
     spark_files: Annotated[int, Field(ge=0)] | None = None
     """Files to open; by default, each operation has its own limit."""
 
