@@ -3,7 +3,8 @@
 The table has twelve columns: integers, floating point numbers, a decimal, a flag, a day, an
 instant, and texts with 8, with 5,000 and with only different values. One commit adds all files. A
 few files are made up from a fixed seed; the others are hard links to them, so that a table of
-gigabytes is written in seconds.
+gigabytes is written in seconds. On request, deletion vectors delete a share of the rows of each
+file, columns are mapped by name, and rows are tracked.
 """
 
 from __future__ import annotations
@@ -62,7 +63,15 @@ def rows(number: int, count: int) -> pa.Table:
 
 
 def generate(
-    table: Path, *, files: int, rows_per_file: int, partitions: int, different: int
+    table: Path,
+    *,
+    files: int,
+    rows_per_file: int,
+    partitions: int = 1,
+    different: int = _DIFFERENT,
+    deleted_percent: int = 0,
+    mapped: bool = False,
+    tracked: bool = False,
 ) -> None:
     """Writes the table. With one partition it has no partition column. So many files have rows of
     their own."""
@@ -70,12 +79,18 @@ def generate(
     log.mkdir(parents=True)
     originals = [table / f"different-{number}.parquet" for number in range(different)]
     for number, file in enumerate(originals):
-        pq.write_table(rows(number, rows_per_file), file, compression="snappy", store_schema=False)
+        own = _mapped(rows(number, rows_per_file)) if mapped else rows(number, rows_per_file)
+        pq.write_table(own, file, compression="snappy", store_schema=False)
+    vectors = _vectors(table, originals, rows_per_file, deleted_percent)
     lines: list[dict[str, object]] = [
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": _metadata(partitions)},
+        {"protocol": _protocol(vectors=bool(vectors), mapped=mapped, tracked=tracked)},
+        {"metaData": _metadata(partitions, vectors=bool(vectors), mapped=mapped, tracked=tracked)},
     ]
-    stats = json.dumps({"numRecords": rows_per_file})
+    if tracked:
+        mark = json.dumps({"rowIdHighWaterMark": files * rows_per_file - 1})
+        domain = {"domain": "delta.rowTracking", "configuration": mark, "removed": False}
+        lines.append({"domainMetadata": domain})
+    stats = json.dumps({"numRecords": rows_per_file, "tightBounds": not vectors})
     for number in range(files):
         values = {"p": f"{number % partitions:04}"} if partitions > 1 else {}
         folder = "".join(f"{name}={value}/" for name, value in values.items())
@@ -83,7 +98,7 @@ def generate(
         (table / folder).mkdir(exist_ok=True)
         source = originals[number % different]
         os.link(source, table / path)
-        add = {
+        add: dict[str, object] = {
             "path": path,
             "partitionValues": values,
             "size": source.stat().st_size,
@@ -91,6 +106,10 @@ def generate(
             "dataChange": True,
             "stats": stats,
         }
+        if vectors:
+            add["deletionVector"] = vectors[number % different]
+        if tracked:
+            add |= {"baseRowId": number * rows_per_file, "defaultRowCommitVersion": 0}
         lines.append({"add": add})
     for file in originals:
         file.unlink()
@@ -104,18 +123,93 @@ def _decimals(unscaled: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pa.A
     return pa.Array.from_buffers(pa.decimal128(20, 2), len(unscaled), buffers)
 
 
-def _metadata(partitions: int) -> dict[str, object]:
+def _mapped(rows: pa.Table) -> pa.Table:
+    """The rows under physical names, with field IDs."""
+    schema = rows.schema
+    fields = [
+        schema.field(number)
+        .with_name(f"col-{name}")
+        .with_metadata({"PARQUET:field_id": str(number + 1)})
+        for number, name in enumerate(schema.names)
+    ]
+    return pa.table(rows.columns, schema=pa.schema(fields))
+
+
+def _vectors(
+    table: Path, originals: Sequence[Path], rows_per_file: int, percent: int
+) -> list[dict[str, object]]:
+    """For each of the different files a deletion vector of so many of its rows; none for 0."""
+    if not percent:
+        return []
+    # A large part of the library, which other tables do without.
+    from delta_maintenance.storage import open_store
+    from delta_maintenance.table.data.carried_deletions import write_vectors
+
+    positions = [
+        np.flatnonzero(np.random.default_rng(number).random(rows_per_file) * 100 < percent)
+        for number in range(len(originals))
+    ]
+    written = write_vectors(open_store(str(table)), positions, new_id=lambda: str(uuid.UUID(int=3)))
+    return [
+        {
+            "storageType": vector.storage_type,
+            "pathOrInlineDv": vector.path_or_inline_dv,
+            "offset": vector.offset,
+            "sizeInBytes": vector.size_in_bytes,
+            "cardinality": vector.cardinality,
+        }
+        for vector in written
+    ]
+
+
+def _protocol(*, vectors: bool, mapped: bool, tracked: bool) -> dict[str, object]:
+    both = [name for name, on in (("columnMapping", mapped), ("deletionVectors", vectors)) if on]
+    writers = [*both, "appendOnly", "invariants"]
+    writers += ["domainMetadata", "rowTracking"] if tracked else []
+    if not both and not tracked:
+        return {"minReaderVersion": 1, "minWriterVersion": 2}
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": both,
+        "writerFeatures": writers,
+    }
+
+
+def _metadata(partitions: int, *, vectors: bool, mapped: bool, tracked: bool) -> dict[str, object]:
     columns = _COLUMNS | ({"p": "string"} if partitions > 1 else {})
     fields = [
-        {"name": name, "type": kind, "nullable": True, "metadata": {}}
-        for name, kind in columns.items()
+        {
+            "name": name,
+            "type": kind,
+            "nullable": True,
+            "metadata": {
+                "delta.columnMapping.id": number,
+                "delta.columnMapping.physicalName": f"col-{name}",
+            }
+            if mapped
+            else {},
+        }
+        for number, (name, kind) in enumerate(columns.items(), 1)
     ]
+    configuration = {"delta.enableDeletionVectors": "true"} if vectors else {}
+    if mapped:
+        configuration |= {
+            "delta.columnMapping.mode": "name",
+            "delta.columnMapping.maxColumnId": str(len(columns)),
+        }
+    if tracked:
+        configuration |= {
+            "delta.enableRowTracking": "true",
+            "delta.rowTracking.materializedRowIdColumnName": "_row-id-col",
+            "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-commit-version-col",
+        }
     return {
         "id": str(uuid.UUID(int=2)),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps({"type": "struct", "fields": fields}),
         "partitionColumns": ["p"] if partitions > 1 else [],
-        "configuration": {},
+        "configuration": configuration,
         "createdTime": _FIRST_MICROS // 1000,
     }
 
@@ -127,6 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows-per-file", type=int, default=20_000)
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--different", type=int, default=_DIFFERENT)
+    parser.add_argument("--deleted-percent", type=int, default=0)
+    parser.add_argument("--mapped", type=int, default=0)
+    parser.add_argument("--tracked", type=int, default=0)
     given = vars(parser.parse_args(arguments))
     generate(given.pop("table"), **given)
 

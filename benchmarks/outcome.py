@@ -19,6 +19,8 @@ class Settings:
     removes: int
     runs: int
     work: Path
+    share: float = 1.0
+    """Of the files of `optimize-spark`, for smaller runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from benchmarks import (
     fsspec_figures,
     guard_figures,
     rewrite_figures,
+    spark_rewrite_figures,
     upkeep_figures,
 )
 from benchmarks.measure import ProcessFailed, Spread
@@ -32,6 +33,7 @@ FIGURES = {
     **fsspec_figures.FIGURES,
     **guard_figures.FIGURES,
     **rewrite_figures.FIGURES,
+    **spark_rewrite_figures.FIGURES,
     **upkeep_figures.FIGURES,
     **dag_parsing.FIGURES,
     **dagster_figures.FIGURES,
@@ -46,6 +48,9 @@ def main() -> int:
     parser.add_argument("--adds", type=int, default=1_000_000)
     parser.add_argument("--removes", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=5, help="the number of pairs")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="of the files of optimize-spark, such as 0.1"
+    )
     parser.add_argument("--work", type=Path, help="keeps the generated logs for the next run")
     given = parser.parse_args()
     unknown = [name for name in given.figures if name not in FIGURES]
@@ -62,6 +67,7 @@ def main() -> int:
             removes=given.removes,
             runs=given.runs,
             work=work,
+            share=given.share,
         )
         return max([_print_figure(name, settings) for name in given.figures or FIGURES])
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import shutil
+import signal
 import stat
 import sys
+import threading
+import time
 import uuid
 import zipfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from emulators.s3_server import S3Server
 from hostile.exposure import watched
+from rewrites.data_files import DataTable, field
 from servers.spark_processes import Cluster
 from sidecar_rows import sidecar_rows
 from vacuum_tables import Folder
@@ -26,7 +33,9 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.checkpoint import CheckpointResult
+from delta_maintenance.operations.optimize import OptimizeResult
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.library import library_zip
@@ -171,6 +180,37 @@ def test_a_vacuum_on_a_cluster_deletes_the_set_of_the_local_engine(
     assert set(pq.read_table(tmp_path / "list")["path"].to_pylist()) == expected
     assert before - table.files() == expected
     assert all(more > less for more, less in zip(cluster.executors(), executors, strict=True))
+
+
+@pytest.mark.conformance("RW-42", "RW-44")
+def test_an_executor_that_is_killed_inside_a_bin_costs_no_row(
+    cluster: Cluster, py_file: str, tmp_path: Path
+) -> None:
+    table = DataTable(field("a", "long"), store=LocalStore(str(tmp_path / "table")))
+    numbers = np.random.default_rng(7).integers(0, 1 << 60, (4, 400_000))
+    paths = table.append(*(pa.table({"a": pa.array(row)}) for row in numbers))
+    killed: list[int] = []
+
+    def kill() -> None:
+        folder = tmp_path / "table"
+        deadline = time.monotonic() + 120
+        while not killed and time.monotonic() < deadline:
+            if any(file.is_file() and file.name not in paths for file in folder.iterdir()):
+                process = cluster.executor_writing_to(folder)
+                if process is not None:
+                    os.kill(process, signal.SIGKILL)
+                    killed.append(process)
+
+    watcher = threading.Thread(target=kill)
+    watcher.start()
+    spec = JobSpec(operation="optimize", table=table.store.root)
+    told = cluster.submit(spec, "killed", {}, [py_file])
+    watcher.join()
+    result = OptimizeResult.from_json(told.result_or_raise())
+    assert killed and (result.status, result.engine) == ("rewritten", "spark")
+    assert (result.files_before, result.files_after, result.rows) == (4, 1, 1_600_000)
+    [path] = table.builder.open().snapshot().live_files()["path"].to_pylist()
+    assert pq.read_table(tmp_path / "table" / path)["a"].to_pylist() == numbers.ravel().tolist()
 
 
 def littered(path: Path) -> Folder:

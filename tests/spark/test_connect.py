@@ -101,8 +101,9 @@ def test_every_operation_has_the_same_result_on_a_server(
     counted(tmp_path / "constraint", 3, 4)
     compact = counted(tmp_path / "compact", 1, 2)
     compact.commit([log.remove("f0"), log.add("f3")])
+    counted(tmp_path / "optimize", 3, 4)
 
-    vacuumed, examined, filled, constrained, compacted = run_all(
+    vacuumed, examined, filled, constrained, compacted, merged = run_all(
         server,
         {"operation": "vacuum", "table": str(tmp_path / "vacuum")},
         {"operation": "fsck", "table": str(tmp_path / "fsck"), "options": {"deep": True}},
@@ -121,6 +122,7 @@ def test_every_operation_has_the_same_result_on_a_server(
             "table": str(tmp_path / "compact"),
             "options": {"commits_per_file": 2},
         },
+        {"operation": "optimize", "table": str(tmp_path / "optimize")},
     )
 
     assert (vacuumed["status"], vacuumed["deleted"]) == ("vacuumed", 2)
@@ -135,6 +137,8 @@ def test_every_operation_has_the_same_result_on_a_server(
     assert constrained["status"] == "committed"
     assert (compacted["status"], compacted["engine"]) == ("written", "spark")
     assert [(w["num_adds"], w["num_removes"]) for w in compacted["windows"]] == [(2, 1)]
+    assert (merged["status"], merged["engine"]) == ("rewritten", "spark")
+    assert (merged["files_before"], merged["files_after"], merged["rows"]) == (2, 1, 7)
     assert (constrained["checked"]["rows"], constrained["checked"]["violations"]) == (7, 0)
 
 

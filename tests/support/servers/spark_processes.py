@@ -100,6 +100,26 @@ class Cluster:
             len(list((self.folder / name).glob("app-*/*"))) for name in ("worker-1", "worker-2")
         ]
 
+    def executor_writing_to(self, folder: Path) -> int | None:
+        """The process of an executor of which a Python worker has a file open in a folder."""
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                opened = [os.readlink(file) for file in (process / "fd").iterdir()]
+            except OSError:
+                continue
+            if any(name.startswith(f"{folder}/") for name in opened):
+                return self._executor_above(int(process.name))
+        return None
+
+    def _executor_above(self, process: int) -> int | None:
+        while process > 1:
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in command:
+                return process
+            status = Path(f"/proc/{process}/stat").read_text()
+            process = int(status.rpartition(")")[2].split()[1])
+        return None
+
     def _start(self, name: str, kind: str, *arguments: str, says: str) -> None:
         log = self.folder / f"{name}.log"
         daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"

@@ -34,6 +34,10 @@ class EngineRule(PolicyModel):
     """The bytes of log from which on Spark is used; by default, each operation has its own
     limit.
     """
+    spark_data_bytes: Bytes | None = None
+    """The bytes of data files to rewrite from which on Spark is used; by default, each operation
+    has its own limit.
+    """
     spark_files: Annotated[int, Field(ge=0)] | None = None
     """The number of files to open from which on Spark is used; by default, each operation has its
     own limit.

@@ -76,7 +76,7 @@ def planned_rewrite(
     Raises `RefusedError` or `UnsupportedFeatureError` for a table that must not be rewritten.
     """
     assert removal.rewrites is not None
-    options = RewriteOptions(other_writers=other_writers)
+    options = RewriteOptions(engine="local", other_writers=other_writers)
     return _VERBS[removal.rewrites].plan(snapshot, options, now=now)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from delta_maintenance.errors import DeltaMaintenanceError, VerificationError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.rewrite import Bin, RewriteSpec, RewrittenBin, rewrite_bin
 
+_MOST_WORKERS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinOutcome:
@@ -25,31 +28,38 @@ class BinOutcome:
     failure: Literal["failed", "not-proved"] | None = None
     problem: str | None = None
     """One clause, if there is a failure."""
+    retryable: bool = False
+    """Whether the failure may pass: the store did not answer, or a machine had no room."""
 
 
 class BinEngine(Protocol):
     """Rewrites bins in any order. Each bin that it takes has exactly one outcome."""
 
-    def rewrite(self, bins: Iterable[Bin], spec: RewriteSpec) -> Iterator[BinOutcome]:
+    def rewrite(
+        self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None
+    ) -> Iterator[BinOutcome]:
         """The outcomes of the bins, as they are completed. A bin is taken from the iterable when a
-        worker is free, so that the iterable can end early."""
+        worker is free, so that the iterable can end early. `workers` bins are rewritten at the same
+        time; by default the engine decides."""
 
 
 class LocalEngine:
     """Threads of this process, each on one bin at a time."""
 
-    def __init__(self, store: Store, *, workers: int, new_id: NewId = new_id) -> None:
+    def __init__(self, store: Store, *, new_id: NewId = new_id) -> None:
         self._store = store
-        self._workers = workers
         self._new_id = new_id
 
-    def rewrite(self, bins: Iterable[Bin], spec: RewriteSpec) -> Iterator[BinOutcome]:
+    def rewrite(
+        self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None
+    ) -> Iterator[BinOutcome]:
         """See `BinEngine`."""
         upcoming = iter(bins)
         running: set[Future[BinOutcome]] = set()
-        with ThreadPoolExecutor(self._workers) as pool:
+        most = workers or default_workers()
+        with ThreadPoolExecutor(most) as pool:
             while True:
-                while len(running) < self._workers:
+                while len(running) < most:
                     work = next(upcoming, None)
                     if work is None:
                         break
@@ -72,8 +82,16 @@ def rewritten(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId = new
         return BinOutcome(number=work.number, failure="not-proved", problem=str(error))
     except (DeltaMaintenanceError, pa.ArrowException, OSError, MemoryError) as error:
         problem = " ".join(str(error).split()) or type(error).__name__
-        return BinOutcome(number=work.number, failure="failed", problem=problem[:900])
+        retryable = getattr(error, "retryable", isinstance(error, OSError | MemoryError))
+        return BinOutcome(
+            number=work.number, failure="failed", problem=problem[:900], retryable=retryable
+        )
     return BinOutcome(number=work.number, done=done)
+
+
+def default_workers() -> int:
+    """The workers of one machine: one for each processor, at most 8."""
+    return min(os.cpu_count() or 1, _MOST_WORKERS)
 
 
 def memory_bound(workers: int, group_bytes: int) -> int:

@@ -81,11 +81,10 @@ def execute(
         ),
         run_id=execution.new_id(),
         until=None if options.max_duration is None else started + options.max_duration,
+        workers=options.workers,
         progress=execution.progress,
     )
-    engine = execution.engine or LocalEngine(
-        table.store, workers=surveyed.workers, new_id=execution.new_id
-    )
+    engine = execution.engine or LocalEngine(table.store, new_id=execution.new_id)
     run = RewriteRun(table, surveyed.snapshot, surveyed.contract, work, engine, settings)
     problem: str | None = None
     try:
@@ -98,10 +97,12 @@ def execute(
         # These journals are of no more use: their bins are committed, or their sources removed.
         for path in surveyed.journals:
             journals.forget(table.store, path)
-    return _result(table, run, result, problem)
+    return _result(table, surveyed, run, result, problem)
 
 
-def _result(table: Table, run: RewriteRun, result: type[R], problem: str | None) -> R:
+def _result(
+    table: Table, surveyed: Survey, run: RewriteRun, result: type[R], problem: str | None
+) -> R:
     reports = run.reports()
     landed = [report for report in reports if report.fate in _LANDED]
     fates: dict[str, int] = {}
@@ -111,6 +112,7 @@ def _result(table: Table, run: RewriteRun, result: type[R], problem: str | None)
     return result(
         table=table.uri,
         version=run.commits.version,
+        engine=surveyed.engine,
         status="partly" if problem is not None else status,
         files_before=sum(report.num_sources for report in landed),
         files_after=sum(len(report.outputs) for report in landed),

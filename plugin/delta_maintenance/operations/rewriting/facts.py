@@ -32,8 +32,10 @@ def plan_facts(plan: RewritePlan) -> Facts:
             "bins": plan.bins,
             "bins of an earlier run": plan.adopted_bins or None,
             "commits": plan.commits,
+            "engine": plan.engine,
             "workers": plan.workers,
-            "memory": f"at most {size_text(plan.memory_bytes)}",
+            "memory": f"at most {size_text(plan.memory_bytes)}"
+            + (" for each task" if plan.engine == "spark" else ""),
             "reasons": _reasons(plan.reasons),
             "partitions": Grid(
                 ("partition", "files", "files after", "bytes"),

@@ -58,7 +58,11 @@ class RewriteOptions(Record):
         Annotated[int, AtLeast(1)] | None,
         Flag(help="bins that are rewritten at the same time; by default one for each processor"),
     ] = None
-    """Bins that are rewritten at the same time; by default one for each processor, at most 8."""
+    """Bins that are rewritten at the same time; by default one for each processor, at most 8 in
+    this process and one for each core on Spark."""
+    engine: flags.Engine = "auto"
+    auto_spark_bytes: int = 256 << 30
+    """With `engine="auto"`: from this many bytes of data files on, the work goes to Spark."""
     other_writers: flags.OtherWritersField = None
     """The other writers of the table; required for tables on S3."""
 
@@ -123,9 +127,11 @@ class RewritePlan(Record):
     """The estimated number of commits."""
     target_bytes: int = 0
     """The size of new files."""
-    workers: int = 1
+    engine: Literal["local", "spark"] = "local"
+    workers: int | None = 1
+    """Bins that are rewritten at the same time; None for one on each core of the Spark cluster."""
     memory_bytes: int = 0
-    """The most memory that the work takes on one machine."""
+    """The most memory that the work takes: of this process, or of each task on Spark."""
     reasons: tuple[ReasonCount, ...] = ()
     """Files to rewrite by reason; a file can have several."""
     left_alone: tuple[ReasonCount, ...] = ()
@@ -191,6 +197,7 @@ class RewriteResult(Record):
     """`partly`: the run ended early; another run continues. `conflict`: other writers changed the
     sources of bins, and no bin is committed. `failed`: at least one bin failed, see `problem`; all
     others are committed."""
+    engine: Literal["local", "spark"] = "local"
     files_before: int = 0
     """Files that were removed from the table."""
     files_after: int = 0

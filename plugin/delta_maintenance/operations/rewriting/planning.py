@@ -6,11 +6,10 @@ It reads the log and the journals of earlier runs, and footers of data files if 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ from delta_maintenance.operations.rewriting.choice import (
     not_too_often,
 )
 from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.operations.rewriting.engine import memory_bound
+from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
 from delta_maintenance.operations.rewriting.footer_reasons import DROPPED_COLUMNS, FooterReasons
 from delta_maintenance.operations.rewriting.journal import JournalledBin
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
@@ -47,7 +46,6 @@ AMPLIFICATION = 3
 """Bytes of earlier rewrites that may be rewritten again in a week, per appended byte."""
 _WEEK = timedelta(days=7)
 _SHOWN_PARTITIONS = 100
-_MOST_WORKERS = 8
 _SMALLEST, _LARGEST = 128 << 20, 1 << 30
 _SMALL_TABLE, _LARGE_TABLE, _HUGE_TABLE = 10 << 30, 2_560 << 30, 10 << 40
 
@@ -60,7 +58,11 @@ class Survey:
     files: LiveColumns
     choice: Choice
     contract: Contract
-    workers: int
+    engine: Literal["local", "spark"] = "local"
+    why: str = ""
+    """Why this engine, as one clause."""
+    workers: int | None
+    """Bins that are rewritten at the same time; None if the Spark cluster decides."""
     adopted: Mapping[int, JournalledBin] = field(default_factory=dict)
     """Bins that an earlier run rewrote, by number."""
     journals: tuple[str, ...] = ()
@@ -100,12 +102,15 @@ def survey(
     choice = choose(files, rules(target), partitions=asked, hot=hot, taken=taken, footers=reasons)
     choice = not_too_often(files, choice, budget=_budget(files, now))
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
+    engine, why = _engine(options, int(files.size[choice.rows].sum()))
     return Survey(
         snapshot=snapshot,
         files=files,
         choice=_with_adopted(choice, [rows for rows, _ in adopted]),
         contract=contract,
-        workers=options.workers or min(os.cpu_count() or 1, _MOST_WORKERS),
+        engine=engine,
+        why=why,
+        workers=options.workers or (default_workers() if engine == "local" else None),
         adopted={number: bin for number, (_, bin) in enumerate(adopted)},
         journals=tuple(path for path, _ in found),
     )
@@ -120,6 +125,8 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
     bytes_after = int(after.sum())
     empty = (files.rows[rows] >= 0) & (files.deleted[rows] >= files.rows[rows])
     new_files = _new_files(choice, after, empty, target)
+    # A task of Spark rewrites one bin at a time.
+    in_process = 1 if surveyed.engine == "spark" else surveyed.workers or 1
     fields: dict[str, Any] = {
         "table": surveyed.snapshot.table,
         "version": surveyed.snapshot.version,
@@ -134,8 +141,9 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "adopted_bins": len(surveyed.adopted),
         "commits": _commits(bytes_after) if count else 0,
         "target_bytes": target,
+        "engine": surveyed.engine,
         "workers": surveyed.workers,
-        "memory_bytes": memory_bound(surveyed.workers, contract.spec.files.group_bytes),
+        "memory_bytes": memory_bound(in_process, contract.spec.files.group_bytes),
         "reasons": _counts(files, choice.reasons),
         "left_alone": _counts(files, choice.left),
         "notes": surveyed.snapshot.warnings,
@@ -156,6 +164,17 @@ def target_size(snapshot: Snapshot, files: LiveColumns) -> int:
         return _SMALLEST
     share = (size - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
     return int(2 * _SMALLEST + min(max(share, 0.0), 1.0) * (_LARGEST - 2 * _SMALLEST))
+
+
+def _engine(options: RewriteOptions, size: int) -> tuple[Literal["local", "spark"], str]:
+    """The engine that rewrites so many bytes, and the reason for it."""
+    if options.engine == "local":
+        return "local", "the local engine was asked for"
+    if options.engine == "spark":
+        return "spark", "Spark was asked for"
+    if size >= options.auto_spark_bytes:
+        return "spark", "that is more than one process should rewrite"
+    return "local", "that is little enough for one process"
 
 
 def _possible(snapshot: Snapshot, contract: Contract, wanted: Sequence[str]) -> tuple[str, ...]:

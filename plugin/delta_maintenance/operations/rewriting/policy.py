@@ -34,6 +34,8 @@ class RewriteRule(Rule):
             max_bytes=self.max_bytes,
             max_duration=self.max_duration,
             other_writers=context.rules.other_writers,
+            engine=context.rules.engine.prefer,
+            auto_spark_bytes=context.rules.engine.spark_data_bytes,
         )
 
 
@@ -67,6 +69,7 @@ def due_rewrite(
         operation=name,
         status="due",
         reason=plan.reason,
+        engine=plan.engine,
         options=plan.options,
         bytes_to_read=plan.bytes,
         requests=2 * plan.files + 3 * plan.files_after,

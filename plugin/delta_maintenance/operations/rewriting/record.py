@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
+from delta_maintenance.operations.core.operation import (
+    Effects,
+    OperationRecord,
+    PolicyPart,
+    SparkPart,
+)
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.rewriting.facts import (
     conclusion,
@@ -56,6 +61,7 @@ def rewrite_record(
         outcomes=_OUTCOMES,
         effects=Effects(commits=True),
         requires=("rewrite-data",),
+        spark=SparkPart(engine="delta_maintenance.spark.rewriting:SparkRewriting.of_job"),
         policy=policy,
         decisive=("is_noop", "target_bytes"),
         planned_amounts=planned_amounts,

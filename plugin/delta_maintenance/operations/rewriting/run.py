@@ -54,6 +54,8 @@ class RunSettings:
     commit_interval: timedelta = timedelta(minutes=10)
     until: datetime | None = None
     """No bin is begun after this instant."""
+    workers: int | None = None
+    """Bins that are rewritten at the same time; by default the engine decides."""
     progress: Progress | None = None
 
 
@@ -135,7 +137,10 @@ class RewriteRun:
             for number in sorted(self._work.adopted):
                 self._adopt(number)
             self._commit_if_due()
-            for outcome in self._engine.rewrite(self._upcoming(), self._contract.spec):
+            outcomes = self._engine.rewrite(
+                self._upcoming(), self._contract.spec, workers=self._settings.workers
+            )
+            for outcome in outcomes:
                 self._take(outcome)
                 self._commit_if_due()
             self._commit()

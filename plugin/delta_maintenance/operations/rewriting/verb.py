@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.engine import BinEngine
@@ -72,6 +72,13 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         """Chooses files of the latest version by the options of the plan, and rewrites them."""
         if plan.is_noop:
             return self._nothing(plan)
+        if plan.engine == "spark" and settings.engine is None:
+            raise InvalidRequestError(
+                "the plan is for Spark",
+                table=table.uri,
+                version=plan.version,
+                remedy="submit the Spark job, or plan with the local engine",
+            )
         surveyed = settings.surveyed
         if surveyed is None:
             surveyed = self._survey(table.snapshot(), options, settings.now())
@@ -83,7 +90,7 @@ class RewriteVerb(Generic[Options, Plan, Result]):
             parameters={"predicate": predicate, **self.parameters},
             now=settings.now,
             new_id=settings.new_id,
-            engine=settings.engine,
+            engine=settings.engine if surveyed.engine == "spark" else None,
             progress=settings.progress,
             sleep=settings.sleep,
         )
@@ -121,6 +128,8 @@ class RewriteVerb(Generic[Options, Plan, Result]):
     def _planned(self, surveyed: Survey, options: Options, now: datetime) -> Plan:
         fields = plan_fields(surveyed)
         reason = self.reason(fields)
+        if not fields["is_noop"]:
+            reason = f"{reason}; {surveyed.why}"
         return self.plan_type(**fields, planned_at=now, reason=reason, options=options)
 
     def _nothing(self, plan: Plan) -> Result:
