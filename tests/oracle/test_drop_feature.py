@@ -11,6 +11,7 @@ from delta_bench import Bench
 from delta_spark import DeltaSpark
 from delta_spark_tables import copy
 from droppable_tables import comparable
+from suite.play import PLAY
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature
@@ -64,8 +65,28 @@ CASES = {
             "ALTER TABLE {t} DROP CONSTRAINT positive",
         ),
     ),
+    "mapping": Case(
+        "columnMapping",
+        "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true'",
+        (
+            "ALTER TABLE {t} RENAME COLUMN name TO label",
+            "ALTER TABLE {t} ADD COLUMN gone LONG",
+            "INSERT INTO {t} VALUES (8, 'm', 9)",
+            "ALTER TABLE {t} DROP COLUMN gone",
+            "DELETE FROM {t} WHERE id = 2",
+        ),
+    ),
+    "mapping-of-logical-names": Case(
+        "columnMapping",
+        "",
+        ("ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",),
+    ),
     "domains": Case("domainMetadata", "'delta.feature.domainMetadata' = 'supported'"),
 }
+
+
+RARE = {"mapping-of-logical-names"}
+"""Cases that only `make nightly` plays."""
 
 
 def written(spark: DeltaSpark, case: Case, path: Path) -> Path:
@@ -84,8 +105,8 @@ def dropped(table: Table, case: Case) -> drop_feature.DropFeatureResult:
     return drop_feature.apply(table, plan)
 
 
-@pytest.mark.conformance("FEAT-14", "FEAT-15", "RT-20", "DOM-05")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.conformance("FEAT-14", "FEAT-15", "RT-20", "DOM-05", "RW-38")
+@pytest.mark.parametrize("name", [name for name in CASES if PLAY == "all" or name not in RARE])
 def test_delta_spark_drops_to_the_same_protocol_and_continues(
     bench: Bench, name: str, tmp_path: Path
 ) -> None:
@@ -112,6 +133,7 @@ def test_delta_spark_drops_to_the_same_protocol_and_continues(
         protection in expected.metadata.configuration
     )
     assert found.domain_metadata == expected.domain_metadata == {}
+    assert found.metadata.schema_string == expected.metadata.schema_string
 
     spark.forget()
     assert spark.rows(f"SELECT * FROM delta.`{ours}`") == rows
@@ -130,3 +152,50 @@ def test_delta_spark_ends_what_we_began(bench: Bench, tmp_path: Path) -> None:
     spark.sql(f"ALTER TABLE delta.`{path}` DROP FEATURE deletionVectors")
     protocol = open_table(str(path)).snapshot().protocol
     assert "deletionVectors" not in (protocol.writer_features or ())
+
+
+MAPPED = """
+CREATE TABLE {t} (
+    id LONG, part STRING, inner STRUCT<x: LONG, y: ARRAY<STRUCT<z: STRING>>>, m MAP<STRING, LONG>)
+USING delta {layout} TBLPROPERTIES (
+    'delta.columnMapping.mode' = '{mode}', 'delta.enableRowTracking' = 'true',
+    'delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')
+"""
+LAYOUTS = {"id": "PARTITIONED BY (part)", "name": "CLUSTER BY (id, inner.x)"}
+MODES = LAYOUTS if PLAY == "all" else ["name"]
+
+
+@pytest.mark.conformance("RW-38", "CM-03", "CLU-03", "RT-15", "RT-18", "CDC-04")
+@pytest.mark.parametrize("mode", MODES)
+def test_delta_spark_finds_each_row_under_logical_names(
+    bench: Bench, mode: str, tmp_path: Path
+) -> None:
+    spark, path = bench.spark, tmp_path / "t"
+    table = f"delta.`{path}`"
+    spark.sql(MAPPED.format(t=table, layout=LAYOUTS[mode], mode=mode))
+    values = "id, if(id % 3 = 0, null, concat('p', id % 3)), "
+    values += "named_struct('x', id, 'y', array(named_struct('z', 'v'), null)), map('k', id)"
+    spark.sql(f"INSERT INTO {table} SELECT {values} FROM range(40)")
+    for column, name in (("part", "region"), ("inner.x", "depth"), ("m", "pairs")):
+        spark.sql(f"ALTER TABLE {table} RENAME COLUMN {column} TO {name}")
+    spark.sql(f"UPDATE {table} SET pairs = map('u', 1) WHERE id = 5")
+    spark.sql(f"DELETE FROM {table} WHERE id IN (7, 8)")
+    query = f"SELECT *, _metadata.row_id, _metadata.row_commit_version FROM {table}"
+    rows, last = spark.rows(query), open_table(str(path)).latest_version()
+
+    assert dropped(open_table(str(path)), Case("columnMapping")).status == "dropped"
+
+    spark.forget()
+    assert spark.rows(query) == rows
+    latest = open_table(str(path)).latest_version()
+    changes = f"SELECT * FROM table_changes_by_path('{path}', {last + 1}, {latest})"
+    assert spark.rows(changes) == []
+    assert spark.rows(f"SELECT id FROM {table} WHERE region = 'p1' AND inner.depth < 5") == (
+        spark.rows("SELECT * FROM VALUES (1L), (4L) AS t(id)")
+    )
+    detail = spark.rows(f"DESCRIBE DETAIL {table}")
+    assert ("depth" in detail[0]) == (mode == "name") and ("region" in detail[0]) == (mode == "id")
+    spark.sql(f"OPTIMIZE {table}")
+    spark.checkpoint(path)
+    spark.forget()
+    assert spark.rows(query) == rows

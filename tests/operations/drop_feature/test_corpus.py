@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import copytree
 
 import deltalake
+import pyarrow as pa
 import pytest
 from checkpointing import as_checkpointed, state_of
 from rewrites.table_rows import live_rows
@@ -40,7 +41,7 @@ REFUSED = [
     ("deltars-table_with_liquid_clustering", "rowTracking", "liquid"),
     ("golden-collations-table", "domainMetadata", "required by collations"),
     ("kernel-catalog-owned-preview", "inCommitTimestamp", "required by catalogManaged"),
-    ("kernelrs-partition_cm-id", "columnMapping", "mapping mode id"),
+    ("golden-table-with-icebegCompatV2Enabled", "columnMapping", "required by icebergCompatV2"),
     ("kernelrs-table-with-geo", "geospatial", "column geom"),
 ]
 
@@ -104,6 +105,38 @@ def test_a_real_table_whose_files_use_its_feature_keeps_its_rows(
     found = deltalake.DeltaTable(table.uri).to_pyarrow_table().to_pylist()
     assert sorted(str(sorted(row.items())) for row in found) == before
     assert feature not in feature_names(table.snapshot().protocol)
+
+
+MAPPED = [
+    "deltars-table_with_partitioning_mapping",
+    "golden-table-with-columnmapping-mode-id",
+    "kernel-column-mapping-id",
+    "kernel-data-reader-primitives-column-mapping-name",
+    "kernelrs-cdf-column-mapping-id-mode",
+    "kernelrs-golden-table-with-columnmapping-mode-name",
+]
+
+
+@pytest.mark.conformance("FEAT-14", "RW-38")
+@pytest.mark.parametrize("name", MAPPED)
+def test_deltalake_reads_the_same_rows_without_column_mapping(
+    corpus: Path, name: str, tmp_path: Path
+) -> None:
+    table = copied(corpus, name, tmp_path)
+    before = queried(table)
+    assert before
+    options = DropFeatureOptions(feature="columnMapping")
+    plan = drop_feature.plan(table.snapshot(), options, now=now())
+    assert drop_feature.apply(table, plan, now=now).status == "dropped"
+    assert queried(table) == before
+    assert "columnMapping." not in (table.snapshot().metadata.schema_string or "")
+
+
+def queried(table: Table) -> list[str]:
+    """The rows of a table as `deltalake` reads them."""
+    query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(table.uri))
+    found = pa.table(query.execute("SELECT * FROM t").read_all()).to_pylist()
+    return sorted(map(repr, found))
 
 
 @pytest.mark.conformance("FEAT-14", "CM-01")

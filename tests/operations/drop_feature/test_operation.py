@@ -325,7 +325,6 @@ def schema_with(**field: Any) -> str:
     return json.dumps({**SCHEMA, "fields": [*SCHEMA["fields"], column]})
 
 
-MAPPED = schema_with(metadata={"delta.columnMapping.id": 3})
 WIDENED = schema_with(metadata={"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]})
 NESTED = schema_with(
     type={
@@ -339,9 +338,7 @@ NESTED = schema_with(
 @pytest.mark.parametrize(
     ("feature", "protocol", "metadata", "file", "words"),
     [
-        ("columnMapping", log.protocol(2, 5), {"configuration": {
-            "delta.columnMapping.mode": "name"}}, None, "mode name"),
-        ("columnMapping", log.protocol(2, 5), {"schema": MAPPED}, None, "column more"),
+        ("columnMapping", log.protocol(2, 5), {"schema": schema_with(name="a b")}, None, "'a b'"),
         ("geospatial", log.features("geospatial"), {"schema": NESTED}, None, "column more"),
         ("checkConstraints", log.protocol(1, 3), {"configuration": {
             "delta.constraints.positive": "id > 0"}}, None, "constraint positive"),

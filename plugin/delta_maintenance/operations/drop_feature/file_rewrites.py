@@ -64,6 +64,13 @@ _VERBS: Mapping[Reason, RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]]
 }
 
 
+def _verb_of(
+    removal: FeatureRemoval,
+) -> RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]:
+    assert removal.rewrites in ("deleted-rows", "old-types")
+    return _VERBS[removal.rewrites]
+
+
 def planned_rewrite(
     snapshot: Snapshot,
     removal: FeatureRemoval,
@@ -75,9 +82,8 @@ def planned_rewrite(
 
     Raises `RefusedError` or `UnsupportedFeatureError` for a table that must not be rewritten.
     """
-    assert removal.rewrites is not None
     options = RewriteOptions(engine="local", other_writers=other_writers)
-    return _VERBS[removal.rewrites].plan(snapshot, options, now=now)
+    return _verb_of(removal).plan(snapshot, options, now=now)
 
 
 def rewrite_files(
@@ -88,8 +94,7 @@ def rewrite_files(
     Raises `RefusedError` if a file cannot be rewritten, and `CommitConflictError` if others add
     such files again and again.
     """
-    assert removal.rewrites is not None
-    verb, versions = _VERBS[removal.rewrites], set[int]()
+    verb, versions = _verb_of(removal), set[int]()
     for _ in range(_ROUNDS):
         planned = planned_rewrite(
             committer.snapshot(),

@@ -66,6 +66,7 @@ from delta_maintenance.operations.drop_feature.traces import (
     outdated,
     state_trace,
 )
+from delta_maintenance.operations.drop_feature.unmapping_run import remove_mapping
 from delta_maintenance.operations.table_change.operation import already_applied
 from delta_maintenance.operations.table_change.options import (
     ProtocolVersions,
@@ -216,7 +217,11 @@ class _DropFeatureRun:
         self._note("remove-domains", remove_domains(committer, removal))
         self._note("switch-off", switch_off(committer, removal))
         metadata = snapshot.metadata
-        if files.count and removal.rewrites is not None or removal.rewritten(metadata) != metadata:
+        if removal.rewrites == "physical-names":
+            self._note("remove-mapping", remove_mapping(committer, progress=self.progress))
+        elif (
+            files.count and removal.rewrites is not None or removal.rewritten(metadata) != metadata
+        ):
             self._note("rewrite-files", *rewrite_files(committer, removal, progress=self.progress))
             self._note("forget-type-changes", forget_type_changes(committer, removal))
         if removal.strips_files:

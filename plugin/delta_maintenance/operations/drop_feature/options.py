@@ -23,6 +23,7 @@ StepKind = Literal[
     "switch-off",
     "rewrite-files",
     "forget-type-changes",
+    "remove-mapping",
     "strip-files",
     "keep-vector-files",
     "barrier-checkpoints",

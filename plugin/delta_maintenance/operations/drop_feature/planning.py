@@ -30,8 +30,13 @@ from delta_maintenance.operations.drop_feature.options import (
 )
 from delta_maintenance.operations.drop_feature.preparation import property_changes
 from delta_maintenance.operations.drop_feature.traces import FileTraces, file_traces, state_trace
+from delta_maintenance.operations.drop_feature.unmapping import (
+    extent,
+    planned_conversion,
+    unmapping_contract,
+)
 from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
-from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
 from delta_maintenance.operations.table_change.models import (
     cut_off_by,
 )
@@ -224,7 +229,11 @@ class _Decision:
             other_writers=self.options.other_writers,
         )
         require_no_external_log(snapshot.store)
-        if removal.rewrites is not None and self._rewrites():
+        if removal.rewrites == "physical-names":
+            unmapped_domains(snapshot)
+            if extent(snapshot) != "no file":
+                unmapping_contract(snapshot, target_bytes=1)
+        elif removal.rewrites is not None and self._rewrites():
             Contract.of(snapshot, target_bytes=1, proof="rows")
         if self.way != "direct":
             checkpoint.plan(snapshot, checkpoint_options(removal), now=self.now)
@@ -251,7 +260,8 @@ class _Decision:
                 "switch-off", (f"{change}: writers must not start to use the feature"), commits=1
             )
         if removal.rewrites is not None and self._rewrites():
-            yield from self._rewriting()
+            mapped = removal.rewrites == "physical-names"
+            yield from self._unmapping() if mapped else self._rewriting()
         if removal.strips_files and self.files.count:
             commits = -(-self.files.count // self.options.files_per_commit)
             yield _step(
@@ -292,6 +302,18 @@ class _Decision:
                 "type",
                 commits=1,
             )
+
+    def _unmapping(self) -> Iterator[DropStep]:
+        found = planned_conversion(self.snapshot)
+        files = "no data file changes"
+        if found is not None and found.count:
+            amount = f"{found.count} data files with {size_text(found.bytes)}"
+            files = f"writes {amount} again, under logical names and in the same commit"
+        yield _step(
+            "remove-mapping",
+            f"removes the mapping from properties and schema; {files}",
+            commits=1,
+        )
 
     def _truncation(self) -> tuple[Status, datetime | None, list[DropStep]]:
         cut_off = _step(

@@ -29,6 +29,7 @@ from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.pending import Pending
 from delta_maintenance.operations.rewriting.winners import Followed, FollowedSources
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.commit.staged import staged_adds, staged_removes
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -58,7 +59,7 @@ _RE_SPINS = 2
 class CommitSettings:
     """The settings of all commits of a run."""
 
-    operation: Literal["OPTIMIZE", "REORG"]
+    operation: Literal["OPTIMIZE", "REORG", "REMOVE COLUMN MAPPING"]
     parameters: Mapping[str, Any]
     other_writers: OtherWriters | None = None
     now: Callable[[], datetime] = clock.now
@@ -84,8 +85,12 @@ class RewriteCommits:
         """The reason why this run can commit no more bins."""
 
     def plan_for(self, adds: pa.Table) -> None:
-        """Registers the sources of the run. Must be called before the first commit."""
-        self._followed = FollowedSources(self._base, adds)
+        """Registers sources of the run, as of the latest version that the run has read. Must be
+        called before they are committed."""
+        if self._followed is None:
+            self._followed = FollowedSources(self._base, adds)
+        else:
+            self._followed.follow(adds)
 
     def commit(self, bins: Sequence[Pending]) -> None:
         """Commits these bins in one commit, and sets the fate of each bin.
@@ -125,15 +130,17 @@ class RewriteCommits:
 
     def _move_on(self) -> None:
         """Reads the commits of other writers, and validates the conditions for the new files."""
-        assert self._followed is not None
+        followed = self._followed
         try:
             moved = advance(self._base, own=self._own)
-            self._followed.take_in(moved.snapshot, moved.commits)
+            if followed is not None:
+                followed.take_in(moved.snapshot, moved.commits)
             self._base = moved.snapshot
         except (VanishedFileError, FileNotFoundError):
             # A clean-up deleted commits, so that only the latest state shows what became of files.
             self._base = self._table.snapshot()
-            self._followed.reopened(self._base)
+            if followed is not None:
+                followed.reopened(self._base)
         self._own = None
         self.version = max(self.version, self._base.version)
         broken = self._contract.broken_by(self._base)
@@ -221,9 +228,19 @@ class RewriteCommits:
         except DeltaMaintenanceError as error:
             pending.fate, pending.problem = "dropped", str(error)
 
+    def _stage_more(self, txn: Transaction) -> None:
+        """Stages the actions of a commit besides those of files. There are none by default."""
+
+    def _metrics(
+        self, bins: Sequence[Pending], adds: Sequence[Mapping[str, Any]], removes: pa.Table
+    ) -> dict[str, str]:
+        """The `operationMetrics` of a commit."""
+        return file_metrics(adds, removes)
+
     def _transaction(self, bins: Sequence[Pending]) -> Landed | Conflicted:
         settings, contract = self._settings, self._contract
-        removes = pa.concat_tables([bin_removes(pending) for pending in bins])
+        parts = [bin_removes(pending) for pending in bins] or [staged_removes([])]
+        removes = pa.concat_tables(parts)
         adds = [
             add
             for pending in bins
@@ -247,12 +264,15 @@ class RewriteCommits:
             txn.stage_removes(removes)
             txn.read_files(removes)
         if adds:
-            txn.stage_adds(adds)
+            columns = contract.spec.naming.partition_columns
+            txn.stage_adds(staged_adds(adds, partition_columns=columns))
+        self._stage_more(txn)
         # One attempt: the rules for rebasing a commit do not cover all conditions for the new
         # files, so each lost race leads back to `_move_on`.
-        metrics = file_metrics(adds, removes)
+        metrics = self._metrics(bins, adds, removes)
         # The digest of rows that were copied and not decoded is unknown.
-        has_sums = contract.spec.proof == "rows" and not any(each.result.copied for each in bins)
+        copied = any(each.result.copied for each in bins)
+        has_sums = bool(bins) and contract.spec.proof == "rows" and not copied
         tags = {SUMS_TAG: str(sums)} if has_sums else {}
         outcome = txn.commit(metrics=metrics, tags=tags, max_attempts=1, sleep=settings.sleep)
         if not isinstance(outcome, Landed | Conflicted):

@@ -6,13 +6,18 @@ are compared with each version on which the files are committed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.protocol.data_files.layout import DataFileLayout, iceberg_compat
 from delta_maintenance.protocol.data_files.names import FileNaming
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
-from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
+from delta_maintenance.protocol.schema.clustering import clustering_columns, with_logical_names
+from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import Proof, RewriteSpec
@@ -41,21 +46,42 @@ class Contract:
         files of the table.
         """
         try:
-            return cls._of(snapshot, target_bytes, proof)
+            layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
+            domains = snapshot.domain_metadata
+            return cls._of(snapshot, snapshot.metadata, domains, layout, target_bytes, proof)
         except DeltaMaintenanceError as error:
             raise error.located(table=snapshot.table, version=snapshot.version) from None
 
     @classmethod
-    def _of(cls, snapshot: Snapshot, target_bytes: int, proof: Proof) -> Contract:
-        protocol, metadata = snapshot.protocol, snapshot.metadata
+    def without_mapping(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
+        """The contract for new files that replace those of this version when its column mapping is
+        removed.
+
+        Raises the same errors as `of`.
+        """
+        try:
+            layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata, unmaps=True)
+            after, domains = without_mapping(snapshot.metadata), unmapped_domains(snapshot)
+            return cls._of(snapshot, after, domains, layout, target_bytes, proof)
+        except DeltaMaintenanceError as error:
+            raise error.located(table=snapshot.table, version=snapshot.version) from None
+
+    @classmethod
+    def _of(
+        cls,
+        snapshot: Snapshot,
+        metadata: Metadata,
+        domains: Mapping[str, str],
+        layout: DataFileLayout,
+        target_bytes: int,
+        proof: Proof,
+    ) -> Contract:
+        protocol, properties = snapshot.protocol, snapshot.properties
         require_supported(protocol, Operation.REWRITE_DATA)
-        layout = DataFileLayout.of(protocol, metadata)
-        properties = snapshot.properties
         style = ParquetStyle.of_table(
             properties.parquet_compression_codec, properties.parquet_format_version
         )
         columns = [item.name for item in layout.partition_columns.fields]
-        domains = snapshot.domain_metadata
         return cls(
             table_id=metadata.id,
             spec=RewriteSpec(
@@ -65,7 +91,7 @@ class Contract:
                     codec=style.codec,
                     page_version=style.page_version,
                 ),
-                naming=FileNaming.of(metadata.configuration, columns, layout.mode),
+                naming=FileNaming.of(metadata.configuration, columns, layout.written.mode),
                 target_bytes=target_bytes,
                 proof=proof,
                 # Copied row groups have neither row IDs nor partition columns of their own, and
@@ -73,6 +99,7 @@ class Contract:
                 copied_group_bytes=None
                 if layout.tracks_rows
                 or layout.materializes_partitions
+                or layout.unmaps
                 or iceberg_compat(protocol, properties) is not None
                 or properties.parquet_format_version is not None
                 else COPIED_GROUP_BYTES,
@@ -86,9 +113,9 @@ class Contract:
         """Why files written under this contract do not fit a later version, as one clause; None if
         they fit."""
         try:
-            later = Contract.of(
-                snapshot, target_bytes=self.spec.target_bytes, proof=self.spec.proof
-            )
+            unmaps, spec = self.spec.files.layout.unmaps, self.spec
+            of = Contract.without_mapping if unmaps else Contract.of
+            later = of(snapshot, target_bytes=spec.target_bytes, proof=spec.proof)
         except DeltaMaintenanceError as error:
             return error.problem
         if later.table_id != self.table_id:
@@ -114,3 +141,15 @@ class Contract:
             and snapshot.properties.enable_deletion_vectors
             and iceberg_compat(snapshot.protocol, snapshot.properties) is None
         )
+
+
+def unmapped_domains(snapshot: Snapshot) -> dict[str, str]:
+    """The domains of a table whose column mapping is removed: clustering columns have logical
+    names. Raises `RefusedError` if these cannot be told."""
+    domains, metadata = dict(snapshot.domain_metadata), snapshot.metadata
+    mode = column_mapping_mode(snapshot.protocol, metadata.configuration)
+    clustering = domains.get(CLUSTERING)
+    if clustering is not None and mode != "none":
+        schema = parse_schema(metadata.schema_string or "")
+        domains[CLUSTERING] = with_logical_names(clustering, schema, mode)
+    return domains

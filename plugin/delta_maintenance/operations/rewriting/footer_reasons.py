@@ -15,6 +15,7 @@ from delta_maintenance.operations.rewriting.choice import Mask
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
+    holds_other_names,
     holds_other_types,
 )
 from delta_maintenance.storage.core.base import Store
@@ -24,6 +25,7 @@ from delta_maintenance.table.data.places import place_of
 
 DROPPED_COLUMNS, INT96, CODEC = "dropped-columns", "int96", "codec"
 OLD_TYPES = "old-types"
+PHYSICAL_NAMES = "physical-names"
 _THREADS = 16
 _AT_ONCE = 10_000
 """Files whose footers are read in one round, which bounds the memory for any table."""
@@ -70,19 +72,21 @@ class FooterReasons:
             ) from None
 
     def _has(self, name: str, parquet: ParquetInput) -> bool:
+        test = _BY_SCHEMA.get(name)
+        if test is not None:
+            layout = self.spec.layout
+            return test(parquet.schema, layout, parquet.stored_columns(layout.mode))
         match name:
-            case "dropped-columns":
-                layout = self.spec.layout
-                stored = parquet.stored_columns(layout.mode)
-                return holds_other_columns(parquet.schema, layout, stored)
-            case "old-types":
-                layout = self.spec.layout
-                return holds_other_types(
-                    parquet.schema, layout, parquet.stored_columns(layout.mode)
-                )
             case "int96":
                 return bool(parquet.int96)
         return bool(set(_codecs(parquet.metadata)) - {self.spec.codec.upper()})
+
+
+_BY_SCHEMA = {
+    DROPPED_COLUMNS: holds_other_columns,
+    OLD_TYPES: holds_other_types,
+    PHYSICAL_NAMES: holds_other_names,
+}
 
 
 def _codecs(metadata: pq.FileMetaData) -> Iterator[str]:

@@ -93,7 +93,7 @@ def survey(
     hot = _hot(files, options.quiet_for, now)
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
     found = list(journals.left_behind(snapshot.store, contract, since=since))
-    adopted, taken = _adoptable(snapshot, files, contract, found, asked & ~hot, since)
+    adopted, taken = adoptable(snapshot, files, contract, found, asked & ~hot, since)
     reasons = FooterReasons(
         store=snapshot.store,
         spec=contract.spec.files,
@@ -106,7 +106,7 @@ def survey(
     return Survey(
         snapshot=snapshot,
         files=files,
-        choice=_with_adopted(choice, [rows for rows, _ in adopted]),
+        choice=with_adopted(choice, [rows for rows, _ in adopted]),
         contract=contract,
         engine=engine,
         why=why,
@@ -180,7 +180,7 @@ def _engine(options: RewriteOptions, size: int) -> tuple[Literal["local", "spark
 def _possible(snapshot: Snapshot, contract: Contract, wanted: Sequence[str]) -> tuple[str, ...]:
     """The reasons that files of the table can have."""
     layout = contract.spec.files.layout
-    dropped = may_have_dropped_columns(snapshot.metadata, layout)
+    dropped = may_have_dropped_columns(snapshot.metadata, layout.mode)
     return tuple(name for name in wanted if name != DROPPED_COLUMNS or dropped)
 
 
@@ -225,7 +225,7 @@ def _budget(files: LiveColumns, now: datetime) -> float:
     return float(max(0, AMPLIFICATION * (files.size[fresh].sum() + gone) - again))
 
 
-def _adoptable(
+def adoptable(
     snapshot: Snapshot,
     files: LiveColumns,
     contract: Contract,
@@ -262,7 +262,8 @@ def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, A
     return rows if len(np.unique(rows)) == len(rows) else None
 
 
-def _with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:
+def with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:
+    """The choice with bins of an earlier run in front."""
     if not adopted:
         return choice
     numbers = np.repeat(np.arange(len(adopted)), [len(rows) for rows in adopted])

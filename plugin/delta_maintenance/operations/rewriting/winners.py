@@ -52,6 +52,13 @@ class FollowedSources:
         self._keys = logical_file_keys(adds)
         self._touched: dict[bytes, Followed] = {}
 
+    def follow(self, adds: pa.Table) -> None:
+        """Adds further sources, as of the last version that was taken in."""
+        more = places(adds, root=self._root)
+        self._planned = pa.concat_arrays([self._planned, more])
+        chunks = [*self._keys.chunks, *logical_file_keys(adds).chunks]
+        self._keys = pa.chunked_array(chunks, pa.string())
+
     def of(self, place: bytes) -> Followed | None:
         """The state of a source; None if no commit changed it."""
         return self._touched.get(place)

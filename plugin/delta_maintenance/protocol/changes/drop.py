@@ -23,11 +23,13 @@ from delta_maintenance.protocol.changes.usage import (
     geometry_column,
     is_on,
     mapped_column,
+    name_that_needs_mapping,
     row_ids,
     v2_policy,
     widened_column,
     with_classic_policy,
     without_commit_times,
+    without_mapping,
     without_properties,
     without_row_ids,
     without_type_changes,
@@ -68,7 +70,7 @@ class FeatureRemoval:
     """Finds a trace in the metadata of an older version that such a client would misread."""
     file_fields: tuple[str, ...] = ()
     """Fields of `add` that belong to the feature; a value in one of them is a trace."""
-    rewrites: Literal["deleted-rows", "old-types"] | None = None
+    rewrites: Literal["deleted-rows", "old-types", "physical-names"] | None = None
     """The data files that are rewritten before the feature is dropped, as the reason for it."""
     strips_files: bool = False
     """Whether committing the files again without these fields is enough, without a rewrite."""
@@ -81,7 +83,10 @@ class FeatureRemoval:
     prepared: MetadataChange = _same
     """Switches the feature off, in a separate commit, so that no writer starts to use it again."""
     rewritten: MetadataChange = _same
-    """Removes what describes files that are rewritten, in a separate commit after that."""
+    """Removes what describes files that are rewritten: for `physical-names` in the commit of these
+    files, otherwise in a separate commit after that."""
+    obstacle: MetadataTrace = _no_trace
+    """Finds what forbids to drop the feature until the user changes it, as a clause."""
     without: MetadataChange = _same
     """Removes properties that mean nothing without the feature, in the commit that drops it."""
     remedy: str = "use Delta Spark"
@@ -134,6 +139,9 @@ def require_removable(
             f"{name} is required by {', '.join(dependants)}",
             remedy=_remedy_for_dependants(name, dependants),
         )
+    obstacle = removal.obstacle(metadata)
+    if obstacle is not None:
+        raise RefusedError(obstacle, remedy=removal.remedy)
     trace = removal.metadata_trace(removal.rewritten(removal.prepared(metadata)))
     if trace is not None:
         raise RefusedError(f"{trace} still uses {name}", remedy=removal.remedy)
@@ -184,7 +192,11 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             protects_history=True,
             metadata_trace=mapped_column,
             history_trace=mapped_column,
-            remedy="drop it with Delta Spark, which rewrites all data files",
+            rewrites="physical-names",
+            rewritten=without_mapping,
+            obstacle=name_that_needs_mapping,
+            remedy="rename it first, to a name that is unique whatever its case and has no space "
+            "and none of the characters ,;{}()=",
         ),
         FeatureRemoval(
             feature="deletionVectors",

@@ -206,8 +206,8 @@ def _with_column_mapping(protocol: Protocol, before: Metadata, change: TableChan
         raise RefusedError(
             f"the column mapping mode cannot change from {old} to {new}: the data files contain "
             "the physical names or IDs of the columns",
-            remedy="keep the mode, or remove column mapping with Delta Spark, which rewrites the "
-            "files",
+            remedy="keep the mode, or drop the feature columnMapping with drop-feature, which "
+            "rewrites the files",
         )
     if new == "id":
         raise RefusedError(

@@ -14,6 +14,7 @@ from typing import Any
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.schema import column_mapping
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DeltaType,
@@ -70,6 +71,25 @@ def mapped_column(metadata: Metadata) -> str | None:
     if mode != "none":
         return f"the column mapping mode {mode}"
     return _column(metadata, _has_metadata("delta.columnMapping."), "has a physical name")
+
+
+def without_mapping(metadata: Metadata) -> Metadata:
+    """Removes column mapping: its properties, and the IDs and physical names of all fields."""
+    if metadata.schema_string is None or mapped_column(metadata) is None:
+        return metadata
+    removed = _configured(metadata, {column_mapping.MODE: None, column_mapping.MAX_COLUMN_ID: None})
+    schema = column_mapping.without_mapping(metadata.schema_string)
+    return replace(removed, schema_string=schema)
+
+
+def name_that_needs_mapping(metadata: Metadata) -> str | None:
+    """A clause that names a column whose name is allowed or unique only with column mapping."""
+    if metadata.schema_string is None:
+        return None
+    names = column_mapping.names_that_need_mapping(parse_schema(metadata.schema_string))
+    if not names:
+        return None
+    return f"the column {names[0]!r} has a name that is only allowed with column mapping"
 
 
 def widened_column(metadata: Metadata) -> str | None:

@@ -49,7 +49,8 @@ _VOID = PrimitiveType(name="void")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFileLayout:
-    """The contents of the data files of one version of a table. All names are physical names."""
+    """The contents of the data files of one version of a table. All names are physical names, unless
+    column mapping is being removed."""
 
     columns: StructType
     """The columns that are stored in data files, without `void` at any level."""
@@ -66,10 +67,14 @@ class DataFileLayout:
     """Whether data files also contain the partition columns."""
     nested_ids: bool = False
     """Whether elements, keys and values have field IDs in Parquet."""
+    unmaps: bool = False
+    """Whether new files have no mapping: files are read by `mode`, and all names are logical names."""
 
     @classmethod
-    def of(cls, protocol: Protocol, metadata: Metadata) -> DataFileLayout:
+    def of(cls, protocol: Protocol, metadata: Metadata, *, unmaps: bool = False) -> DataFileLayout:
         """Derives the layout from protocol, schema and properties.
+
+        With `unmaps`, new files are files of the table once its column mapping is removed.
 
         `RefusedError` for a schema that data files cannot represent, `UnsupportedFeatureError` for
         types and type changes that this release does not support, `CorruptTableError` for a schema
@@ -85,9 +90,10 @@ class DataFileLayout:
         data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
         stored = _without_void(StructType(fields=data), "the table")
         row_id, row_version = _hidden_columns(protocol, metadata, properties)
+        named: ColumnMappingMode = "none" if unmaps else mode
         return cls(
-            columns=_plain(physical_schema(stored, mode)),
-            partition_columns=_plain(physical_schema(_partitioning(schema, metadata), mode)),
+            columns=_plain(physical_schema(stored, named)),
+            partition_columns=_plain(physical_schema(_partitioning(schema, metadata), named)),
             mode=mode,
             widens="typeWidening" in features,
             row_id_column=row_id,
@@ -97,8 +103,14 @@ class DataFileLayout:
                 "materializePartitionColumns" in features
                 or iceberg_compat(protocol, properties) is not None
             ),
-            nested_ids=iceberg_compat(protocol, properties) == 2,
+            nested_ids=iceberg_compat(protocol, properties) == 2 and not unmaps,
+            unmaps=unmaps,
         )
+
+    @property
+    def written(self) -> DataFileLayout:
+        """The layout by which new files are read."""
+        return replace(self, mode="none", unmaps=False) if self.unmaps else self
 
     @property
     def tracks_rows(self) -> bool:
@@ -152,7 +164,7 @@ class DataFileLayout:
         return pa.field(name, self._type(kind, here, ids), metadata=metadata)
 
     def _id(self, value: Any, name: str) -> dict[bytes, bytes] | None:
-        if self.mode == "none":
+        if self.mode == "none" or self.unmaps:
             return None
         if not isinstance(value, int) or isinstance(value, bool):
             raise CorruptTableError(f"the column {name!r} is mapped and has no ID")

@@ -16,6 +16,7 @@ from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
+    ColumnMappingMode,
     DeltaType,
     MapType,
     PrimitiveType,
@@ -25,13 +26,13 @@ from delta_maintenance.protocol.schema.types import (
 )
 
 
-def may_have_dropped_columns(metadata: Metadata, layout: DataFileLayout) -> bool:
+def may_have_dropped_columns(metadata: Metadata, mode: ColumnMappingMode) -> bool:
     """Whether columns may have been dropped, according to the table's schema.
 
     Column IDs are never reused, so a missing ID below the highest one belongs to a dropped column.
     Without column mapping, columns cannot be dropped.
     """
-    if layout.mode == "none":
+    if mode == "none":
         return False
     properties = TableProperties.from_configuration(metadata.configuration)
     highest = properties.column_mapping_max_column_id
@@ -49,6 +50,17 @@ def holds_other_columns(schema: pa.Schema, layout: DataFileLayout, stored: Store
     return _others(fields, layout.columns.fields, stored)
 
 
+def holds_other_names(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
+    """Whether a file of this schema reads differently without column mapping.
+
+    That is a file with a column, at any level, that the table does not have, or that is stored
+    under another name than its logical one. The names of the layout are logical ones.
+    """
+    if holds_other_columns(schema, layout, stored):
+        return True
+    return _other_names(list(schema), layout.columns.fields, stored)
+
+
 def holds_other_types(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
     """Whether a file schema contains a column, at any level, whose type the table has widened."""
     return _other_types(list(schema), layout.columns.fields, stored)
@@ -61,6 +73,31 @@ def _other_types(
         at = stored.find(item, fields)
         if at is not None and _is_other_type(fields[at].type, item.type, stored):
             return True
+    return False
+
+
+def _other_names(
+    fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
+) -> bool:
+    for item in wanted:
+        at = stored.find(item, fields)
+        if at is not None and (
+            fields[at].name != item.name or _other_names_inside(fields[at].type, item.type, stored)
+        ):
+            return True
+    return False
+
+
+def _other_names_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) -> bool:
+    match wanted:
+        case StructType(fields=fields) if pa.types.is_struct(kind):
+            return _other_names(list(kind), fields, stored)
+        case ArrayType(element=element) if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return _other_names_inside(kind.value_type, element, stored)
+        case MapType(key=key, value=value) if pa.types.is_map(kind):
+            return _other_names_inside(kind.key_type, key, stored) or _other_names_inside(
+                kind.item_type, value, stored
+            )
     return False
 
 

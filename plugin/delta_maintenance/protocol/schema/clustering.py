@@ -1,6 +1,7 @@
 """The clustering columns of a table, read from its domain ("Clustered Table").
 
-This library never writes the domain, and copies its configuration unchanged.
+This library copies the configuration of the domain unchanged. Only where column mapping is removed,
+the columns get their logical names.
 """
 
 from __future__ import annotations
@@ -8,6 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.schema.types import (
+    ColumnMappingMode,
+    StructField,
+    StructType,
+    physical_name,
+)
 
 DOMAIN = "delta.clustering"
 
@@ -28,6 +37,51 @@ def clustering_columns(domains: Mapping[str, str]) -> tuple[tuple[str, ...], ...
         return None
     paths = [_path(column) for column in columns]
     return None if None in paths else tuple(path for path in paths if path)
+
+
+def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappingMode) -> str:
+    """The configuration of the domain with the logical names of the clustering columns.
+
+    `schema` is the logical schema. Raises `RefusedError` if a column cannot be told.
+    """
+    try:
+        value = json.loads(configuration)
+        columns = value.get("clusteringColumns")
+        if columns is None:
+            return configuration
+        renamed = [_renamed(column, schema, mode) for column in columns]
+    except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
+        raise RefusedError(
+            "the columns by which the table is clustered cannot be told",
+            remedy="set them again with the engine that clusters the table",
+        ) from None
+    if renamed == columns:
+        return configuration
+    return json.dumps({**value, "clusteringColumns": renamed}, separators=(",", ":"))
+
+
+def _renamed(column: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
+    path = _path(column)
+    if path is None:
+        raise LookupError(column)
+    names, struct = [], schema
+    for at, physical in enumerate(path):
+        field = _by_physical_name(struct, mode)[physical]
+        names.append(field.name)
+        if at + 1 < len(path):
+            if not isinstance(field.type, StructType):
+                raise LookupError(column)
+            struct = field.type
+    match column:
+        case str():
+            return names[0]
+        case {"physicalName": _}:
+            return {**column, "physicalName": names}
+    return names
+
+
+def _by_physical_name(struct: StructType, mode: ColumnMappingMode) -> dict[str, StructField]:
+    return {physical_name(item, mode): item for item in struct.fields}
 
 
 def _path(column: Any) -> tuple[str, ...] | None:

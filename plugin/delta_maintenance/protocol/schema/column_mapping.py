@@ -1,19 +1,40 @@
-"""Enabling column mapping on a table that already has files ("Column Mapping").
+"""Enabling column mapping on a table that already has files, and removing it ("Column Mapping").
 
-The files store the columns under their logical names, which become the physical names. Every struct
-field at every level gets a column ID; list elements, map keys and map values are not fields.
+When it is enabled, the files store the columns under their logical names, which become the physical
+names. Every struct field at every level gets a column ID; list elements, map keys and map values
+are not fields. When it is removed, the logical names are those of the files again.
 """
 
 from __future__ import annotations
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.schema.edit import Digits, Field, edit_fields
-from delta_maintenance.protocol.schema.types import parse_schema, walk
+from delta_maintenance.protocol.schema.types import (
+    ColumnMappingMode,
+    StructType,
+    duplicate_names,
+    parse_schema,
+    physical_name,
+    walk,
+)
 
 MODE = "delta.columnMapping.mode"
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 COLUMN_ID = "delta.columnMapping.id"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+_KEYS = frozenset(
+    {
+        COLUMN_ID,
+        PHYSICAL_NAME,
+        "delta.columnMapping.nested.ids",
+        "parquet.field.id",
+        "parquet.field.nested.ids",
+    }
+)
+"""The metadata of a field that belong to the mapping. Delta Spark removes the same keys."""
+_ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
+"""The characters that names of columns may contain only with a mapping, as in Delta Spark."""
 
 
 def mapped_by_name(schema_string: str, *, max_column_id: int = 0) -> tuple[str, int]:
@@ -55,3 +76,29 @@ def mapped_by_name(schema_string: str, *, max_column_id: int = 0) -> tuple[str, 
         field["metadata"] = metadata
 
     return edit_fields(schema_string, map_field), highest
+
+
+def without_mapping(schema_string: str) -> str:
+    """The schema without IDs and physical names at every level. The rest does not change."""
+    found = False
+
+    def strip(field: Field) -> None:
+        nonlocal found
+        metadata = field.get("metadata")
+        if isinstance(metadata, dict) and not _KEYS.isdisjoint(metadata):
+            found = True
+            field["metadata"] = {key: metadata[key] for key in metadata if key not in _KEYS}
+
+    stripped = edit_fields(schema_string, strip)
+    return stripped if found else schema_string
+
+
+def has_other_names(schema: StructType, mode: ColumnMappingMode) -> bool:
+    """Whether any field, at any level, has a physical name that is not its logical name."""
+    return any(physical_name(field, mode) != field.name for _, field in walk(schema))
+
+
+def names_that_need_mapping(schema: StructType) -> tuple[str, ...]:
+    """The fields, at any level, whose names are allowed or unique only with a mapping."""
+    odd = [path for path, field in walk(schema) if not _ONLY_MAPPED.isdisjoint(field.name)]
+    return tuple(dict.fromkeys(".".join(path) for path in (*odd, *duplicate_names(schema))))

@@ -136,7 +136,8 @@ def without_rows(
         ),
         reasons=(("deleted-rows",),) * len(done.outputs),
     )
-    written = rewrite_bin(store, again, spec, new_id=new_id)
+    files = replace(spec.files, layout=spec.files.layout.written)
+    written = rewrite_bin(store, again, replace(spec, files=files), new_id=new_id)
     if written.refused:
         raise VerificationError(
             f"a new file cannot be written again: {written.refused[0].problem}",

@@ -68,7 +68,7 @@ class ParquetInput:
             self._source = opened
             self._file = pq.ParquetFile(
                 opened,
-                read_dictionary=list(dictionaries),
+                read_dictionary=_present(dictionaries, self.metadata.schema),
                 coerce_int96_timestamp_unit="us",
                 **self._options,
             )
@@ -201,6 +201,14 @@ def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
         return 0 if empty else _UNKNOWN_TEXT
     raw = (statistics.min_raw, statistics.max_raw)
     return max(len(value) if isinstance(value, bytes) else 0 for value in raw)
+
+
+def _present(names: Sequence[str], schema: pq.ParquetSchema) -> list[str]:
+    """The names that the file has: Arrow takes no others, and files can lack later columns."""
+    if not names:
+        return []
+    paths = {schema.column(at).path for at in range(len(schema))}
+    return [name for name in names if name in paths]
 
 
 def _require_microseconds(batch: pa.RecordBatch, finer: pa.RecordBatch) -> None:
