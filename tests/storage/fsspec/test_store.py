@@ -275,9 +275,7 @@ def test_no_message_holds_an_option() -> None:
     with pytest.raises(StorageError) as got:
         open_store("zip://t::/dev/null", {"mode": "hunter2 zip file"})
     assert "hunter2" not in str(got.value) and got.value.remedy
-    with pytest.raises(
-        InvalidRequestError, match="does not accept the address"
-    ) as wrong:
+    with pytest.raises(InvalidRequestError, match="does not accept the address") as wrong:
         open_store("dbfs:/t", {"token": "hunter2"})
     assert "hunter2" not in str(wrong.value)
 

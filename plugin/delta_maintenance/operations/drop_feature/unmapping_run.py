@@ -8,7 +8,6 @@ again. Implements the writers' side of "Column Mapping" for a feature that is ab
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -33,10 +32,11 @@ from delta_maintenance.operations.drop_feature.unmapping import (
 )
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.choice import Mask
-from delta_maintenance.operations.rewriting.commits import CommitSettings, Pending, RewriteCommits
+from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import unmapped_domains
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
+from delta_maintenance.operations.rewriting.pending import Pending
 from delta_maintenance.operations.rewriting.planning import (
     adoptable,
     target_size,
@@ -55,7 +55,6 @@ from delta_maintenance.table.read.snapshot import Snapshot
 OPERATION = "REMOVE COLUMN MAPPING"
 """The operation in `commitInfo`, named as Delta Spark names it."""
 _MOST_WORKERS = 8
-
 
 def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:
     """Commits the table without its mapping; None if it has none.
@@ -201,11 +200,7 @@ class _Unmapping(RewriteCommits):
                 again.append(number)
             else:
                 done.append(Pending(done=proved, adds=work.adds_of(number)))
-        engine = LocalEngine(
-            self._table.store,
-            workers=min(os.cpu_count() or 1, _MOST_WORKERS),
-            new_id=self._settings.new_id,
-        )
+        engine = LocalEngine(self._table.store, new_id=self._settings.new_id)
         bins: Iterator[Bin] = (_renamed(work.bin(number), names) for number in again)
         for outcome in engine.rewrite(bins, self._contract.spec):
             done.append(_pending(outcome, work))

@@ -49,8 +49,10 @@ _VOID = PrimitiveType(name="void")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFileLayout:
-    """The contents of the data files of one version of a table. All names are physical names, unless
-    column mapping is being removed."""
+    """The contents of the data files of one version of a table.
+
+    All names are physical names, unless column mapping is being removed.
+    """
 
     columns: StructType
     """The columns that are stored in data files, without `void` at any level."""
@@ -68,7 +70,7 @@ class DataFileLayout:
     nested_ids: bool = False
     """Whether elements, keys and values have field IDs in Parquet."""
     unmaps: bool = False
-    """Whether new files have no mapping: files are read by `mode`, and all names are logical names."""
+    """Whether new files have no mapping: files are read by `mode`, and names are logical names."""
 
     @classmethod
     def of(cls, protocol: Protocol, metadata: Metadata, *, unmaps: bool = False) -> DataFileLayout:
