@@ -54,7 +54,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 OPERATION = "REMOVE COLUMN MAPPING"
 """The operation in `commitInfo`, named as Delta Spark names it."""
-_MOST_WORKERS = 8
+
 
 def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:
     """Commits the table without its mapping; None if it has none.
