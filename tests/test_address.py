@@ -51,7 +51,7 @@ from delta_maintenance.errors import InvalidRequestError
         ("zip://a/t::s3://bucket/x.zip", "zip", "a", "t", StoreKind.OTHER),
     ],
 )
-def test_an_address_is_taken_apart(
+def test_an_address_is_parsed(
     text: str, scheme: str, authority: str, path: str, kind: StoreKind
 ) -> None:
     address = Address.parse(text)
@@ -85,7 +85,7 @@ def test_folders_and_their_contents(text: str, below: str, parent: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["s3://bucket", "/", "zip://::s3://b/a.zip"])
-def test_the_root_of_a_store_is_in_no_folder(text: str) -> None:
+def test_the_root_of_a_store_has_no_parent(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="names no file"):
         _ = Address.parse(text).parent
     assert Address.parse(text).join("x").name == "x"

@@ -46,7 +46,7 @@ def folder_of_a_process(parent: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 @pytest.mark.process
-def test_the_folder_of_a_killed_process_goes_after_a_day_and_no_other(parent: Path) -> None:
+def test_only_the_folder_of_a_killed_process_is_removed_after_a_day(parent: Path) -> None:
     process, folder = folder_of_a_process(parent)
     assert folder.parent == parent and folder.stat().st_mode & 0o077 == 0
     assert remove_abandoned(parent, now=LATER) == [], "its owner is at work"
@@ -63,5 +63,5 @@ def test_the_folder_of_a_killed_process_goes_after_a_day_and_no_other(parent: Pa
     assert not own.exists()
 
 
-def test_a_temporary_directory_that_cannot_be_listed_is_no_hindrance(parent: Path) -> None:
+def test_an_unlistable_temporary_directory_is_tolerated(parent: Path) -> None:
     assert remove_abandoned(parent / "gone", now=LATER) == []

@@ -61,7 +61,7 @@ def sings(*seen: Any) -> list[str]:
     return sorted({canary for spelling, canary in spellings.items() if spelling in text})
 
 
-def test_a_canary_would_be_heard() -> None:
+def test_a_leaked_canary_is_detected() -> None:
     assert sings({"key": CANARIES[0]}, f"x{quote(CANARIES[0], safe='')}x") == [CANARIES[0]]
 
 
@@ -158,7 +158,7 @@ def printed(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("conn_id", ["own", "referring"])
-def test_an_operator_tells_nobody(
+def test_an_operator_leaks_no_credentials(
     connections: None,
     server: S3Server,
     table: TableBuilder,
@@ -208,7 +208,7 @@ def test_an_operator_tells_nobody(
         f"simplecache::s3://AKIA1:{CANARIES[0]}@{BUCKET}/t",
     ],
 )
-def test_an_address_with_credentials_is_refused_and_told_to_nobody(
+def test_an_address_with_credentials_is_refused_and_not_shown(
     connections: None,
     monkeypatch: pytest.MonkeyPatch,
     task_context: dict[str, Any],
@@ -249,7 +249,7 @@ def store_text(store: Any, folder: str) -> str:
 
 
 @pytest.mark.parametrize("conn_id", ["own", "referring"])
-def test_a_store_that_turns_us_away_brings_nothing_to_light(
+def test_a_rejected_login_leaks_nothing(
     connections: None,
     table: TableBuilder,
     task_context: dict[str, Any],
@@ -297,7 +297,7 @@ def every(error: BaseException | None) -> list[str]:
 
 
 @pytest.mark.parametrize("conn_id", ["own", "referring"])
-def test_a_trigger_carries_the_id_of_a_connection_and_no_more(
+def test_a_trigger_stores_only_the_id_of_a_connection(
     connections: None, table: TableBuilder, printed: Printed, conn_id: str
 ) -> None:
     where = {"table_uri": table.store.root, "delta_conn_id": conn_id}
@@ -346,7 +346,7 @@ sys.exit(1)
 
 # The provider leaves the pipe from spark-submit to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-def test_a_spark_job_has_them_from_a_private_file_alone(
+def test_a_spark_job_gets_credentials_only_from_a_private_file(
     connections: None,
     table: TableBuilder,
     task_context: dict[str, Any],

@@ -72,7 +72,7 @@ def test_without_a_connection_the_environment_decides(nothing: str | None) -> No
 
 
 @pytest.mark.parametrize("address", ["/srv/a:b.parquet", "r.parquet", "./x:y", "file:///srv/r"])
-def test_no_option_is_for_the_disks_of_the_worker(address: str, connect: Connect) -> None:
+def test_local_tables_get_no_storage_options(address: str, connect: Connect) -> None:
     connect("lake", login="key")
     assert DeltaHook("lake").options_for(address) is None
     assert DeltaHook("lake").options_for("s3://b/r") == {"AWS_ACCESS_KEY_ID": "key"}
@@ -94,7 +94,7 @@ def test_credentials_come_from_another_connection_by_its_id(connect: Connect) ->
     assert DeltaHook("lake").storage_options(credentials=False) == {"region": "mine"}
 
 
-def test_what_it_says_of_others_is_the_default_of_operators(connect: Connect) -> None:
+def test_other_writers_of_the_connection_are_the_default(connect: Connect) -> None:
     connect("lake", extra={"other_writers": "spark", "spark_conn_id": "cluster"})
     hook = DeltaHook("lake")
     assert (hook.other_writers, hook.spark_conn_id) == ("spark", "cluster")
@@ -109,7 +109,7 @@ def test_what_it_says_of_others_is_the_default_of_operators(connect: Connect) ->
     assert given(other_writers="none") == "none"
 
 
-def test_whatever_is_secret_is_masked_from_the_first_look_on(connect: Connect) -> None:
+def test_secrets_are_masked_on_first_use(connect: Connect) -> None:
     connect(
         "pond",
         extra={"azure_account_key": "bWFza2VkLWtleQ==", "azure_sas_token": "sv=1&sig=mask%2Bed"},
@@ -154,7 +154,7 @@ def tried(**fields: Any) -> tuple[bool, str]:
     return found
 
 
-def test_the_button_looks_at_the_address(
+def test_the_test_button_lists_the_address(
     server: S3Server, tmp_path: Path, classic_table: TableBuilder
 ) -> None:
     uri = classic_table.store.root
@@ -175,7 +175,7 @@ def test_the_button_looks_at_the_address(
     assert not good and "NoSuchBucket" in said
 
 
-def test_an_unknown_option_is_named_and_its_value_is_not(connect: Connect) -> None:
+def test_an_unknown_option_is_named_without_its_value(connect: Connect) -> None:
     connect("lake", extra={"secret_kye": "hidden-2"})
     with pytest.raises(InvalidRequestError, match="secret_kye") as refusal:
         DeltaHook("lake").open_table("s3://lake/t")

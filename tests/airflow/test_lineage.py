@@ -125,7 +125,7 @@ def test_a_table_that_was_only_read_is_an_input(
 
 
 @pytest.mark.usefixtures("openlineage")
-def test_a_look_at_soundness_reads(
+def test_an_integrity_check_only_reads(
     classic_table: TableBuilder, task_context: dict[str, Any]
 ) -> None:
     task = DeltaFsckOperator(task_id="t", table_uri=classic_table.store.root)

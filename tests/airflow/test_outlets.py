@@ -46,7 +46,7 @@ def test_a_run_reports_to_its_outlets(
     assert told == {"extra": extra}
 
 
-def test_a_run_that_only_plans_or_fails_tells_nothing(
+def test_a_planned_or_failed_run_sends_no_outlet_event(
     neglected_table: TableBuilder, policy: str, task_context: dict[str, Any]
 ) -> None:
     run(neglected_table.store.root, policy, plan_only=True).execute(task_context)
@@ -59,7 +59,7 @@ def test_a_run_that_only_plans_or_fails_tells_nothing(
 @pytest.mark.parametrize(
     "address", ["s3://lake/a b", "file:///lake/a%20b", "abfss://c@a.dfs.core.windows.net/t"]
 )
-def test_an_address_with_a_scheme_is_the_asset_s_already(address: str) -> None:
+def test_an_address_with_a_scheme_is_already_the_uri_of_the_asset(address: str) -> None:
     assert asset_uri(address) == address
 
 

@@ -109,7 +109,7 @@ def changed(uri: str) -> dict[str, Any]:
     return {"tables": [told]}
 
 
-def test_an_endpoint_beside_the_connection_is_where_the_watcher_looks(
+def test_the_watcher_uses_the_endpoint_of_the_policy(
     table: TableBuilder,
     uri: str,
     server: S3Server,
@@ -130,7 +130,7 @@ def test_an_endpoint_beside_the_connection_is_where_the_watcher_looks(
     assert server.url not in kept and SECRET not in kept and "AWS" not in kept
 
 
-def test_what_options_refer_to_is_looked_up_where_the_trigger_runs(
+def test_references_in_options_are_resolved_in_the_triggerer(
     table: TableBuilder,
     uri: str,
     server: S3Server,
@@ -156,7 +156,7 @@ def test_what_options_refer_to_is_looked_up_where_the_trigger_runs(
     assert redact(f"the key is {SECRET}") == "the key is ***"
 
 
-def test_a_policy_that_is_mended_is_read_again(
+def test_a_corrected_policy_is_read_again(
     table: TableBuilder,
     uri: str,
     server: S3Server,
@@ -179,7 +179,7 @@ def test_a_policy_that_is_mended_is_read_again(
     run(scenario())
 
 
-def test_a_policy_that_is_gone_is_told(policy: Callable[..., str]) -> None:
+def test_a_deleted_policy_is_reported(policy: Callable[..., str]) -> None:
     path = policy({"options": {"AWS_REGION": "us-east-1"}})
     trigger = watcher(path)
     Path(path).unlink()
@@ -246,7 +246,7 @@ def test_a_watcher_of_one_table_keeps_the_name_of_its_memory() -> None:
     assert by_policy.shared_stream_key() != fixed.shared_stream_key()
 
 
-def test_a_watcher_is_told_of_its_store_in_one_way() -> None:
+def test_a_watcher_takes_either_a_connection_or_a_policy() -> None:
     with pytest.raises(ValueError, match="delta_conn_id or policy"):
         DeltaCommitEventTrigger(table_uri="s3://lake/t", delta_conn_id="lake", policy="p.yaml")
 

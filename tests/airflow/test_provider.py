@@ -63,7 +63,7 @@ def test_every_link_it_names_is_one() -> None:
         assert issubclass(getattr(importlib.import_module(module), name), BaseOperatorLink)
 
 
-def test_whoever_waits_loads_no_operator() -> None:
+def test_sensors_load_no_operator() -> None:
     loaded = loaded_by("delta_maintenance_airflow.sensors", "delta_maintenance_airflow.triggers")
     assert not {name for name in loaded if name.startswith("delta_maintenance_airflow.operators")}
 

@@ -42,7 +42,7 @@ def test_a_service_creates_the_pool_and_changes_no_existing_one(
     assert slots() == 7
 
 
-def test_a_wrong_number_stops_no_service(
+def test_an_invalid_number_does_not_stop_a_service(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__SPARK_POOL_SLOTS", "many")

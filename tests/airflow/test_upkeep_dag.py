@@ -51,7 +51,7 @@ def test_deletions_are_only_planned_by_default(
     assert len(list((tmp_path / "reports").iterdir())) == 2
 
 
-def test_told_so_it_does_everything_that_is_due(
+def test_with_confirmation_it_runs_everything_that_is_due(
     run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")

@@ -74,7 +74,7 @@ def sings(*texts: str) -> bool:
     return any(part in shown for part in (SECRET, SECRET.rstrip("="), SECRET[8:]))
 
 
-def test_a_canary_would_be_heard() -> None:
+def test_a_leaked_canary_is_detected() -> None:
     assert sings("", f"x{SECRET}x") and sings(SECRET.replace("=", "%3D"))
 
 

@@ -104,7 +104,7 @@ print(json.dumps(list(sys.modules)))
 
 
 @pytest.mark.process
-def test_a_log_is_compacted_without_what_only_others_need(table: str) -> None:
+def test_compacting_a_log_imports_only_what_it_needs(table: str) -> None:
     loaded = loaded_by(["compact-log", table, "--commits-per-file", "3"])
     assert "delta_maintenance.table.write.log_compactor" in loaded
     assert not loaded & {
@@ -167,7 +167,7 @@ def test_wrong_usage_is_status_2_and_one_line_that_points_to_the_help(
     assert "--help'" in outcome.err
 
 
-def test_a_malformed_storage_option_is_not_repeated_for_it_may_be_a_secret(cli: Any) -> None:
+def test_a_malformed_storage_option_is_not_repeated(cli: Any) -> None:
     outcome = cli("inspect", "s3://bucket/table", "--storage-option", "hunter2")
     assert outcome.status == 2
     assert "hunter2" not in outcome.err
@@ -281,9 +281,7 @@ def test_escape_sequences_of_a_table_never_reach_the_terminal(
     assert "\x1b" not in outcome.err
 
 
-def test_what_was_passed_over_is_a_warning_on_stderr_and_not_on_stdout(
-    cli: Any, builder: TableBuilder
-) -> None:
+def test_skipped_files_are_warnings_on_stderr(cli: Any, builder: TableBuilder) -> None:
     builder.truncate(builder.checkpoint(1)[0], 100)
     outcome = cli("inspect", builder.store.root, "--json")
     assert outcome.status == 0
@@ -309,7 +307,7 @@ def test_a_process_ends_with_the_status_of_the_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_reader_that_was_never_there_ends_the_command_quietly(table: str) -> None:
+def test_a_closed_stdout_ends_the_command_quietly(table: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     # Little enough output to stay in the buffer until it is flushed.
@@ -324,7 +322,7 @@ def test_a_reader_that_was_never_there_ends_the_command_quietly(table: str) -> N
 
 
 @pytest.mark.process
-def test_a_reader_that_goes_away_ends_the_command_quietly(builder: TableBuilder) -> None:
+def test_a_reader_that_closes_the_pipe_ends_the_command_quietly(builder: TableBuilder) -> None:
     builder.commit([add(f"{'x' * 100}{number}") for number in range(20_000)])
     with subprocess.Popen(
         [sys.executable, "-m", "delta_maintenance", "files", builder.store.root],

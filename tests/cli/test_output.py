@@ -41,7 +41,9 @@ def test_text_of_a_table_is_shown_on_one_line_without_control_characters(
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_a_title_is_no_markup(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]) -> None:
+def test_a_title_is_not_parsed_as_markup(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]
+) -> None:
     out = stream()
     monkeypatch.setattr(sys, "stdout", out)
     print_fields("s3://lake/[bold]events:eyes:", {"version": 1})

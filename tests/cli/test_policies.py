@@ -63,9 +63,7 @@ tables:
     return path
 
 
-def test_assess_tells_of_every_table_and_a_damaged_one_does_not_hide_the_others(
-    cli: Any, config: Path
-) -> None:
+def test_assess_reports_every_table_despite_a_damaged_one(cli: Any, config: Path) -> None:
     outcome = cli("assess", config, "--json")
     assessments = [Assessment.from_json(value) for value in outcome.document]
     assert [(each.name, each.status) for each in assessments] == [
@@ -79,7 +77,7 @@ def test_assess_tells_of_every_table_and_a_damaged_one_does_not_hide_the_others(
     assert "1 file, 1 byte" in text.out and text.status == 5
 
 
-def test_assess_of_named_tables_looks_at_no_other(cli: Any, config: Path, lake: Path) -> None:
+def test_assess_of_named_tables_opens_no_other(cli: Any, config: Path, lake: Path) -> None:
     outcome = cli("assess", config, "--table", "raw/events", "--table", "orders", "--json")
     assert outcome.status == 0 and outcome.err == ""
     assert [value["name"] for value in outcome.document] == ["raw/events", "orders"]
@@ -135,9 +133,7 @@ def test_a_pattern_that_cannot_be_listed_is_a_row_of_its_own(
     assert state.load(f"{lake}/other/**") is None
 
 
-def test_run_does_what_is_due_and_goes_on_after_a_table_that_fails(
-    cli: Any, config: Path, lake: Path
-) -> None:
+def test_run_continues_after_a_failed_table(cli: Any, config: Path, lake: Path) -> None:
     outcome = cli("run", config, "--json")
     results = [RunResult.from_json(value) for value in outcome.document]
     assert [(each.name, each.status) for each in results] == [
@@ -199,7 +195,7 @@ def test_a_file_without_plans_approves_nothing(
     assert "plans.json: no plans can be approved from this file" in outcome.err
 
 
-def test_a_vacuum_that_left_no_commit_is_remembered_by_the_state_alone(
+def test_only_the_state_remembers_a_vacuum_without_a_commit(
     cli: Any, config: Path, lake: Path, tmp_path: Path
 ) -> None:
     config.write_text(
@@ -245,7 +241,7 @@ def test_tables_that_fail_in_different_ways_are_status_1(cli: Any, config: Path)
 
 
 @pytest.mark.parametrize("verb", ["assess", "run"])
-def test_a_defect_that_shows_on_one_table_does_not_stop_the_others(
+def test_a_defect_on_one_table_does_not_stop_the_others(
     cli: Any, config: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     def broken(table: Any, *rest: Any, **options: Any) -> Any:
@@ -306,6 +302,6 @@ def test_health_for_people_and_as_json(cli: Any, lake: Path) -> None:
     assert (health.version, health.num_files, health.reclaimable_bytes) == (5, 3, 1)
 
 
-def test_health_of_what_is_no_table_is_status_5(cli: Any, tmp_path: Path) -> None:
+def test_health_of_a_missing_table_is_status_5(cli: Any, tmp_path: Path) -> None:
     outcome = cli("health", tmp_path)
     assert outcome.status == 5 and outcome.out == "" and outcome.err.count("\n") == 1

@@ -123,9 +123,7 @@ def test_the_job_gets_its_specification_and_its_result_is_printed(
 
 
 @pytest.mark.process
-def test_executors_elsewhere_are_sent_the_library(
-    cli: Any, spark: FakeSpark, v2_table: str
-) -> None:
+def test_remote_executors_get_the_library(cli: Any, spark: FakeSpark, v2_table: str) -> None:
     spark.answers({"status": "done", "result": result_of(v2_table).to_json()})
     assert (
         cli("checkpoint", v2_table, "--engine", "spark", "--master", "spark://m:7077").status == 0
@@ -135,7 +133,7 @@ def test_executors_elsewhere_are_sent_the_library(
 
 
 @pytest.mark.process
-def test_a_server_of_spark_connect_is_told_by_the_environment_alone(
+def test_spark_connect_is_configured_only_by_the_environment(
     cli: Any, v2_table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No spark-submit, no Java: this Python is started with the address, and a token, around it."""
@@ -160,7 +158,7 @@ def test_a_server_of_spark_connect_is_told_by_the_environment_alone(
         (("--spark-conf", "spark.hadoop.fs.s3a.secret.key=hush"), "is a secret"),
     ],
 )
-def test_no_secret_goes_to_a_command_line_and_no_property_is_dropped(
+def test_secrets_are_not_on_the_command_line_and_no_property_is_lost(
     cli: Any, spark: FakeSpark, v2_table: str, words: tuple[str, ...], problem: str
 ) -> None:
     outcome = cli("checkpoint", v2_table, "--engine", "spark", *words)
@@ -170,7 +168,7 @@ def test_no_secret_goes_to_a_command_line_and_no_property_is_dropped(
 
 @pytest.mark.parametrize("engine", ["spark", "auto"])
 @pytest.mark.process
-def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_command(
+def test_a_deep_fsck_of_many_files_runs_as_a_job(
     engine: str, cli: Any, spark: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = SoundTable(LocalStore(tmp_path / "table"), extras=False).store.root
@@ -202,7 +200,7 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
 
 
 @pytest.mark.process
-def test_progress_of_the_job_comes_through_and_the_log_of_spark_only_if_asked_for(
+def test_job_progress_is_shown_and_the_spark_log_only_on_request(
     cli: Any, spark: FakeSpark, v2_table: str
 ) -> None:
     spark.answers({"status": "done", "result": result_of(v2_table).to_json()})
@@ -237,7 +235,7 @@ def test_an_error_of_the_job_is_the_error_of_the_command(
 
 
 @pytest.mark.process
-def test_a_job_that_dies_gives_its_last_words(
+def test_the_last_line_of_a_dead_job_is_shown(
     cli: Any, spark: FakeSpark, v2_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.answers(None)
@@ -279,7 +277,7 @@ def test_the_pyspark_of_this_python_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert (find_spark_home() / "bin" / "spark-submit").is_file()
 
 
-def test_secrets_travel_in_the_environment_alone() -> None:
+def test_secrets_are_passed_only_in_the_environment() -> None:
     public, secrets = split_secrets(
         "s3://bucket/t",
         {
@@ -314,7 +312,7 @@ def test_secrets_travel_in_the_environment_alone() -> None:
         ),
     ],
 )
-def test_what_the_driver_finds_in_its_environment_means_what_was_given(
+def test_the_environment_of_the_driver_has_the_given_options(
     table: str, given: dict[str, str]
 ) -> None:
     public, secrets = split_secrets(table, given)
@@ -327,7 +325,7 @@ def test_what_the_driver_finds_in_its_environment_means_what_was_given(
 
 
 @pytest.mark.process
-def test_a_command_that_is_told_to_end_takes_its_job_along(spark: FakeSpark, v2_table: str) -> None:
+def test_a_terminated_command_ends_its_job(spark: FakeSpark, v2_table: str) -> None:
     spark.answers("sleep")
     words = ["checkpoint", v2_table, "--engine", "spark"]
     with subprocess.Popen(

@@ -62,7 +62,7 @@ def told(instance: dg.DagsterInstance) -> dict[str, Any]:
     return {name: each.value for name, each in event.asset_materialization.metadata.items()}
 
 
-def test_a_run_is_blocked_although_it_did_something_and_lists_what_waits(
+def test_a_blocked_run_lists_the_waiting_plans(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     result = blocked_run(definitions, instance)
@@ -94,7 +94,7 @@ def test_approving_a_run_carries_out_its_plans_and_nothing_waits_afterwards(
     assert approve(definitions, instance, run_id=result.run_id).success is False
 
 
-def test_a_plan_that_waits_is_not_made_again_and_can_be_approved_by_a_later_run(
+def test_a_waiting_plan_is_not_repeated_and_can_be_approved_later(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     blocked_run(definitions, instance)
@@ -105,7 +105,7 @@ def test_a_plan_that_waits_is_not_made_again_and_can_be_approved_by_a_later_run(
     assert approve(definitions, instance, run_id=later.run_id).success
 
 
-def test_a_run_that_only_plans_leaves_what_waits(
+def test_a_planning_run_keeps_the_waiting_plans(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     first = blocked_run(definitions, instance)
@@ -136,7 +136,7 @@ def test_a_plan_whose_effect_has_changed_does_not_run(
     assert "the table has changed" in str(failure.step_failure_data)
 
 
-def test_commits_of_others_that_do_not_change_the_plan_are_no_obstacle(
+def test_commits_that_do_not_change_the_plan_do_not_prevent_it(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     first = blocked_run(definitions, instance)
@@ -148,7 +148,7 @@ def test_commits_of_others_that_do_not_change_the_plan_are_no_obstacle(
 @pytest.mark.parametrize(
     "config", [{"tables": ["lake/others"]}, {"operations": ["checkpoint"]}, {"run_id": "absent"}]
 )
-def test_an_approval_of_nothing_fails_and_says_so(
+def test_an_approval_without_plans_fails(
     definitions: dg.Definitions, instance: dg.DagsterInstance, config: dict[str, Any]
 ) -> None:
     first = blocked_run(definitions, instance)

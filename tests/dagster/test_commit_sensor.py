@@ -147,7 +147,7 @@ def test_new_commits_do_not_hide_those_that_are_still_to_be_read(
     assert versions(ticks()) == ["10"]
 
 
-def test_a_commit_whose_beginning_does_not_tell_is_read_whole_with_the_next_tick(
+def test_an_undecided_commit_is_read_completely_with_the_next_tick(
     ticks: Ticks, table: TableBuilder
 ) -> None:
     ticks()

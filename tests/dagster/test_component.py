@@ -99,7 +99,7 @@ def test_scaffolded_python_loads_unchanged() -> None:
             assert keys(definitions) == {"lake/events", "lake/events/maintenance"}
 
 
-def test_the_policy_file_of_airflows_users_serves_as_it_is(tmp_path: Path, load: Load) -> None:
+def test_a_policy_file_of_airflow_works_unchanged(tmp_path: Path, load: Load) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(POLICY)
     definitions = load(
@@ -122,9 +122,7 @@ def test_the_policy_file_of_airflows_users_serves_as_it_is(tmp_path: Path, load:
     assert events.owners == ["people@example.com"]
 
 
-def test_a_connection_of_the_policy_is_a_resource_that_has_to_be_there(
-    tmp_path: Path, load: Load
-) -> None:
+def test_a_connection_of_the_policy_requires_a_resource(tmp_path: Path, load: Load) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(POLICY)
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="delta_lake"):
@@ -151,7 +149,7 @@ def test_secrets_of_resources_are_read_where_they_are_used(
     }
 
 
-def test_storage_options_of_the_policy_go_before_those_of_the_resource() -> None:
+def test_storage_options_of_the_policy_override_the_resource() -> None:
     resource = DeltaStorageResource(options={"AWS_REGION": "a", "AWS_ENDPOINT_URL": "b"})
     rules = Rules.model_validate({"storage": {"options": {"AWS_REGION": "c"}}})
     assert resource.storage_options(rules.storage) == {"AWS_REGION": "c", "AWS_ENDPOINT_URL": "b"}

@@ -37,7 +37,7 @@ def judged(
     return {judgement.name: judgement.passed for judgement in found}
 
 
-def test_a_table_that_is_well_passes(table: TableBuilder) -> None:
+def test_a_healthy_table_passes(table: TableBuilder) -> None:
     table.checkpoint()
     assert judged(table, min_log_retention_days=1) == {
         "checkpoint_lag": True,
@@ -60,7 +60,7 @@ def test_the_policy_says_how_far_behind_a_checkpoint_may_be(table: TableBuilder)
     assert judged(table, rules, max_commits_since_checkpoint=1)["checkpoint_lag"]
 
 
-def test_a_log_that_was_not_cleaned_up_warns(table: TableBuilder) -> None:
+def test_an_old_log_warns(table: TableBuilder) -> None:
     table.checkpoint()
     table.commit([add("new.parquet")])
     assert judged(table)["log_length"]
@@ -75,7 +75,7 @@ def test_small_files_warn_where_there_are_many_files(table: TableBuilder) -> Non
     assert judged(table)["small_files"]
 
 
-def test_what_a_vacuum_would_free_warns(table: TableBuilder) -> None:
+def test_reclaimable_bytes_warn(table: TableBuilder) -> None:
     table.commit([remove("0.parquet", size=5_000, extendedFileMetadata=True, partitionValues={})])
     assert judged(table)["reclaimable_bytes"]
     assert not judged(table, max_reclaimable_bytes=4_999)["reclaimable_bytes"]
@@ -103,14 +103,14 @@ def test_a_short_retention_warns(table: TableBuilder, name: str) -> None:
     assert not judged(table)["retention_settings"]
 
 
-def test_a_protocol_that_is_not_what_the_policy_asks_for_warns(table: TableBuilder) -> None:
+def test_a_protocol_that_differs_from_the_policy_warns(table: TableBuilder) -> None:
     assert judged(table)["protocol"]
     rules = {"protocol": {"features": ["deletionVectors"]}}
     assert not judged(table, rules)["protocol"]
     assert not judged(table, {"row_tracking": True})["protocol"]
 
 
-def test_waiting_for_the_hour_is_no_mismatch_of_the_protocol(table: TableBuilder) -> None:
+def test_waiting_for_the_hours_is_not_a_protocol_mismatch(table: TableBuilder) -> None:
     tomorrow = (NOW + timedelta(days=1)).strftime("%a")
     rules = {
         "checkpoint": {"max_commits": 2},
@@ -159,7 +159,7 @@ def test_some_of_the_checks_can_be_run(
     assert [each.check_name for each in result.get_asset_check_evaluations()] == ["log_length"]
 
 
-def test_a_check_of_a_table_that_is_not_there_fails(
+def test_a_check_of_a_missing_table_fails(
     tmp_path: Path, load: Load, instance: dg.DagsterInstance
 ) -> None:
     definitions = load(tables=[{"uri": str(tmp_path / "absent"), "key": "lake/events"}])

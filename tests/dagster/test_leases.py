@@ -46,7 +46,7 @@ def lease(instance: dg.DagsterInstance, run_id: str, *, at: datetime = NOW) -> I
     return InstanceLease(instance=instance, pool=POOL, run_id=run_id, now=lambda: at)
 
 
-def test_another_run_has_the_table(
+def test_a_table_in_use_is_reported_with_its_run(
     instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
 ) -> None:
     first, second = running(), running()
@@ -153,7 +153,7 @@ def _contend(home: str, run_id: str, start: Barrier, entered: Queue, leave: Barr
                 leave.wait()
 
 
-def test_two_launches_of_a_fresh_instance_do_not_enter_together(tmp_path: Path) -> None:
+def test_two_first_claims_of_an_instance_exclude_each_other(tmp_path: Path) -> None:
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         runs = [
             instance.create_run_for_job(other, status=dg.DagsterRunStatus.STARTED).run_id

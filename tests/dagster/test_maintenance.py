@@ -69,7 +69,7 @@ def checkpoints(table: TableBuilder) -> list[str]:
     return [name for name in table.names() if "checkpoint.parquet" in name]
 
 
-def test_what_is_due_is_done_and_told(table: TableBuilder, run: Run) -> None:
+def test_due_operations_run_and_are_reported(table: TableBuilder, run: Run) -> None:
     result = run()
     assert result.success
     facts = told(result)
@@ -150,7 +150,7 @@ def test_an_operation_by_name_can_be_planned(table: TableBuilder, run: Run) -> N
     assert table.names() == before
 
 
-def test_a_feature_that_no_policy_speaks_of_can_be_dropped(table: TableBuilder, run: Run) -> None:
+def test_a_feature_outside_of_policies_can_be_dropped(table: TableBuilder, run: Run) -> None:
     table.commit([features(writer_only=["appendOnly", "checkConstraints"])])
     config = {"operation": "drop-feature", "options": {"feature": "checkConstraints"}}
     result = run({"other_writers": "none"}, config)
@@ -178,7 +178,7 @@ def test_a_mistake_in_the_launchpad_fails_at_once(
     assert table.names() == before
 
 
-def test_what_needs_an_approval_waits_for_it(table: TableBuilder, run: Run) -> None:
+def test_operations_that_need_approval_wait(table: TableBuilder, run: Run) -> None:
     rules = {"checkpoint": {"max_commits": 5}, "approval": ["checkpoint"]}
     facts = told(run(rules))
     assert facts["status"] == "blocked"
@@ -202,7 +202,7 @@ def test_an_address_without_a_table_fails_and_is_not_retried(
 @pytest.mark.parametrize(
     ("error", "retried"), [(StorageError("down"), True), (StorageAccessError("no"), False)]
 )
-def test_only_what_may_pass_is_tried_again(
+def test_only_temporary_failures_are_retried(
     tmp_path: Path,
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
@@ -225,7 +225,7 @@ def test_only_what_may_pass_is_tried_again(
     assert len(tries) == retried
 
 
-def test_a_failure_tells_what_was_done_and_is_remembered(
+def test_a_failure_keeps_the_completed_work(
     table: TableBuilder, run: Run, instance: dg.DagsterInstance
 ) -> None:
     # Named in the log and not there, which a vacuum refuses.
@@ -239,7 +239,7 @@ def test_a_failure_tells_what_was_done_and_is_remembered(
     assert [each["operation"] for each in facts[memory.METADATA_KEY]] == ["checkpoint", "vacuum"]
 
 
-def test_the_newest_memory_stands_whether_its_run_failed_or_not(
+def test_the_newest_state_counts_even_after_a_failure(
     table: TableBuilder, run: Run, instance: dg.DagsterInstance
 ) -> None:
     known = DeltaTable(
@@ -259,7 +259,7 @@ def test_the_newest_memory_stands_whether_its_run_failed_or_not(
     assert remembered() == {"vacuum": "failed", "checkpoint": "written"}
 
 
-def test_what_leaves_no_commit_is_remembered_by_dagster(run: Run) -> None:
+def test_operations_without_a_commit_are_remembered_by_dagster(run: Run) -> None:
     rules = {"fsck": True}
     first = told(run(rules))
     assert [each["operation"] for each in first[memory.METADATA_KEY]] == ["fsck"]
@@ -270,7 +270,7 @@ def test_what_leaves_no_commit_is_remembered_by_dagster(run: Run) -> None:
     assert told(run(rules))["status"] == "nothing-due"
 
 
-def test_a_run_tells_the_checks_of_the_table(run: Run, instance: dg.DagsterInstance) -> None:
+def test_a_run_evaluates_the_checks_of_the_table(run: Run, instance: dg.DagsterInstance) -> None:
     result = run()
     evaluations = {each.check_name: each for each in result.get_asset_check_evaluations()}
     assert len(evaluations) == 8
@@ -280,7 +280,7 @@ def test_a_run_tells_the_checks_of_the_table(run: Run, instance: dg.DagsterInsta
     assert evaluations["checkpoint_lag"].metadata["commits_since_checkpoint"].value == 0
 
 
-def test_without_checks_none_is_told(run: Run) -> None:
+def test_without_checks_none_is_evaluated(run: Run) -> None:
     assert run(checks=False).get_asset_check_evaluations() == []
 
 

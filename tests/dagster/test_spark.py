@@ -136,9 +136,7 @@ def test_a_job_without_a_report_tells_its_last_line(spark: Spark) -> None:
         run_job(DeltaSparkResource(spark_home=str(spark.home)))
 
 
-def test_what_a_job_says_is_told_in_the_runs_log(
-    spark: Spark, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_job_output_is_logged_in_the_run(spark: Spark, capfd: pytest.CaptureFixture[str]) -> None:
     spark.answers({"status": "done", "result": {}})
     run_job(DeltaSparkResource(spark_home=str(spark.home)))
     said = capfd.readouterr().err
@@ -148,7 +146,7 @@ def test_what_a_job_says_is_told_in_the_runs_log(
     assert "delta-maintenance: half way" not in said
 
 
-def test_credentials_stand_in_no_word_of_the_command(spark: Spark) -> None:
+def test_credentials_are_not_in_the_command(spark: Spark) -> None:
     spark.answers({"status": "done", "result": {}})
     secret = spec(storage_options={"AWS_SECRET_ACCESS_KEY": "hush"})
     run_job(DeltaSparkResource(spark_home=str(spark.home)), secret)
@@ -202,7 +200,7 @@ def test_reports_of_two_tries_have_two_names(spark: Spark, tmp_path: Path) -> No
         ({"master": "sc://spark", "conf": {"spark.cores.max": "1"}}, {}, "Spark Connect"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_starts(
+def test_invalid_settings_are_refused_before_a_start(
     spark: Spark, resource: dict[str, Any], rule: dict[str, Any], said: str
 ) -> None:
     spark.answers({"status": "done", "result": {}})

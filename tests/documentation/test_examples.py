@@ -57,7 +57,7 @@ def test_every_command_runs(page: str, lake: Path, monkeypatch: pytest.MonkeyPat
             assert main(words[1:]) == 0, f"{page}: {words}"
 
 
-def test_the_tutorial_shows_what_happens(
+def test_the_output_in_the_tutorial_is_correct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -151,7 +151,7 @@ def test_a_write_that_fails_halfway_leaves_nothing_behind(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=400), -timedelta(days=400)], ids=["on", "back"])
-def test_a_clock_that_jumps_during_a_run_shortens_no_retention(
+def test_a_jumping_clock_shortens_no_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: timedelta, capsys: Any
 ) -> None:
     real = datetime.now(UTC)
@@ -264,7 +264,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("verbose", [False, True], ids=["quiet", "verbose"])
-def test_no_name_of_a_table_reaches_the_terminal_as_it_is(
+def test_names_of_a_table_are_escaped_on_the_terminal(
     tmp_path: Path, capsys: Any, verbose: bool
 ) -> None:
     table = Folder(tmp_path, now=clock.now())

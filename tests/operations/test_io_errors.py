@@ -32,7 +32,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingDisk]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("verb", some(ALL, 7))
-def test_a_call_that_fails_is_told_and_loses_nothing_and_the_next_run_completes(
+def test_a_failed_call_is_reported_and_the_next_run_completes(
     disk: FailingDisk, verb: str, count_cases: Callable[[str, int], None]
 ) -> None:
     for number in range(ERRORS):

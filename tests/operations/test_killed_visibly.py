@@ -23,7 +23,7 @@ def killing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kills]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_killed_after_a_visible_change_loses_nothing_and_the_next_run_completes(
+def test_after_a_kill_the_next_run_completes_without_loss(
     killing: Kills, verb: str, count_cases: Callable[[str, int], None]
 ) -> None:
     for number in range(KILLS):

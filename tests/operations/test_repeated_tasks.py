@@ -164,7 +164,7 @@ def write_checkpoint(table: TableBuilder, clock: Clock) -> None:
 @each
 @pytest.mark.parametrize("told", [False, True], ids=["began: unknown", "began: told"])
 @pytest.mark.parametrize("then", [nothing, write_checkpoint])
-def test_a_retry_that_plans_anew_finds_what_its_first_try_committed(
+def test_a_retry_that_plans_again_finds_the_commit_of_the_first_try(
     case: Case, told: bool, then: Callable[[TableBuilder, Clock], None], clock: Clock
 ) -> None:
     table = built(case, clock)
@@ -192,9 +192,7 @@ def test_a_retry_that_plans_anew_finds_what_its_first_try_committed(
 
 @pytest.mark.conformance("TXN-08")
 @each
-def test_a_process_that_wakes_up_late_finds_what_its_twin_committed(
-    case: Case, clock: Clock
-) -> None:
+def test_a_delayed_process_finds_the_commit_of_its_twin(case: Case, clock: Clock) -> None:
     table = built(case, clock)
     task = {"operation_id": "task"} if case.module is backfill_row_ids else {}
     plan = planned(case, table, clock, **task)
@@ -205,7 +203,7 @@ def test_a_process_that_wakes_up_late_finds_what_its_twin_committed(
     assert latest(table) == before
 
 
-def test_a_backfill_does_not_support_again_what_somebody_has_ended(clock: Clock) -> None:
+def test_a_backfill_does_not_restore_support_that_was_removed(clock: Clock) -> None:
     case = CASES["backfill-row-ids"]
     table = built(case, clock)
     info = log.commit_info("UPGRADE PROTOCOL", operationId="task/support")
@@ -215,7 +213,7 @@ def test_a_backfill_does_not_support_again_what_somebody_has_ended(clock: Clock)
         planned(case, table, clock, operation_id="task")
 
 
-def test_a_backfill_in_the_middle_of_it_does_not_support_again_what_somebody_has_ended(
+def test_a_running_backfill_does_not_restore_support_that_was_removed(
     clock: Clock,
 ) -> None:
     case = CASES["backfill-row-ids"]
@@ -233,7 +231,7 @@ def test_a_backfill_in_the_middle_of_it_does_not_support_again_what_somebody_has
         applied(case, table, clock, plan)
 
 
-def test_a_backfill_goes_on_where_its_first_try_died(clock: Clock) -> None:
+def test_a_backfill_continues_after_its_first_try_died(clock: Clock) -> None:
     case = CASES["backfill-row-ids"]
     table = built(case, clock)
     info = log.commit_info("UPGRADE PROTOCOL", operationId="task/support")
@@ -243,7 +241,7 @@ def test_a_backfill_goes_on_where_its_first_try_died(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("name", ["backfill-row-ids", "drop-feature"])
-def test_a_process_in_the_middle_of_it_finds_what_its_twin_ended(name: str, clock: Clock) -> None:
+def test_a_running_process_finds_that_its_twin_completed_the_work(name: str, clock: Clock) -> None:
     case, table = CASES[name], built(CASES[name], clock, RacedStore())
     plan = planned(case, table, clock, operation_id="task")
     ended = 0

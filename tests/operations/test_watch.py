@@ -97,7 +97,7 @@ def test_a_condition_holds_or_not(
         assert seen.found() == {"table": store.root, "version": 9, **found}
 
 
-def test_a_version_to_come_is_waited_for_to_its_commit(
+def test_a_future_version_is_awaited_until_its_commit(
     table: TableBuilder, store: CountingStore
 ) -> None:
     wait = Wait(store, WaitCondition(after_version=11))
@@ -136,7 +136,7 @@ def test_only_such_commits_count_and_each_is_read_once(
     assert poll(wait, store).found()["commits"] == 2
 
 
-def test_all_of_a_filter_has_to_be_true(table: TableBuilder, store: CountingStore) -> None:
+def test_all_conditions_of_a_filter_must_hold(table: TableBuilder, store: CountingStore) -> None:
     accepts = CommitFilter(data_changes_only=True, operations=("OPTIMIZE",))
     wait = Wait(store, WaitCondition(after_version=9, commits=accepts))
     table.commit(OPTIMIZE)
@@ -173,7 +173,7 @@ def test_a_backlog_of_maintenance_is_read_once_and_in_turns(
     poll(wait, store, at_most=1)
 
 
-def test_a_long_commit_is_read_in_full_only_where_its_beginning_leaves_it_open(
+def test_a_long_commit_is_read_completely_only_if_its_beginning_is_inconclusive(
     table: TableBuilder, store: CountingStore
 ) -> None:
     moved = [add("x" * 100 + str(n), dataChange=False) for n in range(1000)]
@@ -189,7 +189,7 @@ def test_a_long_commit_is_read_in_full_only_where_its_beginning_leaves_it_open(
     assert polled_to_the_end(wait, store).done
 
 
-def test_what_was_cleaned_away_unread_counts(table: TableBuilder, store: CountingStore) -> None:
+def test_a_deleted_unread_commit_counts(table: TableBuilder, store: CountingStore) -> None:
     accepts = CommitFilter(operations=("MERGE",))
     wait = Wait(store, WaitCondition(after_version=9, commits=accepts))
     table.commit(OPTIMIZE)
@@ -198,7 +198,7 @@ def test_what_was_cleaned_away_unread_counts(table: TableBuilder, store: Countin
     assert polled_to_the_end(wait, store).done
 
 
-def test_properties_are_told_apart_from_what_they_were(
+def test_properties_are_compared_with_their_earlier_values(
     table: TableBuilder, store: CountingStore
 ) -> None:
     version = table.commit([metadata(configuration={"delta.appendOnly": "true"})])
@@ -240,7 +240,7 @@ def test_the_properties_of_a_version_are_those_that_it_had(tmp_path: Any) -> Non
         current_properties(uri, names, version=7)
 
 
-def test_a_table_that_goes_ends_the_wait(table: TableBuilder, store: CountingStore) -> None:
+def test_a_deleted_table_ends_the_wait(table: TableBuilder, store: CountingStore) -> None:
     waits = [Wait(store, WaitCondition(version=99)), Wait(store, WaitCondition(after_version=9))]
     for wait in waits:
         wait.poll()
@@ -250,7 +250,7 @@ def test_a_table_that_goes_ends_the_wait(table: TableBuilder, store: CountingSto
             wait.poll()
 
 
-def test_another_table_in_its_place_ends_a_wait_for_what_comes_after_a_version(
+def test_a_replaced_table_ends_the_wait_for_later_versions(
     table: TableBuilder, store: CountingStore
 ) -> None:
     wait = Wait(store, WaitCondition(after_version=9))
@@ -283,7 +283,7 @@ def test_a_failure_of_the_store_loses_nothing(table: TableBuilder, store: Counti
         {"after_version": 1, "min_commits": 0},
     ],
 )
-def test_what_nobody_can_wait_for_is_refused(fields: Any) -> None:
+def test_impossible_conditions_are_refused(fields: Any) -> None:
     with pytest.raises(InvalidRequestError):
         WaitCondition(**fields)
 
@@ -296,7 +296,7 @@ KINDS = {"data": MERGE, "optimize": OPTIMIZE, "nothing": [commit_info("SET TBLPR
     steps=st.lists(st.sampled_from([*KINDS, "poll", "restart", "fail"]), max_size=40),
     enough=st.integers(1, 4),
 )
-def test_whatever_happens_every_commit_is_counted_once(steps: list[str], enough: int) -> None:
+def test_every_commit_is_counted_exactly_once(steps: list[str], enough: int) -> None:
     """A watcher that may be restarted at any moment, against a count of what was committed."""
     store = CountingStore()
     table = TableBuilder(store)

@@ -96,7 +96,7 @@ def essence(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.conformance("CM-05", "DV-01", "SCHEMA-07")
-def test_we_look_at_the_rows_that_delta_spark_sees(delta_spark: DeltaSpark, written: Path) -> None:
+def test_we_check_the_rows_that_delta_spark_reads(delta_spark: DeltaSpark, written: Path) -> None:
     ours = live_rows(open_table(str(written)).snapshot(), "number", "part", "more").to_pylist()
     rows = map(json.loads, delta_spark.rows(f"SELECT * FROM delta.`{written}`"))
     theirs = [(row["number"], row.get("part"), row.get("more")) for row in rows]
@@ -106,7 +106,7 @@ def test_we_look_at_the_rows_that_delta_spark_sees(delta_spark: DeltaSpark, writ
 
 @pytest.mark.conformance("FEAT-12")
 @pytest.mark.parametrize("legacy", [False, True])
-def test_delta_spark_would_have_added_the_same_and_enforces_ours(
+def test_delta_spark_adds_the_same_constraint_and_enforces_ours(
     delta_spark: DeltaSpark, written: Path, tmp_path: Path, legacy: bool
 ) -> None:
     source = written
@@ -136,7 +136,7 @@ def test_delta_spark_would_have_added_the_same_and_enforces_ours(
 
 
 @pytest.mark.parametrize("bad", ["-1", "NULL"])
-def test_delta_spark_and_we_find_the_same_rows_in_the_way(
+def test_delta_spark_finds_the_same_violating_rows(
     delta_spark: DeltaSpark, written: Path, tmp_path: Path, bad: str
 ) -> None:
     path = copy(written, tmp_path / "violated")

@@ -145,7 +145,7 @@ class SlowStore(LocalStore):
 
 
 @pytest.mark.conformance("RT-14")
-def test_delta_spark_writes_while_our_batches_pass_it(bench: Bench, tmp_path: Path) -> None:
+def test_delta_spark_writes_between_our_batches(bench: Bench, tmp_path: Path) -> None:
     spark, path = bench.spark, tmp_path / "table"
     create(spark, path, files=40, rows=400)
     table = f"delta.`{path}`"

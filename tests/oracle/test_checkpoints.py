@@ -53,7 +53,7 @@ plays all 120 pairs.
 @pytest.mark.conformance("DV-13", "PART-03", "REC-02", "REC-04", "REC-06")
 @pytest.mark.conformance("LAST-05", "LAST-06", "LAST-08")
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_a_checkpoint_stands_for_all_the_log_before_it(
+def test_a_checkpoint_replaces_the_log_before_it(
     bench: Bench, name: str, kind: str, tmp_path: Path
 ) -> None:
     original = bench.table(name) if kind == "classic" else bench.v2_table(name)
@@ -145,9 +145,7 @@ def test_the_rows_are_those_that_delta_spark_writes(
 
 
 @pytest.mark.conformance("CKPT-29")
-def test_a_checkpoint_that_delta_spark_wrote_meanwhile_is_left_alone(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_concurrent_checkpoint_of_delta_spark_is_kept(bench: Bench, tmp_path: Path) -> None:
     table = copy(bench.table("without_a_checkpoint"), tmp_path / "table")
     opened = open_table(str(table))
     plan = checkpoint.plan(opened.snapshot(), now=datetime.now(UTC))
@@ -175,7 +173,7 @@ def test_a_checkpoint_that_delta_spark_wrote_meanwhile_is_left_alone(
         ("statistics_as_struct", 1, "ours"),
     ],
 )
-def test_an_incremental_checkpoint_stands_for_all_the_log_before_it(
+def test_an_incremental_checkpoint_replaces_the_log_before_it(
     bench: Bench, name: str, gone: int, base: str, tmp_path: Path
 ) -> None:
     table = copy(bench.v2_table(name), tmp_path / "table")

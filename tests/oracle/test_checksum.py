@@ -109,7 +109,7 @@ def test_delta_spark_accepts_our_checksums_and_continues(
     assert found(table) == {}
 
 
-def test_delta_spark_would_not_accept_a_lie(delta_spark: DeltaSpark, table: Path) -> None:
+def test_delta_spark_rejects_a_wrong_checksum(delta_spark: DeltaSpark, table: Path) -> None:
     version = open_table(str(table)).latest_version()
     stated = checksum(table, version)
     lie = render_checksum(replace(stated, num_files=(stated.num_files or 0) + 1))

@@ -143,7 +143,7 @@ def test_delta_spark_drops_to_the_same_protocol_and_continues(
     assert len(spark.rows(f"SELECT * FROM delta.`{ours}`")) == len(rows) + 1
 
 
-def test_delta_spark_ends_what_we_began(bench: Bench, tmp_path: Path) -> None:
+def test_delta_spark_completes_our_unfinished_drop(bench: Bench, tmp_path: Path) -> None:
     spark = bench.spark
     case = Case("deletionVectors", "'delta.enableDeletionVectors' = 'true'", truncate=True)
     path = written(spark, case, tmp_path / "t")

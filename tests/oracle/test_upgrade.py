@@ -132,7 +132,7 @@ def ids(spark: DeltaSpark, path: Path) -> list[int]:
 
 @pytest.mark.conformance("FEAT-06", "FEAT-09", "FEAT-12", "CM-09", "ICT-04")
 @pytest.mark.parametrize("case", PROPERTIES)
-def test_delta_spark_would_have_made_the_same_of_it(
+def test_delta_spark_makes_the_same_change(
     delta_spark: DeltaSpark, legacy: Path, tmp_path: Path, case: str
 ) -> None:
     ours, theirs = copy(legacy, tmp_path / "ours"), copy(legacy, tmp_path / "theirs")
@@ -258,7 +258,7 @@ def test_delta_spark_uses_our_in_commit_timestamps(
 
 
 @pytest.mark.conformance("FEAT-18")
-def test_the_table_of_clients_knows_what_this_release_supports(delta_spark: DeltaSpark) -> None:
+def test_the_table_of_clients_lists_the_features_of_this_release(delta_spark: DeltaSpark) -> None:
     (client,) = (known for known in CLIENTS if known.name == f"Delta Spark {DELTA_RELEASE}")
     new = Protocol(min_reader_version=3, min_writer_version=7)
     offered = [feature.name for feature in REGISTRY if _is_offered(feature.name, new)]

@@ -65,7 +65,7 @@ def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
     assert "the table has changed" in (result.problem or "")
 
 
-def test_a_file_that_comes_of_age_after_the_plan_is_no_part_of_it(tmp_path: Path) -> None:
+def test_a_file_that_expires_after_the_plan_is_not_included(tmp_path: Path) -> None:
     worn_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     young.write_bytes(b"x")
@@ -77,7 +77,7 @@ def test_a_file_that_comes_of_age_after_the_plan_is_no_part_of_it(tmp_path: Path
     assert young.exists() and not (tmp_path / "t/0.parquet").exists()
 
 
-def test_a_table_that_moved_so_that_the_plan_changes_is_left_alone(tmp_path: Path) -> None:
+def test_a_table_whose_plan_changed_is_not_touched(tmp_path: Path) -> None:
     table = worn_table(tmp_path / "t")
     plan = approved(tmp_path / "t", "vacuum")
     append(table, "0.parquet")

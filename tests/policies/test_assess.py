@@ -122,7 +122,7 @@ def test_windows_that_were_tried_in_vain_are_not_due_again() -> None:
 # clean-log
 
 
-def test_cleaning_is_due_once_something_is_behind_the_retention_and_not_too_often() -> None:
+def test_clean_log_is_due_if_files_are_expired_but_not_too_often() -> None:
     table = grown(3)
     assert only(assessed(table, clean_log=True)).status == "not-due", (
         "the checkpoint is of version 0"
@@ -200,9 +200,7 @@ def test_a_lite_vacuum_runs_before_its_history_is_deleted() -> None:
 
 
 @pytest.mark.parametrize(("done", "mode"), [(None, "full"), (2, "full"), (3, "lite"), (9, "lite")])
-def test_a_vacuum_by_the_log_is_one_of_the_folder_where_the_log_lacks_commits(
-    done: int | None, mode: str
-) -> None:
+def test_a_lite_vacuum_becomes_full_if_commits_are_missing(done: int | None, mode: str) -> None:
     table = grown(9)
     table.checkpoint(4)
     table.drop(*(f"{version:020d}.json" for version in range(4)), f"{0:020d}.checkpoint.parquet")
@@ -216,7 +214,7 @@ def test_a_vacuum_by_the_log_is_one_of_the_folder_where_the_log_lacks_commits(
 # fsck
 
 
-def test_an_examination_is_due_when_none_is_remembered_or_the_last_is_long_ago() -> None:
+def test_an_integrity_check_is_due_if_the_last_is_unknown_or_long_ago() -> None:
     table = grown(1)
     assert only(assessed(table, fsck=True)).status == "due"
     recently = only(remembering(table, ran("fsck", 10, "sound"), fsck=True))

@@ -47,7 +47,7 @@ def loaded(store: AssessmentStore, name: str = "orders") -> AssessmentEntry:
     return entry
 
 
-def test_a_folder_that_is_not_there_holds_nothing(store: AssessmentStore) -> None:
+def test_a_missing_folder_has_no_entries(store: AssessmentStore) -> None:
     assert store.load("orders") is None
     assert store.load_all() == ()
 
@@ -66,7 +66,7 @@ def test_a_run_comes_back_without_its_assessments(store: AssessmentStore) -> Non
     assert entry.link == "/dags/d/runs/r"
 
 
-def test_an_assessment_leaves_the_last_run_where_it_is(store: AssessmentStore) -> None:
+def test_an_assessment_keeps_the_last_run(store: AssessmentStore) -> None:
     store.save(assessment(), run_result(), link="/first")
     later = assessment(assessed_at=NOW, status="nothing-due")
     store.save(later)
@@ -88,7 +88,7 @@ def test_a_later_run_replaces_the_one_before(store: AssessmentStore) -> None:
     assert entry.link is None
 
 
-def test_the_health_of_a_table_that_cannot_be_looked_at_now_is_the_last_one(
+def test_an_unreadable_table_keeps_its_last_health(
     store: AssessmentStore,
 ) -> None:
     failed = assessment(status="failed", problem="gone", health=None, operations=())
@@ -103,7 +103,7 @@ def test_the_health_of_a_table_that_cannot_be_looked_at_now_is_the_last_one(
     assert loaded(store).last_health is None
 
 
-def test_a_failure_is_as_old_as_its_first_assessment(store: AssessmentStore) -> None:
+def test_a_failure_starts_with_its_first_assessment(store: AssessmentStore) -> None:
     failed = assessment(status="failed", problem="gone", health=None, operations=())
     for hours in (0, 1, 2):
         store.save(replace(failed, assessed_at=NOW + timedelta(hours=hours)), link=f"/try/{hours}")
@@ -152,7 +152,7 @@ def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
     assert loaded(store).history[0].reclaimed_bytes == 77
 
 
-def test_what_is_forgotten_is_gone_and_the_rest_tells_when_it_was_saved(
+def test_forgotten_entries_are_deleted_and_others_have_a_time(
     store: AssessmentStore,
 ) -> None:
     began = datetime.now(UTC)
@@ -216,7 +216,7 @@ def test_names_that_differ_in_case_only_do_not_share_a_file_anywhere(
         (b" " * (MAX_BYTES + 1), "longer than 524,288 bytes"),
     ],
 )
-def test_what_is_no_entry_is_told_and_replaced(
+def test_an_invalid_entry_is_reported_and_replaced(
     store: AssessmentStore, content: bytes, problem: str
 ) -> None:
     store.save(assessment())
@@ -232,14 +232,16 @@ def test_what_is_no_entry_is_told_and_replaced(
 
 
 @pytest.mark.parametrize(("key", "value"), [("form", 2), ("colour", "red")])
-def test_an_entry_of_another_release_is_told(store: AssessmentStore, key: str, value: Any) -> None:
+def test_an_entry_of_another_release_is_reported(
+    store: AssessmentStore, key: str, value: Any
+) -> None:
     store.save(assessment())
     entry = json.loads(the_file(store).read_text())
     the_file(store).write_text(json.dumps({**entry, key: value}))
     assert isinstance(store.load("orders"), UnreadableEntry)
 
 
-def test_a_copy_of_another_tables_entry_is_told(store: AssessmentStore) -> None:
+def test_a_copied_entry_is_reported(store: AssessmentStore) -> None:
     store.save(assessment())
     file = the_file(store)
     store.save(assessment("users"))
@@ -266,7 +268,7 @@ def test_other_files_are_no_entries(store: AssessmentStore) -> None:
     assert len(store.load_all()) == 1
 
 
-def test_the_overview_leaves_out_what_only_one_tables_page_shows(store: AssessmentStore) -> None:
+def test_the_overview_omits_details_of_single_tables(store: AssessmentStore) -> None:
     store.save(assessment())
     (entry,) = store.load_all()
     assert isinstance(entry, AssessmentEntry)
@@ -296,7 +298,7 @@ def test_the_overview_reads_only_what_has_changed(store: AssessmentStore) -> Non
     ]
 
 
-def test_an_entry_that_goes_while_it_is_listed_is_none(
+def test_an_entry_that_vanishes_during_the_listing_is_skipped(
     store: AssessmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(assessment())
@@ -314,7 +316,7 @@ def test_an_entry_that_goes_while_it_is_listed_is_none(
     ]
 
 
-def test_a_store_that_is_down_is_an_error_and_is_asked_again(
+def test_an_unavailable_store_is_an_error_and_is_tried_again(
     store: AssessmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(assessment())
@@ -331,7 +333,7 @@ def test_a_store_that_is_down_is_an_error_and_is_asked_again(
     assert len(store.load_all()) == 1
 
 
-def test_what_is_least_needed_goes_first_where_an_entry_is_too_long(
+def test_long_entries_lose_their_least_important_parts(
     store: AssessmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = {"files": ["x" * 100] * 10_000}

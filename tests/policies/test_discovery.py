@@ -116,7 +116,7 @@ def test_two_tables_of_one_name_are_refused(lake: Path) -> None:
         found(lake, *entries)
 
 
-def test_a_root_that_is_not_there_is_told_of(lake: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_root_is_reported(lake: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert found(lake, {"pattern": f"{lake}/none/**"}) == {}
     assert "there is no table at" in caplog.text
 
@@ -171,7 +171,7 @@ def test_a_pattern_that_cannot_be_listed_fails_alone(
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
-def test_a_store_that_is_down_is_asked_again(
+def test_an_unavailable_store_is_tried_again(
     failures: int, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -253,9 +253,7 @@ _NAME = st.text("ab.[", min_size=1, max_size=3)
 
 
 @given(st.lists(_SEGMENT | st.just("**"), min_size=1, max_size=3), st.lists(_NAME, max_size=4))
-def test_every_folder_on_the_way_to_what_matches_leads_on(
-    segments: list[str], path: list[str]
-) -> None:
+def test_every_folder_above_a_match_is_searched(segments: list[str], path: list[str]) -> None:
     pattern = Pattern("/".join(["/lake", *segments]))
     uri = "/".join(["/lake", *path])
     if not pattern.matches(uri) or len(uri) <= len(pattern.root):
@@ -282,7 +280,7 @@ def test_every_folder_on_the_way_to_what_matches_leads_on(
         ("/lake/[a]", "/lake/a", False),
     ],
 )
-def test_what_a_pattern_stands_for(text: str, uri: str, matches: bool) -> None:
+def test_addresses_that_a_pattern_matches(text: str, uri: str, matches: bool) -> None:
     assert Pattern(text).matches(uri) is matches
 
 

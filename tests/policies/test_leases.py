@@ -27,7 +27,7 @@ def test_a_second_task_gets_the_holder_and_the_expiry() -> None:
     with (
         leases.held("orders", holder="first"),
         leases.held("users", holder="second"),
-        pytest.raises(BusyError, match=r"first is at work on orders; .* 12:05:00 UTC") as refused,
+        pytest.raises(BusyError, match=r"first is working on orders; .* 12:05:00 UTC") as refused,
         leases.held("orders", holder="second"),
     ):
         pass
@@ -44,7 +44,7 @@ def test_it_ends_with_the_block_however_that_ends() -> None:
         pass
 
 
-def test_that_of_the_dead_runs_out_and_not_a_moment_earlier() -> None:
+def test_the_lease_of_a_dead_task_expires_on_time() -> None:
     store, clock = MemoryStore(), Clock()
     dead = Leases(store, now=clock)
     dead._take(_path(dead, store), "orders", "dead")
@@ -82,7 +82,7 @@ def test_an_unreadable_lease_is_replaced() -> None:
         pass
 
 
-def test_of_many_at_once_one_is_at_work() -> None:
+def test_only_one_of_many_holds_the_lease() -> None:
     store = MemoryStore()
     leases = Leases(store)
     at_work, most, done = 0, 0, []

@@ -75,7 +75,7 @@ def now_protocol(builder: TableBuilder) -> Any:
 
 
 @pytest.mark.parametrize("feature", ["deletionVectors", "domainMetadata", "rowTracking"])
-def test_a_feature_is_dropped_once_somebody_has_agreed(feature: str, clock: Clock) -> None:
+def test_a_feature_is_dropped_after_approval(feature: str, clock: Clock) -> None:
     builder = built(feature, clock)
     given = {"options": {"feature": feature}, "now": clock}
     approved, plan = planned(builder, "drop-feature", **given)
@@ -91,7 +91,7 @@ def test_a_feature_is_dropped_once_somebody_has_agreed(feature: str, clock: Cloc
     assert result.last_runs == (), "it is never due"
 
 
-def test_what_somebody_else_has_dropped_meanwhile_is_done(clock: Clock) -> None:
+def test_a_feature_dropped_by_another_writer_is_done(clock: Clock) -> None:
     builder = built("vacuumProtocolCheck", clock)
     given = {"options": {"feature": "vacuumProtocolCheck"}, "now": clock}
     approved, _ = planned(builder, "drop-feature", **given)
@@ -104,7 +104,7 @@ def test_what_somebody_else_has_dropped_meanwhile_is_done(clock: Clock) -> None:
     assert not asks_for_approval("drop-feature", plan)
 
 
-def test_a_try_that_was_interrupted_is_ended_by_the_next_with_the_same_approval(
+def test_an_interrupted_drop_is_completed_with_the_same_approval(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = built("deletionVectors", clock)
@@ -124,7 +124,7 @@ def test_a_try_that_was_interrupted_is_ended_by_the_next_with_the_same_approval(
     assert now_protocol(builder) == comparable(TABLES["deletionVectors"].protected["protocol"])
 
 
-def test_a_table_with_another_protocol_than_was_shown_is_left_alone(clock: Clock) -> None:
+def test_a_table_with_a_changed_protocol_is_not_touched(clock: Clock) -> None:
     builder = built("deletionVectors", clock)
     given = {"options": {"feature": "deletionVectors"}, "now": clock}
     approved, _ = planned(builder, "drop-feature", **given)
@@ -136,7 +136,7 @@ def test_a_table_with_another_protocol_than_was_shown_is_left_alone(clock: Clock
     assert builder.open().latest_version() == version
 
 
-def test_another_feature_than_the_approved_one_stays(clock: Clock) -> None:
+def test_a_feature_that_was_not_approved_is_kept(clock: Clock) -> None:
     builder = TableBuilder()
     builder.commit([features("vacuumProtocolCheck", "typeWidening"), metadata()])
     clock.govern(builder.store)
@@ -180,7 +180,7 @@ def test_truncating_waits_without_a_failure_and_deletes_only_what_was_shown(cloc
     assert builder.open().snapshot(version=cut_off).version == cut_off
 
 
-def test_who_agreed_to_switch_it_off_has_not_agreed_to_lose_history(clock: Clock) -> None:
+def test_approval_to_disable_is_not_approval_to_truncate(clock: Clock) -> None:
     builder = built("deletionVectors", clock)
     options = {"feature": "deletionVectors", "truncate_history": True}
     given = {"options": options, "now": clock}
@@ -197,7 +197,7 @@ def test_who_agreed_to_switch_it_off_has_not_agreed_to_lose_history(clock: Clock
     assert builder.names() == names
 
 
-def test_history_that_nobody_was_shown_stays(clock: Clock) -> None:
+def test_history_that_was_not_shown_is_kept(clock: Clock) -> None:
     builder = built("deletionVectors", clock)
     given = {"options": {"feature": "deletionVectors", "truncate_history": True}, "now": clock}
     run(builder, "drop-feature", **given)
@@ -216,7 +216,7 @@ def test_history_that_nobody_was_shown_stays(clock: Clock) -> None:
     assert builder.names() == names
 
 
-def test_who_agreed_to_wait_is_asked_again_before_the_feature_goes(clock: Clock) -> None:
+def test_the_drop_after_waiting_needs_a_new_approval(clock: Clock) -> None:
     builder = built("deletionVectors", clock)
     given = {"options": {"feature": "deletionVectors", "truncate_history": True}, "now": clock}
     run(builder, "drop-feature", **given)
@@ -316,7 +316,7 @@ def test_a_constraint_is_planned_here_and_added_by_a_job(plain: TableBuilder) ->
     assert only(again).status == "nothing-to-do" and len(spark.submitted) == 1
 
 
-def test_a_constraint_that_raises_no_protocol_needs_no_yes(plain: TableBuilder) -> None:
+def test_a_constraint_without_a_protocol_change_needs_no_approval(plain: TableBuilder) -> None:
     plain.commit([protocol(1, 3)])
     _, plan = planned(plain, "add-constraint", POSITIVE)
     assert not asks_for_approval("add-constraint", plan)
@@ -333,7 +333,7 @@ def test_another_constraint_than_the_approved_one_is_not_added(
     assert (result.status, result.exit_status, spark.submitted) == ("failed", 3, [])
 
 
-def test_rows_that_violate_a_constraint_fail_it_for_good(plain: TableBuilder) -> None:
+def test_violating_rows_fail_a_constraint_permanently(plain: TableBuilder) -> None:
     result = run(plain, "add-constraint", POSITIVE, submit=Spark(plain, violations=2))
     assert (result.status, result.exit_status, result.retryable) == ("failed", 3, False)
     assert "2 of 9 rows, in 1 of 1 files, do not satisfy id > 0" in str(result.problem)
@@ -347,7 +347,7 @@ def test_the_limits_of_the_policy_hold_before_a_job_is_submitted(plain: TableBui
     assert (result.status, result.exit_status, spark.submitted) == ("stopped", 3, [])
 
 
-def test_without_a_way_to_spark_a_constraint_says_where_there_is_one(plain: TableBuilder) -> None:
+def test_without_spark_a_constraint_names_the_alternatives(plain: TableBuilder) -> None:
     result = run(plain, "add-constraint", POSITIVE)
     assert (result.status, result.exit_status) == ("failed", 2)
     assert "cannot submit Spark jobs; run it from an orchestrator, or with its command" in str(
@@ -369,7 +369,7 @@ def test_without_a_way_to_spark_a_constraint_says_where_there_is_one(plain: Tabl
         ("add-constraint", {**POSITIVE, "engine": "spark"}, "engine: "),
     ],
 )
-def test_what_has_to_be_said_is_asked_for_in_one_line(
+def test_missing_options_are_named_in_one_line(
     plain: TableBuilder, operation: str, options: Any, said: str
 ) -> None:
     spark = Spark(plain)
@@ -383,7 +383,7 @@ def test_what_has_to_be_said_is_asked_for_in_one_line(
 @pytest.mark.parametrize(
     "operation", [record.name for record in operations() if record.policy is None]
 )
-def test_no_policy_asks_for_them(operation: str) -> None:
+def test_policies_cannot_request_them(operation: str) -> None:
     key = operation.replace("-", "_")
     for rules in ({key: True}, {"approval": [operation]}):
         with pytest.raises(InvalidRequestError):

@@ -53,7 +53,7 @@ def test_a_plan_waits_with_its_numbers_until_its_operation_ends() -> None:
         assert pending_of(ended, [plan]) == ()
 
 
-def test_an_operation_is_planned_again_after_a_day_unless_somebody_put_it_off() -> None:
+def test_a_plan_is_renewed_after_a_day_unless_snoozed() -> None:
     (plan,) = pending_of(waiting_run())
     planned = plan.plan.planned_at
     almost, later = planned + PLAN_LIFE - timedelta(seconds=1), planned + PLAN_LIFE
@@ -64,7 +64,7 @@ def test_an_operation_is_planned_again_after_a_day_unless_somebody_put_it_off() 
     assert put_off_operations([snoozed], now=later) == set()
 
 
-def test_what_is_kept_of_a_table_follows_its_assessment(tmp_path: Path) -> None:
+def test_pending_plans_follow_the_assessment(tmp_path: Path) -> None:
     store, run = AssessmentStore(str(tmp_path)), waiting_run()
     before = run.before
     assert before is not None

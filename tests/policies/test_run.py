@@ -49,7 +49,7 @@ def test_everything_that_is_due_is_done_in_order_and_nothing_is_due_afterwards()
     assert RunResult.from_json(json.loads(json.dumps(result.to_json()))) == result
 
 
-def test_each_operation_sees_what_the_one_before_left() -> None:
+def test_each_operation_sees_the_result_of_the_previous_one() -> None:
     table = worn()
     result = run_on(table, asked(checkpoint={"max_commits": 1}, clean_log=True))
     clean = clean_log.CleanLogResult.from_json(result.outcomes[1].result)
@@ -64,7 +64,7 @@ def test_nothing_due_is_a_normal_end() -> None:
     assert result.outcomes == () and result.after is None and result.before is not None
 
 
-def test_what_the_run_itself_makes_due_is_done_in_the_same_run() -> None:
+def test_operations_that_become_due_run_in_the_same_run() -> None:
     table = worn()
     result = run_on(table, asked(checkpoint={"max_commits": 1}, vacuum=True))
     operations = [outcome.operation for outcome in result.outcomes]
@@ -175,9 +175,7 @@ def test_a_run_that_only_plans_changes_nothing_and_has_every_plan() -> None:
         ({"max_commits": 1}, "2 commits, and 1 are allowed"),
     ],
 )
-def test_a_limit_stops_the_run_before_anything_is_touched(
-    limits: dict[str, int], words: str
-) -> None:
+def test_a_limit_stops_the_run_before_any_change(limits: dict[str, int], words: str) -> None:
     table = worn(dead=2)
     before = table.names(), table.files()
     result = run_on(table, asked(vacuum=True, limits=limits))
@@ -235,7 +233,7 @@ def test_a_failed_operation_ends_the_run_and_says_where(monkeypatch: pytest.Monk
     assert [(r.operation, r.status) for r in result.last_runs] == [("checkpoint", "failed")]
 
 
-def test_a_corrupt_table_is_left_alone_from_the_examination_on() -> None:
+def test_a_corrupt_table_is_not_touched_after_its_integrity_check() -> None:
     table = worn()
     table.store.delete("5.parquet")
     before = table.names(), table.files()
@@ -260,7 +258,7 @@ def test_a_table_that_cannot_be_opened_is_a_result(monkeypatch: pytest.MonkeyPat
     assert RunResult.from_json(result.to_json()) == result
 
 
-def test_what_is_deleted_half_way_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_deletion_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
     table = worn(dead=2)
     delete = MemoryStore.delete
 
@@ -280,7 +278,7 @@ def test_what_is_deleted_half_way_is_incomplete(monkeypatch: pytest.MonkeyPatch)
     assert statuses(again) == {"vacuum": "done"}, "what was not finished is due at once"
 
 
-def test_a_run_ends_even_where_an_operation_never_stops_being_due(
+def test_a_run_ends_even_if_an_operation_stays_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = run_module.assess_table

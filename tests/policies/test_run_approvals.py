@@ -12,7 +12,7 @@ from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 
 
-def test_what_needs_an_approval_waits_and_the_others_run() -> None:
+def test_operations_that_need_approval_wait_and_others_run() -> None:
     table = worn()
     policy_table = asked(checkpoint={"max_commits": 1}, vacuum=True, approval=["vacuum"])
     result = run_on(table, policy_table)
@@ -25,7 +25,7 @@ def test_what_needs_an_approval_waits_and_the_others_run() -> None:
     assert statuses(approved)["vacuum"] == "done" and "0.parquet" not in table.files()
 
 
-def test_a_plan_is_shown_and_what_was_approved_runs_as_it_was_shown() -> None:
+def test_an_approved_plan_runs_as_shown() -> None:
     table, policy_table = worn(), asked(vacuum=True, approval=["vacuum"])
     (shown,) = run_on(table, policy_table).outcomes
     assert shown.status == "needs-approval" and shown.result is not None
@@ -39,26 +39,26 @@ def test_a_plan_is_shown_and_what_was_approved_runs_as_it_was_shown() -> None:
     assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
 
 
-def test_a_plan_that_changes_nothing_asks_nobody() -> None:
+def test_a_plan_without_changes_needs_no_approval() -> None:
     policy_table = asked(vacuum=True, approval=["vacuum"])
     result = run_on(worn(dead=0), policy_table)
     assert statuses(result) == {"vacuum": "nothing-to-do"} and result.status == "done"
     assert [run.operation for run in result.last_runs] == ["vacuum"]
 
 
-def test_a_plan_beyond_a_limit_is_not_asked_about() -> None:
+def test_a_plan_that_exceeds_a_limit_needs_no_approval() -> None:
     rules = {"vacuum": True, "approval": ["vacuum"], "limits": {"max_deleted_files": 0}}
     assert statuses(run_on(worn(), asked(**rules))) == {"vacuum": "stopped"}
 
 
-def test_what_was_asked_already_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_plan_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "plan_for_approval", lambda *_, **__: pytest.fail("planned"))
     policy_table = asked(vacuum=True, approval=["vacuum"])
     result = run_on(worn(), policy_table, approvals=Approvals(asked=["vacuum"]))
     assert statuses(result) == {"vacuum": "needs-approval"} and result.waits_for_approval
 
 
-def test_what_waits_for_an_approval_is_told_once() -> None:
+def test_a_waiting_approval_is_reported_once() -> None:
     rules = {"protocol": {"features": ["deletionVectors"]}, "row_tracking": True}
     result = run_on(worn(), asked(**rules, approval=["upgrade-protocol"]))
     assert [(o.operation, o.status) for o in result.outcomes] == [
@@ -67,7 +67,7 @@ def test_what_waits_for_an_approval_is_told_once() -> None:
     ]
 
 
-def test_where_nothing_may_run_the_run_is_blocked_and_no_failure() -> None:
+def test_a_run_without_permitted_operations_is_blocked() -> None:
     alone = run_on(worn(), asked(vacuum=True, approval=["vacuum"]))
     assert (alone.status, alone.exit_status) == ("blocked", 0)
     shut = run_on(worn(), asked(vacuum=True, hours={"windows": ["01:00-02:00"]}))

@@ -15,7 +15,7 @@ from delta_maintenance.policies.models import AssessedOperation
 from delta_maintenance.testing.actions import add, features, metadata
 
 
-def test_what_is_for_spark_is_submitted_with_its_options() -> None:
+def test_operations_for_spark_are_submitted_with_their_options() -> None:
     submitted: list[tuple[PolicyTable, AssessedOperation]] = []
 
     def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
@@ -31,7 +31,7 @@ def test_what_is_for_spark_is_submitted_with_its_options() -> None:
     assert (outcome.engine, outcome.status, outcome.commits) == ("spark", "done", 1)
 
 
-def test_what_only_its_plan_sends_to_spark_is_submitted_too() -> None:
+def test_plans_for_spark_are_submitted() -> None:
     asked_for: list[Any] = []
 
     def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
@@ -55,7 +55,7 @@ def test_what_only_its_plan_sends_to_spark_is_submitted_too() -> None:
         ({"max_deleted_share": 0.1}, [True, False], "done"),
     ],
 )
-def test_what_spark_would_delete_is_held_against_limits_before(
+def test_limits_are_checked_before_spark_deletes(
     limits: dict[str, Any], jobs: list[bool], status: str
 ) -> None:
     planned: list[bool] = []
@@ -76,7 +76,7 @@ def test_what_spark_would_delete_is_held_against_limits_before(
     assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
 
 
-def test_without_anybody_to_submit_to_what_is_for_spark_fails_with_the_remedy() -> None:
+def test_without_spark_the_operation_fails_with_the_remedy() -> None:
     result = run_on(worn(), asked(vacuum=True, engine={"prefer": "spark"}))
     assert (result.status, result.exit_status) == ("failed", 2)
     assert "orchestrator" in (result.problem or "")

@@ -91,7 +91,7 @@ class History:
 
 @pytest.mark.conformance("CKPT-03", "CKPT-23", "CKPT-24", "REC-02")
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_every_incremental_checkpoint_stands_for_the_whole_log(seed: int) -> None:
+def test_every_incremental_checkpoint_replaces_the_log(seed: int) -> None:
     history = History(seed)
     table = TableBuilder(MemoryStore())
     table.commit(history.first())

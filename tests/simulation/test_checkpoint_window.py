@@ -200,7 +200,7 @@ def test_a_clean_up_at_any_moment_loses_no_sidecar(
     assert endings["incremental"] and endings["full"]
 
 
-def test_a_sidecar_that_anybody_deletes_is_missed_until_the_last_look() -> None:
+def test_a_deleted_sidecar_is_detected_until_the_last_check() -> None:
     def deleted_at(number: int) -> tuple[list[Step], str, set[str]]:
         """The requests, the deleted sidecar, and those that checkpoints of version 3 name."""
         stage, steps = Stage(young=True), Steps()

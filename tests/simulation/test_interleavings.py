@@ -43,7 +43,7 @@ def seeds() -> Iterator[int]:
         seed += 1
 
 
-def test_no_order_of_writers_and_keepers_breaks_a_promise(
+def test_no_order_of_writers_and_maintenance_breaks_an_invariant(
     count_cases: Callable[[str, int], None],
 ) -> None:
     told, endings = Counter[str](), Counter[tuple[str, str]]()

@@ -159,7 +159,7 @@ def answered_until_it_ends(
 
 
 @pytest.mark.parametrize(("name", "answer"), [("approved", "Approve"), ("rejected", "Reject")])
-def test_what_deletes_waits_for_a_yes(airflow: Airflow, lake: Path, name: str, answer: str) -> None:
+def test_deletions_wait_for_approval(airflow: Airflow, lake: Path, name: str, answer: str) -> None:
     before = fingerprint(lake / name)
     run_id = airflow.trigger("delta_manual", operation="vacuum", tables=[name])
     airflow.wait_for_task("delta_manual", run_id, "one_table.approve", "awaiting_input", 0)

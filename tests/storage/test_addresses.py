@@ -29,7 +29,9 @@ def test_a_plain_path_is_literal(tmp_path: Path, name: str) -> None:
         assert store.read("x") == b"1"
 
 
-def test_a_relative_path_may_hold_a_colon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_may_contain_a_colon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     open_store("./a:b").put("x", b"1")
     assert (tmp_path / "a:b" / "x").exists()
@@ -159,7 +161,7 @@ def test_a_malformed_address_is_refused_without_repeating_it(address: str) -> No
 
 
 @pytest.mark.parametrize("address", ["/t", "file:///t", "memory://n/t"])
-def test_storage_options_that_nobody_reads_are_refused(address: str) -> None:
+def test_unused_storage_options_are_refused(address: str) -> None:
     with pytest.raises(InvalidRequestError, match="no storage option 'key'") as got:
         open_store(address, {"key": "hunter2"})
     assert "hunter2" not in str(got.value)
@@ -196,7 +198,7 @@ def test_opening_a_local_table_loads_no_client() -> None:
     assert printed.stdout.strip() == b"[]"
 
 
-def test_a_process_that_forgets_to_close_ends_without_a_word(
+def test_a_process_without_close_ends_without_a_warning(
     s3_server: S3Server, s3_bucket: str
 ) -> None:
     program = (
@@ -220,7 +222,7 @@ def test_a_process_that_forgets_to_close_ends_without_a_word(
         ({"token": "a", "mine": "1"}, {"mine": "2"}, {"token": "a"}),
     ],
 )
-def test_options_go_over_others_by_any_of_their_names(
+def test_options_override_others_under_any_of_their_names(
     lower: dict[str, str], upper: dict[str, str], both: dict[str, str]
 ) -> None:
     assert options_over(lower, upper) == {**both, **upper}

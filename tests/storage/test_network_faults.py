@@ -48,14 +48,14 @@ class TableContract(FaultContract):
         builder.commit([add("b")])
         return Table(open_one())
 
-    def test_an_empty_answer_for_a_commit_is_looked_at_again(
+    def test_an_empty_answer_for_a_commit_is_requested_again(
         self, proxy: FaultProxy, table: Table
     ) -> None:
         proxy.choose = _empty_for(COMMIT, times=1)
         assert table.snapshot().live_files().num_rows == 2
         assert proxy.injected == [HttpFault.EMPTY_ANSWER]
 
-    def test_a_commit_of_a_store_that_stays_empty_is_nothing_to_remove(
+    def test_a_commit_that_stays_empty_is_not_removed(
         self, proxy: FaultProxy, table: Table
     ) -> None:
         proxy.choose = _empty_for(COMMIT, times=100)

@@ -30,7 +30,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize("server", [echo, hang_up, None])
 @pytest.mark.server
-def test_a_secret_stays_in_no_error_text_representation_or_log(
+def test_secrets_are_in_no_error_text_representation_or_log(
     kind: str,
     server: Callable[[Request], Reply] | None,
     impatient: None,

@@ -44,7 +44,7 @@ def test_a_client_of_hdfs_is_for_all_folders_of_its_name_node() -> None:
     assert clients.of("webhdfs://other:9870/a", {"user": "me"}) is not one
 
 
-def test_a_client_goes_with_the_last_store_that_has_it() -> None:
+def test_a_client_is_released_with_its_last_store() -> None:
     clients = SharedClients()
     store = open_store("s3://lake/a", KEYS, clients=clients)
     assert len(clients._clients) == 1
@@ -53,7 +53,7 @@ def test_a_client_goes_with_the_last_store_that_has_it() -> None:
     assert len(clients._clients) == 0
 
 
-def test_a_local_table_needs_none(tmp_path: Any) -> None:
+def test_a_local_table_needs_no_client(tmp_path: Any) -> None:
     assert open_store(tmp_path, clients=SharedClients()).stat("a") is None
 
 

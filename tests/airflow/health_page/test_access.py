@@ -29,7 +29,7 @@ HOSTILE = (
 )
 
 
-def test_nobody_sees_data_without_signing_in(site: Site) -> None:
+def test_data_requires_signing_in(site: Site) -> None:
     site.store.save(assessment())
     for path in ("/", "/table?name=orders", "/run?name=orders", "/?q=orders"):
         response = site.get(path, role=None)
@@ -38,16 +38,16 @@ def test_nobody_sees_data_without_signing_in(site: Site) -> None:
         assert "Please sign in" in response.text
 
 
-def test_a_forged_token_is_no_token(site: Site) -> None:
+def test_a_forged_token_is_rejected(site: Site) -> None:
     response = site.get("/", role=None, cookie="e30.e30.e30")
     assert response.status_code == 403
 
 
-def test_the_cookie_of_airflows_pages_opens_ours(site: Site) -> None:
+def test_the_session_cookie_of_airflow_is_accepted(site: Site) -> None:
     assert site.get("/", role=None, cookie=token("viewer")).status_code == 200
 
 
-def test_a_user_without_a_role_is_turned_away(site: Site) -> None:
+def test_a_user_without_a_role_is_rejected(site: Site) -> None:
     assert site.get("/", role="none").status_code == 403
 
 
@@ -59,7 +59,7 @@ def test_a_viewer_sees_every_page(site: Site, path: str) -> None:
     assert "orders" in response.text
 
 
-def test_every_route_asks_who_is_there(site: Site) -> None:
+def test_every_route_requires_authentication(site: Site) -> None:
     """But the style sheets and scripts, in which there are no data."""
     from fastapi.routing import APIRoute
     from starlette.routing import Mount
@@ -86,7 +86,7 @@ def test_no_request_from_another_site_can_change_anything(site: Site, method: st
 @pytest.mark.parametrize(
     "name", ["../policy.yaml", "/etc/passwd", "..%2f..%2fpolicy", "http://169.254.169.254/", "a\0b"]
 )
-def test_a_name_leads_nowhere_but_to_a_known_table(site: Site, name: str) -> None:
+def test_only_names_of_known_tables_are_served(site: Site, name: str) -> None:
     site.store.save(assessment())
     for page in ("table", "run"):
         response = site.get(f"/{page}?name={quote(name, safe='')}")
@@ -117,7 +117,7 @@ def test_every_answer_says_what_a_browser_may_load(site: Site, path: str, role: 
 
 
 @pytest.mark.parametrize("path", ["/", "/table?name=orders", "/run?name=orders&operation=vacuum"])
-def test_nothing_comes_from_elsewhere_and_no_script_is_inline(site: Site, path: str) -> None:
+def test_resources_are_local_and_scripts_are_not_inline(site: Site, path: str) -> None:
     site.store.save(assessment(), run_result())
     elements = Elements.of(site.get(path).text)
     for tag, attributes in elements.started:
@@ -130,7 +130,7 @@ def test_nothing_comes_from_elsewhere_and_no_script_is_inline(site: Site, path: 
                 assert str(attributes[name]).startswith(("/", "#")), attributes
 
 
-def test_names_and_texts_of_others_are_text(site: Site) -> None:
+def test_untrusted_names_and_texts_are_escaped(site: Site) -> None:
     for number, text in enumerate(HOSTILE):
         one = assessment(text, seed=number, uri=f"s3://lake/{text}", notes=(text,))
         operations = tuple(replace(each, reason=text) for each in one.operations)

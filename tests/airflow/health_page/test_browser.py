@@ -133,7 +133,7 @@ def browser() -> Iterator[Browser]:
         yield opened
 
 
-def test_airflows_own_pages_lead_to_it(server: Server, browser: Browser) -> None:
+def test_airflows_own_pages_link_to_it(server: Server, browser: Browser) -> None:
     with visitor(browser, server) as page:
         page.goto(server.address)
         page.get_by_text("Browse", exact=True).first.click()
@@ -150,7 +150,7 @@ def test_airflows_own_pages_lead_to_it(server: Server, browser: Browser) -> None
         framed(page).wait_for_selector(".drawing svg")
 
 
-def test_nobody_sees_it_without_signing_in(server: Server, browser: Browser) -> None:
+def test_the_page_requires_signing_in(server: Server, browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
     response = page.goto(f"{server.address}/delta-maintenance/")
@@ -222,7 +222,9 @@ def test_the_charts_of_a_table_are_drawn(server: Server, browser: Browser, theme
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_texts_can_be_read_in_both_themes(server: Server, browser: Browser, theme: str) -> None:
+def test_text_has_enough_contrast_in_both_themes(
+    server: Server, browser: Browser, theme: str
+) -> None:
     """Contrast of at least 4.5 to 1, as WCAG 2.2 asks for."""
     with visitor(browser, server, theme=theme) as page:
         for path in ("/", "/table?name=orders"):
@@ -299,7 +301,7 @@ def test_the_keyboard_reaches_everything(server: Server, browser: Browser) -> No
         assert {"Table", "Commits", "orders"} <= reached
 
 
-def test_names_of_others_run_no_script(server: Server, browser: Browser) -> None:
+def test_untrusted_names_run_no_script(server: Server, browser: Browser) -> None:
     with visitor(browser, server) as page:
         page.goto(f"{server.address}/delta-maintenance/?left=1&q=img")
         page.locator("a.name").click()
@@ -343,7 +345,7 @@ def test_a_button_leads_to_the_form_and_the_form_to_a_run(server: Server, browse
     assert server.ask("/dags/delta_manual")["is_paused"] is False
 
 
-def test_every_kind_of_parameter_has_its_field(server: Server, browser: Browser) -> None:
+def test_every_kind_of_parameter_has_a_field(server: Server, browser: Browser) -> None:
     details = {
         "is_paused": False,
         "params": {
@@ -397,7 +399,7 @@ def test_every_kind_of_parameter_has_its_field(server: Server, browser: Browser)
         }
 
 
-def test_the_form_says_what_airflow_refuses(server: Server, browser: Browser) -> None:
+def test_the_form_shows_what_airflow_refuses(server: Server, browser: Browser) -> None:
     with visitor(browser, server, refused=400) as page:
         page.goto(f"{server.address}/delta-maintenance/run?name=orders")
         page.wait_for_selector("#field-options")
@@ -411,7 +413,7 @@ def test_the_form_says_what_airflow_refuses(server: Server, browser: Browser) ->
 @pytest.mark.parametrize(
     ("status", "said"), [(404, "This Airflow has no Dag delta_manual"), (403, "You may not see")]
 )
-def test_the_form_says_why_there_is_none(
+def test_the_page_explains_a_missing_form(
     server: Server, browser: Browser, status: int, said: str
 ) -> None:
     with visitor(browser, server, refused=status) as page:
@@ -437,7 +439,7 @@ def test_an_empty_folder_of_assessments_says_what_to_do(
 
 
 @pytest.mark.parametrize("same_site", [False, True], ids=["another host", "another port"])
-def test_a_site_that_a_user_visits_starts_nothing_and_reads_nothing(
+def test_a_hostile_site_can_neither_start_nor_read_anything(
     server: Server, browser: Browser, same_site: bool
 ) -> None:
     before = server.ask("/dags/delta_manual/dagRuns")["total_entries"]
@@ -458,9 +460,7 @@ def test_a_site_that_a_user_visits_starts_nothing_and_reads_nothing(
     assert server.ask("/dags/delta_manual")["is_paused"] == paused
 
 
-def test_an_address_inside_the_network_is_shown_and_never_asked(
-    server: Server, browser: Browser
-) -> None:
+def test_an_internal_address_is_shown_and_never_requested(server: Server, browser: Browser) -> None:
     asked: list[str] = []
 
     def answer(request: Request) -> Reply:

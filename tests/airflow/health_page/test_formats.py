@@ -33,7 +33,7 @@ def test_sizes_are_shown_in_units_of_1024(value: int | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("share", "text"), [(None, "–"), (0, "0%"), (0.001, "<1%"), (0.123, "12%"), (1, "100%")]
 )
-def test_a_little_is_not_nothing(share: float | None, text: str) -> None:
+def test_small_shares_are_not_shown_as_zero(share: float | None, text: str) -> None:
     assert formats.percent(share) == text
 
 
@@ -52,7 +52,7 @@ def test_instants_are_shown_relative_to_now(length: timedelta, text: str, brief:
     assert formats.brief(length) == brief
 
 
-def test_counts_and_instants_can_be_read() -> None:
+def test_counts_and_instants_are_formatted() -> None:
     assert formats.count(1_234_567) == "1,234,567"
     assert formats.count(None) == "–"
     assert formats.instant(NOW) == "2026-11-21 06:40 UTC"

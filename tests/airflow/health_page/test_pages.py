@@ -71,9 +71,7 @@ def test_a_changed_policy_is_read_again(site: Site) -> None:
 
 
 @pytest.mark.parametrize("content", ["version: 2\n", "tables: [", None])
-def test_a_policy_that_cannot_be_read_hides_no_assessed_table(
-    site: Site, content: str | None
-) -> None:
+def test_an_unreadable_policy_hides_no_assessed_table(site: Site, content: str | None) -> None:
     site.store.save(assessment())
     site.policy.unlink()
     if content is not None:
@@ -96,7 +94,7 @@ def test_a_damaged_entry_is_shown_with_its_problem(site: Site) -> None:
     assert "it is not JSON; delete it" in page.text
 
 
-def test_a_store_that_is_down_is_an_answer_and_recovers(
+def test_an_unavailable_store_gives_an_error_page_and_recovers(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.store.save(assessment())
@@ -159,7 +157,7 @@ def test_the_first_screen_says_that_all_is_well(site: Site) -> None:
     assert "Runs in 7 days 2 Reclaimed 6 GiB Log that readers no longer open 8 MiB" in text
 
 
-def test_the_first_screen_says_what_needs_somebody_worst_first(site: Site) -> None:
+def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:
     waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
     site.store.save(assessment("never", operations=(waiting,), status="due"))
     gone = assessment("orders", status="failed", problem="it is gone", health=None, operations=())
@@ -183,7 +181,7 @@ def test_the_first_screen_says_what_needs_somebody_worst_first(site: Site) -> No
     assert "Examine the table with fsck" in one
 
 
-def test_a_pattern_that_left_the_policy_is_not_held_against_it(site: Site) -> None:
+def test_a_pattern_that_left_the_policy_is_not_a_problem(site: Site) -> None:
     pattern = assessment(
         "s3://other/**", status="failed", problem="gone", health=None, operations=()
     )
@@ -193,7 +191,7 @@ def test_a_pattern_that_left_the_policy_is_not_held_against_it(site: Site) -> No
     assert "s3://other" in site.get("/?left=1").text
 
 
-def test_a_dag_that_does_not_run_is_told_of(site: Site) -> None:
+def test_a_stopped_dag_is_reported(site: Site) -> None:
     site.store.save(assessment(assessed_at=NOW - timedelta(hours=2)))
     assert "Is the Dag" not in site.get("/").text
     site.store.save(assessment(assessed_at=NOW - timedelta(hours=4)))
@@ -221,7 +219,7 @@ def test_the_history_of_a_table_has_its_last_runs(site: Site) -> None:
     assert "History" in page
 
 
-def test_an_approval_that_is_missing_has_one_name_everywhere(site: Site) -> None:
+def test_missing_approvals_have_one_name_everywhere(site: Site) -> None:
     waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
     outcome = replace(run_result().outcomes[0], operation="vacuum", status="needs-approval")
     before = assessment(operations=(waiting,))
@@ -232,7 +230,7 @@ def test_an_approval_that_is_missing_has_one_name_everywhere(site: Site) -> None
         assert "needs-approval" in chips and not {"blocked", "due"} & set(chips), path
 
 
-def test_plans_that_wait_are_listed_with_the_question_that_is_open(site: Site) -> None:
+def test_waiting_plans_are_listed_with_their_open_question(site: Site) -> None:
     waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
     asked = assessment("orders", operations=(waiting,), status="due")
     plan = {**_PLAN, "table": asked.uri}
@@ -281,7 +279,7 @@ def test_an_unknown_table_is_not_found(site: Site) -> None:
     assert site.get("/table").status_code == 422
 
 
-def test_a_table_page_says_what_a_person_looks_for(site: Site) -> None:
+def test_a_table_page_shows_the_important_facts(site: Site) -> None:
     site.store.save(assessment(), run_result())
     text = Elements.of(site.get("/table?name=orders").text).text
     known = health()
@@ -302,7 +300,7 @@ def test_a_table_page_says_what_a_person_looks_for(site: Site) -> None:
         assert expected in text, expected
 
 
-def test_what_an_assessment_finds_is_what_the_page_shows(
+def test_the_page_shows_the_findings_of_an_assessment(
     site: Site, neglected_table: TableBuilder, tmp_path: Path
 ) -> None:
     from delta_maintenance import open_table
@@ -345,7 +343,7 @@ def test_the_form_is_filled_in_for_one_table_and_operation(site: Site) -> None:
     assert "deletes nothing before the plan is approved" in drop
 
 
-def test_ages_are_told_from_the_moment_of_the_visit(site: Site) -> None:
+def test_ages_are_relative_to_the_time_of_the_request(site: Site) -> None:
     site.store.save(assessment(assessed_at=NOW - timedelta(days=3)))
     assert "3 days ago" in site.get("/table?name=orders").text
 

@@ -45,7 +45,7 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
     "column",
     ["version", "commits", "log-bytes", "files", "small-files", "tombstones", "reclaimable"],
 )
-def test_rows_can_be_sorted_with_what_is_unknown_last(
+def test_unknown_values_are_sorted_last(
     lake: Callable[[str], list[str]], site: Site, column: str
 ) -> None:
     from delta_maintenance_airflow.health_page.rows import COLUMNS, put_together
@@ -63,7 +63,7 @@ def test_rows_can_be_sorted_with_what_is_unknown_last(
 @pytest.mark.parametrize(
     "column", ["name", "status", "checkpoint-kind", "checkpoint-at", "protocol", "maintained"]
 )
-def test_every_other_column_sorts_too(lake: Callable[[str], list[str]], column: str) -> None:
+def test_every_other_column_can_be_sorted(lake: Callable[[str], list[str]], column: str) -> None:
     assert sorted(lake(f"sort={column}")) == sorted(lake(f"sort={column}&order=desc"))
     assert lake(f"sort={column}") != lake(f"sort={column}&order=desc")
     assert len(lake("sort=no-such-column")) == 24

@@ -58,7 +58,7 @@ def test_only_the_chosen_plans_are_approved_one_row_for_each_table(
         ("Snooze", {"snooze_until": "soon"}, "is not a date"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_asked_for_again(
+def test_an_invalid_answer_is_requested_again(
     question: DeltaApprovalsOperator, option: str, given: dict[str, Any], said: str
 ) -> None:
     event = {"chosen_options": [option], "params_input": given, "responded_by_user": None}
@@ -66,7 +66,7 @@ def test_an_answer_that_makes_no_sense_is_asked_for_again(
         question.execute_complete(CONTEXT, event)
 
 
-def test_the_requester_cannot_approve_where_another_person_has_to(
+def test_the_requester_cannot_approve_if_another_person_must(
     question: DeltaApprovalsOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__SEPARATE_APPROVER", "True")

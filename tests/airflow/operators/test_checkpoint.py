@@ -88,7 +88,7 @@ def test_a_second_run_says_that_there_is_nothing_to_do(
     assert outcome["notes"]
 
 
-def test_outlets_are_told_the_version(
+def test_outlets_get_the_version(
     neglected_table: TableBuilder, task_context: dict[str, Any], tmp_path: Path
 ) -> None:
     asset, alias = Asset(name="events", uri="s3://lake/events"), AssetAlias("maintained")
@@ -129,7 +129,7 @@ def test_no_table_at_the_address_fails_at_once(
         operator(str(tmp_path)).execute(task_context)
 
 
-def test_a_lost_race_is_left_to_the_retries(
+def test_a_lost_race_is_retried(
     classic_table: TableBuilder, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(*_: Any, **__: Any) -> Any:
@@ -140,7 +140,7 @@ def test_a_lost_race_is_left_to_the_retries(
         operator(classic_table).execute(task_context)
 
 
-def test_the_engine_has_one_place() -> None:
+def test_the_engine_can_be_given_in_one_way_only() -> None:
     with pytest.raises(ValueError, match="the argument `engine`"):
         operator("/t", options={"engine": "spark"})
 
@@ -219,7 +219,7 @@ def test_a_missing_feature_is_reported_before_a_driver_is_started(
     assert not hasattr(job, "spec")
 
 
-def test_credentials_reach_the_driver_by_a_private_file_alone(
+def test_credentials_reach_the_driver_only_through_a_private_file(
     monkeypatch: pytest.MonkeyPatch, task_context: dict[str, Any]
 ) -> None:
     job = play(monkeypatch, FakeSpark({"status": "done", "result": RESULT}))
@@ -260,7 +260,7 @@ def test_a_job_writes_the_checkpoint_of_the_version_that_was_planned(
     ("kind", "passes"),
     [("StorageError", True), ("UnsupportedFeatureError", False), ("Py4JJavaError", True)],
 )
-def test_the_error_of_the_job_is_that_of_the_task_and_fails_it_where_no_retry_helps(
+def test_the_error_of_the_job_fails_the_task_without_useless_retries(
     monkeypatch: pytest.MonkeyPatch, task_context: dict[str, Any], kind: str, passes: bool
 ) -> None:
     error = {
@@ -374,7 +374,7 @@ def test_without_spark_submit_the_error_says_what_to_install(
         operator("/t", engine="spark").execute(task_context)
 
 
-def test_an_unknown_spark_connection_is_not_taken_for_yarn(task_context: dict[str, Any]) -> None:
+def test_an_unknown_spark_connection_does_not_mean_yarn(task_context: dict[str, Any]) -> None:
     task = operator("/t", engine="spark", spark_conn_id="no_such_connection")
     with pytest.raises(Exception, match="no_such_connection"):
         task.execute(task_context)

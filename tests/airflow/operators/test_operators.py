@@ -78,7 +78,7 @@ pytestmark = pytest.mark.usefixtures("spark_job")
         ),
     ],
 )
-def test_a_task_that_did_a_part_says_so_and_fails(
+def test_a_partly_completed_task_fails_and_reports_its_progress(
     verb: str,
     told: dict[str, Any],
     error: str,
@@ -105,7 +105,7 @@ def test_a_task_that_did_a_part_says_so_and_fails(
     assert not task_context["outlet_events"]
 
 
-def test_an_outlet_is_told_the_version_that_the_commits_of_a_vacuum_made(
+def test_an_outlet_gets_the_version_of_the_commits_of_a_vacuum(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
     worn_table(tmp_path)
@@ -131,7 +131,7 @@ def arguments(case: Case) -> set[str]:
     return set(find(case.verb).options.__dataclass_fields__) & set(case.operator.template_fields)
 
 
-def test_what_has_an_argument_is_no_option() -> None:
+def test_options_with_an_argument_of_their_own_are_rejected() -> None:
     for case in CASES:
         for name in arguments(case):
             with pytest.raises(ValueError, match=f"the argument `{name}`"):
@@ -202,7 +202,7 @@ def test_commits_carry_the_id_that_all_tries_of_a_task_share(
     assert given["operation_id"] == "my own" and "operation_since" not in given
 
 
-def test_a_constraint_is_planned_in_the_worker_and_looked_at_by_a_job(
+def test_a_constraint_is_planned_in_the_worker_and_checked_by_a_job(
     tmp_path: Path, task_context: dict[str, Any], spark_job: list[dict[str, Any]]
 ) -> None:
     worn_table(tmp_path)
@@ -219,7 +219,7 @@ def test_a_constraint_is_planned_in_the_worker_and_looked_at_by_a_job(
 
 
 @pytest.mark.parametrize("engine", ["spark", "auto"])
-def test_a_backfill_on_spark_is_told_the_id_and_takes_the_newest_version(
+def test_a_backfill_on_spark_gets_the_id_and_the_newest_version(
     engine: str, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = worn_table(tmp_path)
@@ -331,7 +331,7 @@ def test_a_vacuum_reads_the_clock_before_the_table(
     assert order[:2] == ["clock", "table"]
 
 
-def test_the_log_says_why_how_far_and_what_was_done(
+def test_the_log_has_reason_progress_and_result(
     tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worn_table(tmp_path)

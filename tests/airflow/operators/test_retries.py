@@ -57,9 +57,7 @@ def is_flat(outcome: dict[str, Any]) -> bool:
 
 @HTTPX
 @pytest.mark.airflow
-def test_a_plan_then_the_work_then_nothing_more_to_do(
-    run_dag: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_plan_then_run_then_nothing_to_do(run_dag: Callable[..., Any], tmp_path: Path) -> None:
     tables(tmp_path)
     before, first = fingerprint(tmp_path), versions(tmp_path)
 
@@ -96,7 +94,7 @@ def test_a_plan_then_the_work_then_nothing_more_to_do(
 
 @HTTPX
 @pytest.mark.airflow
-def test_a_refusal_is_not_tried_again_and_touches_nothing(
+def test_a_refusal_is_not_retried_and_changes_nothing(
     run_dag: Callable[..., Any], tmp_path: Path
 ) -> None:
     tables(tmp_path)
@@ -139,7 +137,7 @@ def first_apply(
 
 @HTTPX
 @pytest.mark.airflow
-def test_a_lost_race_is_tried_again(
+def test_a_task_that_lost_a_race_is_retried(
     run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables(tmp_path)
@@ -157,7 +155,7 @@ def test_a_lost_race_is_tried_again(
 
 @HTTPX
 @pytest.mark.airflow
-def test_a_try_that_died_after_it_had_landed_is_not_done_twice(
+def test_a_committed_try_that_died_is_not_repeated(
     run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables(tmp_path)

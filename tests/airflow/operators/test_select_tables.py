@@ -169,7 +169,7 @@ def test_the_tables_that_were_maintained_longest_ago_come_first_and_the_rest_is_
     most=st.integers(1, 7),
     broken=st.sets(st.integers(0, 29), max_size=6),
 )
-def test_no_table_starves(tables: int, most: int, broken: set[int]) -> None:
+def test_every_table_is_maintained_eventually(tables: int, most: int, broken: set[int]) -> None:
     """Every table has its turn within the fewest runs that all of them take."""
     last_run: dict[str, str | None] = {f"t{n:02}": None for n in range(tables)}
     runs = -(-tables // most)
@@ -188,7 +188,7 @@ def test_no_table_starves(tables: int, most: int, broken: set[int]) -> None:
     assert worked == set(last_run)
 
 
-def test_what_may_be_well_again_is_looked_at_once_more(
+def test_temporary_failures_are_assessed_again(
     store: AssessmentStore,
     task_context: dict[str, Any],
     tmp_path: Path,
@@ -252,7 +252,7 @@ def summary(task_context: dict[str, Any], **told: Any) -> dict[str, Any]:
     return operator.execute(task_context)
 
 
-def test_a_run_that_found_nothing_for_it_failed_is_no_success(task_context: dict[str, Any]) -> None:
+def test_a_failed_search_for_tables_fails_the_run(task_context: dict[str, Any]) -> None:
     with pytest.raises(AirflowFailException, match="no tables were found"):
         summary(task_context)
     with pytest.raises(AirflowSkipException, match="still running"):
@@ -267,7 +267,7 @@ def test_a_batch_that_was_not_assessed_is_a_problem(task_context: dict[str, Any]
     assert told["text"] == "nothing was due" and told["num_problems"] == 0
 
 
-def test_a_task_that_left_nothing_is_a_problem(task_context: dict[str, Any]) -> None:
+def test_a_task_without_a_result_is_a_problem(task_context: dict[str, Any]) -> None:
     found = {"tables": 2, "batches": 1, "unlisted": [], "skipped": None}
     work = [row("a", None), row("b", None)]
     done = {"name": "a", "status": "done", "problem": None}

@@ -54,7 +54,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return submitted
 
 
-def test_by_hand_what_deletes_nothing_needs_no_approval(
+def test_by_hand_a_plan_without_deletions_needs_no_approval(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
@@ -66,7 +66,7 @@ def test_by_hand_what_deletes_nothing_needs_no_approval(
     assert table.open().snapshot().checkpoint is not None
 
 
-def test_by_hand_a_plan_may_be_all(
+def test_by_hand_a_run_may_only_plan(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
@@ -80,7 +80,7 @@ def test_by_hand_a_plan_may_be_all(
     assert fingerprint(tmp_path / "t") == before
 
 
-def test_by_hand_a_feature_goes_once_somebody_agrees(
+def test_by_hand_a_feature_is_dropped_after_approval(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
@@ -96,7 +96,7 @@ def test_by_hand_a_feature_goes_once_somebody_agrees(
     assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())
 
 
-def test_by_hand_no_feature_goes_where_somebody_says_no(
+def test_by_hand_a_rejected_drop_changes_nothing(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
@@ -109,7 +109,7 @@ def test_by_hand_no_feature_goes_where_somebody_says_no(
     assert fingerprint(tmp_path / "t") == before
 
 
-def test_by_hand_history_that_is_too_young_ends_the_run_well(
+def test_by_hand_a_drop_that_has_to_wait_succeeds(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     table = TableBuilder(tmp_path / "t")
@@ -125,7 +125,7 @@ def test_by_hand_history_that_is_too_young_ends_the_run_well(
     assert "v2Checkpoint is switched off, but not dropped yet; run again at" in told["problem"]
 
 
-def test_by_hand_a_constraint_is_looked_at_by_spark_and_approved(
+def test_by_hand_a_constraint_is_checked_by_spark_and_approved(
     policy: Callable[..., Path],
     run: Callable[..., Any],
     somebody: Somebody,
@@ -159,7 +159,7 @@ def test_by_hand_a_constraint_is_looked_at_by_spark_and_approved(
 
 
 @pytest.mark.parametrize("operation", ["drop-feature", "add-constraint"])
-def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
+def test_by_hand_a_missing_option_is_named_at_once(
     operation: str, policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     fresh_table(tmp_path / "t")
@@ -172,7 +172,7 @@ def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
     assert "give options such as" in plan.told["problem"]
 
 
-def test_the_form_has_every_operation_that_there_is_by_hand(airflow_db: None) -> None:
+def test_the_form_by_hand_has_every_operation(airflow_db: None) -> None:
     bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     schema = bag.dags["delta_manual"].params.get_param("operation").schema
     assert set(schema["enum"]) == set(registry.names()) == set(schema["values_display"])
@@ -195,7 +195,7 @@ def test_without_a_table_the_form_is_refused(
         ({"options": {"inventory": "/etc/passwd"}}, "an inventory is outside"),
     ],
 )
-def test_by_hand_addresses_and_short_retentions_take_a_right_of_their_own(
+def test_by_hand_addresses_and_short_retentions_need_permission(
     given: dict[str, Any],
     said: str,
     policy: Callable[..., Path],

@@ -35,7 +35,7 @@ def scheduled(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
     return run("delta_maintenance", run_conf=params)
 
 
-def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_other(
+def test_due_operations_run_and_a_broken_table_does_not_stop_others(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     worn = worn_table(tmp_path / "lake/worn")
@@ -94,7 +94,7 @@ def test_a_plan_changes_nothing(
     assert fingerprint(tmp_path / "t") == before
 
 
-def test_who_is_at_work_on_a_table_has_it_and_what_it_keeps_is_for_the_page(
+def test_a_busy_table_is_skipped_and_shown_on_the_page(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
@@ -137,7 +137,7 @@ def chat() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     server.server_close()
 
 
-def test_the_summary_is_posted_where_somebody_is_needed(
+def test_the_summary_is_posted_if_it_has_problems(
     policy: Callable[..., Path],
     run: Callable[..., Any],
     chat: tuple[str, list[dict[str, Any]]],
@@ -168,7 +168,7 @@ def approving(folder: Path) -> dict[str, Any]:
     return {"name": folder.name, "uri": str(folder), **own}
 
 
-def test_one_question_asks_about_all_plans_and_what_is_chosen_runs_in_the_same_run(
+def test_one_question_covers_all_plans_and_the_chosen_ones_run(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
@@ -206,7 +206,7 @@ def test_one_question_asks_about_all_plans_and_what_is_chosen_runs_in_the_same_r
     assert (tmp_path / "b/0.parquet").exists()
 
 
-def test_a_table_that_changed_since_its_plan_was_approved_is_left_alone(
+def test_a_table_that_changed_after_the_approval_is_not_touched(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "a")
@@ -220,7 +220,7 @@ def test_a_table_that_changed_since_its_plan_was_approved_is_left_alone(
     assert (tmp_path / "a/0.parquet").exists()
 
 
-def test_on_commit_the_tables_that_changed_get_what_is_due(
+def test_on_commit_changed_tables_are_maintained(
     policy: Callable[..., Path], tmp_path: Path
 ) -> None:
     from delta_maintenance_airflow.policy_assets import changed_tables
@@ -247,7 +247,7 @@ def test_on_commit_the_tables_that_changed_get_what_is_due(
     ]
 
 
-def test_without_a_policy_nothing_is_watched_and_every_dag_is_parsed(airflow_db: None) -> None:
+def test_without_a_policy_dags_parse_and_watch_nothing(airflow_db: None) -> None:
     bag = DagBag(dag_folder=str(DAGS))
     assert not bag.import_errors
     assert {"delta_maintenance", "delta_on_commit", "delta_manual"} <= set(bag.dags)

@@ -67,9 +67,7 @@ def test_a_poke_answers_with_two_requests_at_most(
     assert len(store.requests) <= 2, store.requests
 
 
-def test_a_poke_lists_no_more_of_the_log_than_it_must(
-    table: TableBuilder, store: CountingStore
-) -> None:
+def test_a_poke_lists_only_the_end_of_the_log(table: TableBuilder, store: CountingStore) -> None:
     sensor(after_version=7).poke({})
     assert store.requests == ["list _delta_log from 00000000000000000007"]
     store.requests.clear()
@@ -101,7 +99,7 @@ def test_without_a_checkpoint_every_commit_counts(store: CountingStore) -> None:
     }
 
 
-def test_soft_fail_skips_a_wait_in_vain(table: TableBuilder) -> None:
+def test_soft_fail_skips_after_a_timeout(table: TableBuilder) -> None:
     with pytest.raises(AirflowSensorTimeout):
         sensor(version=10, timeout=0, poke_interval=0).execute({})
     with pytest.raises(AirflowSkipException):
@@ -116,16 +114,14 @@ def test_no_table_at_the_address_fails_at_once_even_with_soft_fail(
         sensor(version=0, soft_fail=soft_fail).execute({})
 
 
-def test_a_store_that_is_down_is_left_to_the_retries(
-    table: TableBuilder, store: CountingStore
-) -> None:
+def test_an_unavailable_store_is_retried(table: TableBuilder, store: CountingStore) -> None:
     store.fails = StorageError("the store is down", remedy="wait")
     with pytest.raises(StorageError, match="the store is down"):
         sensor(version=0).execute({})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"version": 1, "after_version": 1}])
-def test_exactly_one_thing_is_waited_for(arguments: dict[str, int]) -> None:
+def test_exactly_one_condition_is_required(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="exactly one"):
         sensor(**arguments)
 
@@ -187,7 +183,7 @@ def test_an_unwatchable_table_fails_a_deferred_sensor_even_with_soft_fail(
         )
 
 
-def test_a_deferred_wait_in_vain_is_skipped_by_soft_fail() -> None:
+def test_a_deferred_timeout_is_skipped_by_soft_fail() -> None:
     timeout = {"error": "Trigger timeout"}
     with pytest.raises(AirflowSensorTimeout):
         sensor(version=99, deferrable=True).resume_execution("__fail__", timeout, {})

@@ -51,7 +51,7 @@ def test_an_application_on_yarn_is_followed_and_then_forgotten(
     assert len(spark.starts) == 2
 
 
-def test_an_application_that_outlives_its_task_is_taken_up_again(
+def test_a_later_try_continues_an_application_that_is_still_running(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
 ) -> None:
     folder = tmp_path / "reports"
@@ -89,7 +89,7 @@ def test_an_application_that_outlives_its_task_is_taken_up_again(
     assert (len(spark.starts), states) == (1, {})
 
 
-def test_a_cleared_task_does_not_take_up_the_application_of_before(
+def test_a_cleared_task_does_not_continue_the_earlier_application(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "reports").mkdir()

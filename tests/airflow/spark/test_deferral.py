@@ -107,7 +107,7 @@ def is_clean(folder: Path) -> bool:
     return not left and all(path.suffix == ".json" for path in folder.iterdir())
 
 
-def test_a_task_lets_go_of_its_worker_while_the_driver_works(
+def test_a_deferred_task_frees_its_worker(
     spark: FakeSpark,
     task_context: dict[str, Any],
     folder: Path,
@@ -141,7 +141,7 @@ def test_a_task_lets_go_of_its_worker_while_the_driver_works(
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_user_ends_the_job_and_the_end_of_the_triggerer_does_not(
+def test_a_user_can_end_the_job_but_a_stopped_triggerer_does_not(
     spark: FakeSpark, task_context: dict[str, Any], folder: Path, interrupted: bool
 ) -> None:
     spark.acts(LIVES)
@@ -194,7 +194,7 @@ def test_before_3_3_the_state_of_the_task_tells_why_a_trigger_is_cancelled(
     assert mailbox.is_end_requested() is not still_deferred
 
 
-def test_a_driver_that_dies_says_how(
+def test_a_dead_driver_is_explained(
     spark: FakeSpark, task_context: dict[str, Any], folder: Path
 ) -> None:
     spark.acts("print('26/01/01 ERROR at work', flush=True)", "os.kill(os.getpid(), 9)")
@@ -227,7 +227,7 @@ def test_a_job_that_takes_too_long_is_ended(
     wait_for(lambda: list(folder.iterdir()) == [])
 
 
-def test_a_job_whose_worker_is_gone_is_lost(
+def test_a_job_without_a_worker_is_lost(
     spark: FakeSpark,
     task_context: dict[str, Any],
     folder: Path,

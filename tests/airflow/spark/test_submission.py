@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 # What is shown
 
 
-def test_lines_for_people_come_through_and_those_of_spark_are_folded(
+def test_lines_for_people_are_shown_and_those_of_spark_are_folded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -67,7 +67,7 @@ def test_lines_for_people_come_through_and_those_of_spark_are_folded(
     ]
 
 
-def test_the_link_is_there_while_the_job_runs(
+def test_the_link_exists_while_the_job_runs(
     spark: FakeSpark, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = 'DELTA_MAINTENANCE_APPLICATION {"id": "app-1", "url": "http://driver:4040"}'
@@ -86,7 +86,7 @@ def test_the_link_is_there_while_the_job_runs(
     assert link.get_link(operator(), ti_key=None) == ""  # type: ignore[arg-type]
 
 
-def test_compactions_of_large_ranges_are_submitted_and_judged_as_others_are(
+def test_large_compactions_are_submitted_and_reported_like_others(
     spark: FakeSpark, task_context: dict[str, Any]
 ) -> None:
     window = {"first_version": 1, "last_version": 20, "status": "written", "num_adds": 7}
@@ -107,7 +107,7 @@ def test_compactions_of_large_ranges_are_submitted_and_judged_as_others_are(
         operator(DeltaLogCompactionOperator, options={"commits_per_file": 30}).execute(task_context)
 
 
-def test_a_link_that_cannot_be_kept_is_no_reason_to_fail(
+def test_an_unsaved_link_does_not_fail_the_task(
     spark: FakeSpark, task_context: dict[str, Any]
 ) -> None:
     task_context["ti"].xcom_push.side_effect = RuntimeError("the API server is down")
@@ -149,7 +149,7 @@ def test_a_driver_inherits_neither_the_tasks_stdin_nor_its_process_group(
         ("spark://master:7077", {"python": "/opt/env/bin/python"}, []),
     ],
 )
-def test_a_cluster_is_sent_the_library_unless_the_code_travels_otherwise(
+def test_a_cluster_gets_the_library_unless_code_is_configured(
     spark: FakeSpark,
     task_context: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -210,7 +210,7 @@ def test_a_kill_ends_the_driver_that_spark_submit_has_started(
     wait_for(lambda: not is_alive(int((tmp_path / "driver").read_text())))
 
 
-def test_a_clock_that_jumps_takes_no_time_from_a_process_that_ends(
+def test_a_jumping_clock_does_not_shorten_the_time_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); "
@@ -263,7 +263,7 @@ def works(tmp_path: Path, *lines: str) -> tuple[str, ...]:
 # What a second try finds
 
 
-def test_a_driver_that_outlives_its_task_is_waited_for_and_believed(
+def test_the_result_of_an_earlier_driver_is_awaited_and_used(
     spark: FakeSpark,
     task_context: dict[str, Any],
     tmp_path: Path,
@@ -362,7 +362,7 @@ def test_a_job_that_failed_or_did_a_part_is_done_again(
     assert len(spark.starts) == 3
 
 
-def test_a_constraint_that_lost_a_race_is_tried_anew(
+def test_a_constraint_that_lost_a_race_is_retried(
     spark: FakeSpark, task_context: dict[str, Any], classic_table: TableBuilder, tmp_path: Path
 ) -> None:
     (tmp_path / "reports").mkdir()
@@ -383,7 +383,7 @@ def test_a_constraint_that_lost_a_race_is_tried_anew(
     assert len(spark.starts) == 2
 
 
-def test_a_folder_of_somebody_else_is_not_used(
+def test_a_folder_of_another_user_is_not_used(
     spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
 ) -> None:
     folder = tmp_path / "tmp" / f"delta-maintenance-{os.getuid()}"

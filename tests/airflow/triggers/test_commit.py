@@ -170,7 +170,7 @@ def test_an_unknown_connection_is_an_error() -> None:
     run(scenario())
 
 
-def test_a_failing_store_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_store_is_polled_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -101,7 +101,7 @@ async def polls(store: CountingStore, count: int = 2) -> None:
     )
 
 
-def test_a_commit_that_changes_data_wakes_and_history_does_not(
+def test_only_new_commits_that_change_data_send_an_event(
     table: TableBuilder, store: CountingStore
 ) -> None:
     async def scenario() -> None:
@@ -204,7 +204,7 @@ def test_counted_commits_are_remembered(table: TableBuilder, store: CountingStor
     run(scenario())
 
 
-def test_only_some_operations_wake(table: TableBuilder, store: CountingStore) -> None:
+def test_only_the_given_operations_send_events(table: TableBuilder, store: CountingStore) -> None:
     async def scenario() -> None:
         async with running(watcher(State(), operations=["merge"]).run()) as events:
             await polls(store)
@@ -403,7 +403,7 @@ def test_a_lost_permission_is_reported_once_with_its_remedy(
     run(scenario())
 
 
-def test_replaced_keys_are_taken_without_a_word(
+def test_replaced_keys_are_used_silently(
     table: TableBuilder, store: CountingStore, opened: Opened
 ) -> None:
     async def scenario() -> None:
@@ -478,9 +478,7 @@ def test_the_state_of_every_asset_of_a_trigger_is_found() -> None:
     assert set(asset_states(trigger)) == {accessors[Asset("a")], accessors[Asset("b")]}
 
 
-def test_of_two_assets_the_one_that_is_behind_counts(
-    table: TableBuilder, store: CountingStore
-) -> None:
+def test_of_two_assets_the_older_position_counts(table: TableBuilder, store: CountingStore) -> None:
     async def scenario() -> None:
         fresh, behind, ahead = State(), State(), State()
         async with running(watcher(behind).run()):

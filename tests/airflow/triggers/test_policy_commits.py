@@ -84,7 +84,7 @@ async def settled(state: State, count: int) -> None:
     await eventually(lambda: sum(map(len, state.values.values())) == count)
 
 
-def test_each_table_that_changes_is_told_of_and_maintenance_is_not(
+def test_changes_of_tables_are_reported_and_maintenance_is_not(
     lake: dict[str, TableBuilder], policy: Callable[..., str]
 ) -> None:
     async def scenario() -> None:
@@ -209,7 +209,7 @@ def test_the_tables_follow_the_policy(
     run(scenario())
 
 
-def test_a_policy_that_becomes_unreadable_is_told_once_and_its_tables_stay_watched(
+def test_an_unreadable_policy_is_reported_once_and_tables_stay_watched(
     lake: dict[str, TableBuilder], policy: Callable[..., str], tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -230,7 +230,7 @@ def test_a_policy_that_becomes_unreadable_is_told_once_and_its_tables_stay_watch
     run(scenario())
 
 
-def test_a_table_in_trouble_and_one_that_breaks_the_watcher_hold_up_no_other(
+def test_a_failing_table_does_not_delay_others(
     lake: dict[str, TableBuilder],
     policy: Callable[..., str],
     tmp_path: Path,
@@ -258,7 +258,7 @@ def test_a_table_in_trouble_and_one_that_breaks_the_watcher_hold_up_no_other(
     run(scenario())
 
 
-def test_a_store_that_does_not_answer_holds_up_no_other(
+def test_an_unresponsive_store_does_not_delay_others(
     lake: dict[str, TableBuilder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = threading.Event()

@@ -138,7 +138,7 @@ def test_a_constraint_that_is_there_starts_no_job_and_can_be_removed(
         (("", "id > 0"), 2, "not a valid name"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_a_status(
+def test_impossible_requests_are_one_line_and_a_status(
     cli: Any, builder: TableBuilder, job: Job, words: tuple[str, ...], status: int, said: str
 ) -> None:
     outcome = cli("add-constraint", builder.store.root, *words)

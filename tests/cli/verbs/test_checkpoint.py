@@ -82,7 +82,7 @@ def test_a_table_that_does_not_allow_the_kind_is_refused_untouched(
     assert builder.names() == before
 
 
-def test_people_get_the_facts_that_differ_from_nothing(cli: Any, table: str) -> None:
+def test_the_text_output_omits_empty_facts(cli: Any, table: str) -> None:
     plan = cli("checkpoint", table, "--dry-run").out
     assert "dry run" in plan and "commits since checkpoint  3" in plan
     written = cli("checkpoint", table).out

@@ -58,7 +58,7 @@ def test_the_result_says_what_was_done(cli: Any, build: Build) -> None:
     assert again.status == 0 and "nothing-to-do" in again.out
 
 
-def test_who_has_to_wait_is_told_until_when(cli: Any, build: Build) -> None:
+def test_a_drop_that_has_to_wait_says_until_when(cli: Any, build: Build) -> None:
     builder = build("deletionVectors")
     words = ("--feature", "deletionVectors", "--truncate-history")
     outcome = cli("drop-feature", builder.store.root, *words, "--json")
@@ -77,7 +77,7 @@ def test_who_has_to_wait_is_told_until_when(cli: Any, build: Build) -> None:
         ("checkpointProtection", 0, "nothing-to-do"),
     ],
 )
-def test_other_features_end_as_they_should(
+def test_other_features_are_dropped(
     cli: Any, build: Build, feature: str, status: int, words: str
 ) -> None:
     builder = build("deletionVectors")

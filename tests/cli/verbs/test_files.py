@@ -101,7 +101,7 @@ def test_more_files_than_one_batch_are_all_listed(cli: Any, builder: TableBuilde
     assert len({row["path"] for row in rows}) == len(rows) == 10_003
 
 
-def test_damage_met_half_way_repeats_no_file_and_loses_none(cli: Any, tmp_path: Path) -> None:
+def test_damage_in_the_middle_neither_repeats_nor_loses_files(cli: Any, tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t")
     protocol = features("v2Checkpoint", "deletionVectors")
     builder.commit([protocol, metadata(partitioned_by=["d"])])
@@ -121,7 +121,7 @@ def test_damage_met_half_way_repeats_no_file_and_loses_none(cli: Any, tmp_path: 
     assert len(damaged.lines) == 9
 
 
-def test_damage_that_nothing_replaces_is_status_5(cli: Any, tmp_path: Path) -> None:
+def test_damage_without_a_fallback_is_status_5(cli: Any, tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t")
     builder.commit([features(), metadata(), *(add(f"f{number}") for number in range(9))])
     builder.garbage(builder.checkpoint()[0], at=4, size=400)

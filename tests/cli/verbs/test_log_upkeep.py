@@ -50,7 +50,7 @@ def test_a_dry_run_of_compact_log_prints_the_plan(cli: Any, builder: TableBuilde
     assert "0 to 1" in cli(*words).out and builder.names() == before
 
 
-def test_a_range_for_spark_is_submitted_and_covers_nothing_that_came_since(
+def test_a_range_for_spark_excludes_later_commits(
     cli: Any, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []

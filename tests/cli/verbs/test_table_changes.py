@@ -25,7 +25,9 @@ def committed(builder: TableBuilder, version: int = 3) -> list[dict[str, Any]]:
 
 
 @pytest.mark.conformance("FEAT-18")
-def test_dry_runs_print_the_plan_and_who_is_cut_off(cli: Any, builder: TableBuilder) -> None:
+def test_dry_runs_print_the_plan_and_the_clients_that_lose_access(
+    cli: Any, builder: TableBuilder
+) -> None:
     before = builder.names()
     upgrade = ("upgrade-protocol", builder.store.root, "--feature", "v2Checkpoint", "--dry-run")
     outcome = cli(*upgrade, "--json")
@@ -95,7 +97,7 @@ def test_set_properties_commits_and_prints_the_result(cli: Any, builder: TableBu
         (("upgrade-protocol", "--writer-version", "8"), 2, "writer version 8 does not exist"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_a_status(
+def test_impossible_requests_are_one_line_and_a_status(
     cli: Any, builder: TableBuilder, words: tuple[str, ...], status: int, said: str
 ) -> None:
     outcome = cli(words[0], builder.store.root, *words[1:])

@@ -180,7 +180,7 @@ def test_rows_that_violate_it_end_the_operation_without_a_commit() -> None:
     ids=["append", "violating append", "rearrangement", "removal", "transaction", "metadata",
          "the same", "protocol"],
 )  # fmt: skip
-def test_what_others_commit_after_the_look(
+def test_commits_after_the_check_are_checked(
     lines: list[log.Action], status: str, looks: list[tuple[int, int | None]]
 ) -> None:
     table = built()
@@ -191,7 +191,7 @@ def test_what_others_commit_after_the_look(
     assert result.version == (2 if status == "committed" else 1)
 
 
-def test_rows_looked_at_before_count_once() -> None:
+def test_checked_rows_count_once() -> None:
     table = built()
     check = Check(*(lambda n=n: table.commit([log.add(f"late{n}")]) for n in range(3)))
     result = apply(table, plan(table), check)
@@ -199,7 +199,7 @@ def test_rows_looked_at_before_count_once() -> None:
     assert check.looks == [(0, None), (1, 0), (2, 1), (3, 2)]
 
 
-def test_a_table_that_never_rests_ends_as_a_conflict() -> None:
+def test_a_table_with_constant_commits_ends_as_a_conflict() -> None:
     table = built()
     check = Check(*(lambda n=n: table.commit([log.add(f"late{n}")]) for n in range(100)))
     result = apply(table, plan(table), check)
@@ -210,7 +210,7 @@ def test_a_table_that_never_rests_ends_as_a_conflict() -> None:
 
 @settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(["good", "bad", "gone", "swap"]), max_size=6))
-def test_a_constraint_never_lands_over_a_row_that_violates_it(others: list[str]) -> None:
+def test_a_constraint_is_never_committed_over_a_violating_row(others: list[str]) -> None:
     table = built()
 
     def act(number: int, kind: str) -> None:
@@ -230,7 +230,7 @@ def test_a_constraint_never_lands_over_a_row_that_violates_it(others: list[str])
     assert (KEY in configuration(table)) == (result.status == "committed")
 
 
-def test_the_same_constraint_is_there_already() -> None:
+def test_an_existing_constraint_is_not_added_again() -> None:
     table = built(
         protocol=log.protocol(1, 3), configuration={"delta.constraints.Positive": "id > 0"}
     )
@@ -240,7 +240,7 @@ def test_the_same_constraint_is_there_already() -> None:
     assert (result.status, result.looks) == ("nothing-to-do", 0)
 
 
-def test_a_task_that_is_run_again_ends_as_done_without_a_look() -> None:
+def test_a_repeated_task_ends_as_done_without_a_check() -> None:
     table = built()
     planned = plan(table, operation_id="task-1")
     assert apply(table, planned, Check()).status == "committed"
@@ -260,7 +260,7 @@ def test_a_task_that_is_run_again_ends_as_done_without_a_look() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_added(
+def test_constraints_that_cannot_be_added(
     options: dict[str, Any], kind: type[DeltaMaintenanceError], said: str
 ) -> None:
     table = built(protocol=log.protocol(1, 3), configuration={"delta.constraints.taken": "id < 9"})
@@ -269,7 +269,7 @@ def test_what_cannot_be_added(
 
 
 @pytest.mark.conformance("FEAT-11")
-def test_other_constraints_that_sleep_are_not_put_into_force_unseen() -> None:
+def test_dormant_constraints_are_not_activated_unseen() -> None:
     sleeping = {"delta.constraints.other": "id < 9"}
     with pytest.raises(RefusedError, match=r"delta\.constraints\.other"):
         plan(built(configuration=sleeping))
@@ -283,13 +283,13 @@ def test_other_constraints_that_sleep_are_not_put_into_force_unseen() -> None:
     assert table.open().snapshot().protocol.min_writer_version == 3
 
 
-def test_a_table_whose_features_are_not_supported_is_refused_before_any_look() -> None:
+def test_unsupported_features_are_refused_before_any_check() -> None:
     for protocol in (log.protocol(1, 7, writer_features=["news"]), log.features("catalogManaged")):
         with pytest.raises(UnsupportedFeatureError):
             plan(built(protocol=protocol))
 
 
-def test_a_table_that_was_replaced_or_must_not_be_written_is_refused_before_any_look() -> None:
+def test_a_replaced_or_unwritable_table_is_refused_before_any_check() -> None:
     table = built()
     planned = plan(table)
     check = Check()
@@ -318,7 +318,7 @@ class Bucket(MemoryStore):
         return (self.root,)
 
 
-def test_who_else_writes_on_s3_is_asked_before_any_look() -> None:
+def test_on_s3_other_writers_are_required_before_any_check() -> None:
     table = built(store=Bucket())
     check = Check()
     with pytest.raises(RefusedError, match="other writers of this table on S3"):
@@ -351,7 +351,7 @@ def test_found_rows_add_up_and_keep_the_worst_files() -> None:
     assert [file.path for file in both.worst_files] == ["d", "a", "e", "f", "b"]
 
 
-def test_put_is_refused_where_somebody_stands_and_the_look_is_repeated() -> None:
+def test_after_a_lost_put_the_check_is_repeated() -> None:
     class Raced(MemoryStore):
         def __init__(self) -> None:
             super().__init__()

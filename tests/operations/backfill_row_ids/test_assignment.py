@@ -158,7 +158,7 @@ def test_files_that_have_row_ids_keep_them_and_the_others_follow_behind() -> Non
 
 @pytest.mark.conformance("RT-04", "RT-05")
 @pytest.mark.parametrize("where", ["live", "tombstone", "nothing to backfill"])
-def test_a_mark_that_is_too_low_is_not_believed(where: str) -> None:
+def test_a_mark_that_is_too_low_is_not_used(where: str) -> None:
     mark = log.domain("delta.rowTracking", '{"rowIdHighWaterMark":3}')
     assigned = {"baseRowId": 40, "defaultRowCommitVersion": 0}
     kept = log.add("kept", stats=stats(10), **assigned)

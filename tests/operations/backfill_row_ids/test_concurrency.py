@@ -40,7 +40,7 @@ def test_an_append_between_batches_moves_the_row_ids_of_the_next() -> None:
 
 
 @pytest.mark.conformance("RT-04", "RT-14")
-def test_row_ids_that_others_give_out_above_their_mark_are_not_given_out_again() -> None:
+def test_row_ids_that_others_assigned_above_the_mark_are_not_reused() -> None:
     table = built(*(log.add(f"f{n}") for n in range(10)))
     high = log.add("high", stats=stats(10), baseRowId=190, defaultRowCommitVersion=3)
     asked = []
@@ -96,7 +96,7 @@ def test_rows_that_others_delete_do_not_come_back() -> None:
     check(store)
 
 
-def test_a_batch_of_which_nothing_is_left_is_not_committed() -> None:
+def test_an_empty_batch_is_not_committed() -> None:
     table = built(*(log.add(f"f{n}", stats=stats(1)) for n in range(4)))
     store = table.store
     races(table, None, lambda: [delete(store, f"f{n}") for n in range(4)])
@@ -133,7 +133,7 @@ def test_a_zombie_with_the_same_task_does_no_harm() -> None:
 
 
 @pytest.mark.conformance("RT-11")
-def test_a_writer_that_gives_no_row_ids_is_waited_for_and_then_named() -> None:
+def test_a_writer_that_assigns_no_row_ids_is_reported() -> None:
     table = built()
     races(table, None, None, None, None, lambda: rogue(table, 0))
     assert backfill(table, checkpoint=False).status == "enabled"

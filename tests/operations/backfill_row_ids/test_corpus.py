@@ -112,7 +112,7 @@ class RacedLocalStore(LocalStore):
 
 
 @pytest.mark.conformance("RT-14", "RT-09")
-def test_delta_rs_may_come_first_and_is_kept_out_afterwards(tmp_path: Path) -> None:
+def test_delta_rs_cannot_write_after_the_backfill(tmp_path: Path) -> None:
     path = tmp_path / "table"
     for number in range(4):
         append(path, number, number)
@@ -135,7 +135,7 @@ def test_delta_rs_may_come_first_and_is_kept_out_afterwards(tmp_path: Path) -> N
 
 
 @pytest.mark.conformance("RT-12", "DV-14")
-def test_footers_stand_in_for_statistics(tmp_path: Path) -> None:
+def test_footers_replace_missing_statistics(tmp_path: Path) -> None:
     path = tmp_path / "table"
     none = {"delta.dataSkippingNumIndexedCols": "0"}
     for number in range(3):

@@ -89,7 +89,7 @@ def other_actors(store: Store) -> None:
     ("meanwhile", "checkpoint"),
     [(same_process, False), (other_actors, False), (same_process, True)],
 )
-def test_every_step_may_be_the_last(
+def test_a_crash_after_any_step_is_harmless(
     meanwhile: Callable[[Store], None], checkpoint: bool, count_cases: Callable[[str, int], None]
 ) -> None:
     trial = FaultStore(store_of(files()))

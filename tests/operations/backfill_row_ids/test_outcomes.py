@@ -44,7 +44,7 @@ def test_errors_before_the_first_commit_are_raised() -> None:
         apply(table, plan)
 
 
-def test_an_error_after_a_commit_is_told_by_the_result() -> None:
+def test_an_error_after_a_commit_is_in_the_result() -> None:
     table = built()
     plan = plan_of(table)
 
@@ -103,7 +103,7 @@ def test_a_damaged_checkpoint_is_passed_over() -> None:
     check(table.store)
 
 
-def test_a_log_that_is_cleaned_up_meanwhile_is_opened_anew() -> None:
+def test_a_log_that_is_cleaned_up_concurrently_is_opened_again() -> None:
     table = built(*(log.add(f"f{n}") for n in range(10)))
     store, asked = table.store, []
 
@@ -137,7 +137,7 @@ def test_records_survive_their_json() -> None:
         plan_of(table, files_per_commit=0)
 
 
-def test_progress_is_told_in_files() -> None:
+def test_progress_counts_files() -> None:
     table = built()
     told: list[tuple[str, int, int | None]] = []
     apply(table, plan_of(table), progress=lambda *step: told.append(step))
@@ -160,7 +160,7 @@ def test_a_batch_costs_a_put_and_two_listings_however_long_the_log() -> None:
 
 
 @pytest.mark.conformance("CRC-05")
-def test_checksums_go_on_from_batch_to_batch(tmp_path: Path) -> None:
+def test_checksums_continue_from_batch_to_batch(tmp_path: Path) -> None:
     table = built(store=LocalStore(str(tmp_path)))
     rest = {"tableSizeBytes": 10, "numFiles": 10, "numMetadata": 1, "numProtocol": 1}
     info = log.commit_info(txnId="t")

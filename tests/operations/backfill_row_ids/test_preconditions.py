@@ -50,7 +50,7 @@ def test_a_table_that_is_enabled_and_suspended_is_refused() -> None:
         plan_of(table, lift_suspension=True)
 
 
-def test_a_property_that_meant_nothing_so_far_does_not_enable_too_early() -> None:
+def test_a_property_without_effect_does_not_enable_too_early() -> None:
     table = built(configuration={**ENABLED, "mine": "1"})
     assert backfill(table).status == "enabled"
     configurations = [value["configuration"] for _, value in of(table, "metaData")]

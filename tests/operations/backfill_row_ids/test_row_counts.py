@@ -21,7 +21,7 @@ from delta_maintenance.testing import actions as log
 
 
 @pytest.mark.conformance("RT-12", "DV-14")
-def test_rows_come_from_footers_where_statistics_do_not_tell() -> None:
+def test_row_counts_come_from_footers_if_statistics_lack_them() -> None:
     table = built(
         log.add("none"),
         log.add("told", stats=stats(3)),
@@ -46,7 +46,7 @@ def test_rows_come_from_footers_where_statistics_do_not_tell() -> None:
     check(table.store)
 
 
-def test_the_protocol_stays_where_a_file_cannot_be_counted() -> None:
+def test_an_uncountable_file_keeps_the_protocol_unchanged() -> None:
     table = built(*(log.add(f"f{n}", **({} if n == 2 else {"stats": stats(1)})) for n in range(6)))
     with pytest.raises(RefusedError, match="the rows of 1 files cannot be counted.*f2: gone"):
         apply(table, plan_of(table), engine=counting({}))

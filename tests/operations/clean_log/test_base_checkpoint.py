@@ -77,7 +77,7 @@ DAMAGES = [
 
 @pytest.mark.conformance("CLEAN-03", "CLEAN-10")
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_checkpoint_that_cannot_be_read_is_no_ground_to_stand_on(damage: Any) -> None:
+def test_an_unreadable_checkpoint_is_not_the_boundary(damage: Any) -> None:
     """deltalake 1.6.6 trusts the name, and destroys the table (D2)."""
     table = build(listed=features("v2Checkpoint"))
     damage(table)
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_cannot_be_read_is_no_ground_to_stand_on(damage: Any) 
 
 @pytest.mark.conformance("CLEAN-03")
 @pytest.mark.parametrize("damage", [_without_protocol, _without_metadata])
-def test_a_checkpoint_without_protocol_or_metadata_is_no_ground_either(damage: Any) -> None:
+def test_a_checkpoint_without_protocol_or_metadata_is_not_the_boundary(damage: Any) -> None:
     table = build()
     damage(table)
     table.checkpoint(40)
@@ -107,7 +107,7 @@ def test_a_checkpoint_without_protocol_or_metadata_is_no_ground_either(damage: A
 
 
 @pytest.mark.conformance("CLEAN-03")
-def test_without_any_checkpoint_nothing_goes() -> None:
+def test_without_a_checkpoint_nothing_is_deleted() -> None:
     table = build()
     table.write(".stale.tmp", b"x", at_ms=1)
     assert plan(table, day(500)).is_noop
@@ -126,7 +126,7 @@ def test_a_checkpoint_without_its_commit_is_passed_over() -> None:
 
 
 @pytest.mark.conformance("CLEAN-10", "CLEAN-15")
-def test_a_log_with_a_gap_above_the_cut_off_is_left_alone() -> None:
+def test_a_log_with_a_gap_above_the_cut_off_is_not_touched() -> None:
     table = build()
     table.checkpoint(18)
     table.checkpoint(30)

@@ -40,7 +40,7 @@ def table_of(times: list[tuple[int, int | None, int | None]]) -> TableBuilder:
 
 
 @pytest.mark.conformance("CLEAN-12")
-def test_a_commit_is_as_young_as_it_says_itself() -> None:
+def test_the_time_in_a_commit_protects_it() -> None:
     """A copied folder keeps old file times, and so does a store whose clock was behind."""
     times = [(60 - version, 60 - version, None) for version in range(6)]
     times[3] = (57, 29, None)
@@ -51,7 +51,7 @@ def test_a_commit_is_as_young_as_it_says_itself() -> None:
 @pytest.mark.conformance("CLEAN-12", "CLEAN-02")
 @given(st.lists(clocks, min_size=1, max_size=12))
 @settings(max_examples=60)
-def test_no_commit_goes_any_time_of_which_is_within_the_retention(
+def test_a_commit_with_any_time_within_the_retention_is_kept(
     times: list[tuple[int, int | None, int | None]],
 ) -> None:
     planned = clean_log.plan(table_of(times).open().snapshot(), now=NOW)

@@ -89,7 +89,7 @@ class Stubborn(MemoryStore):
 
 
 @pytest.mark.conformance("CLEAN-11")
-def test_what_cannot_be_deleted_is_told_and_keeps_what_rests_on_it() -> None:
+def test_an_undeletable_file_is_reported_and_its_dependencies_are_kept() -> None:
     store = Stubborn()
     table = build()
     for path in names(table):

@@ -70,7 +70,7 @@ def test_a_commit_of_the_very_midnight_is_the_cut_off(late_ms: int, commit: int)
 
 
 @pytest.mark.conformance("CLEAN-02", "CLEAN-04", "CLEAN-05", "CLEAN-10", "ICT-10")
-def test_what_was_current_at_the_cut_off_and_the_checkpoint_under_it_stay() -> None:
+def test_the_version_at_the_cut_off_and_its_checkpoint_are_kept() -> None:
     table = build()
     table.checkpoint(9)
     table.checkpoint(18)
@@ -107,7 +107,7 @@ def test_plans_and_results_travel_as_json() -> None:
 
 
 @pytest.mark.conformance("CLEAN-12")
-def test_a_copied_table_is_as_young_as_its_copy() -> None:
+def test_a_copied_table_has_the_age_of_the_copy() -> None:
     table = build()
     table.checkpoint(18)
     for version in range(50):
@@ -147,7 +147,7 @@ def test_a_commit_that_is_not_known_to_be_old_protects_all_that_follow(
         (30, lambda v: day(v + 100), 20),
     ],
 )
-def test_of_two_times_of_a_commit_the_later_protects_it(
+def test_the_later_of_two_times_protects_a_commit(
     enabled_at: int, own: Any, commit: int | None
 ) -> None:
     configuration = {"delta.enableInCommitTimestamps": "true"}
@@ -168,7 +168,7 @@ def test_of_two_times_of_a_commit_the_later_protects_it(
     assert planned.oldest_version == (None if commit is None else commit // 2 * 2)
 
 
-def test_a_commit_that_must_tell_its_time_and_does_not_stops_everything() -> None:
+def test_a_commit_without_its_required_time_stops_the_clean_up() -> None:
     listed = protocol(1, 7, writer_features=["inCommitTimestamp"])
     table = build(listed=listed, configuration={"delta.enableInCommitTimestamps": "true"})
     table.checkpoint(18)

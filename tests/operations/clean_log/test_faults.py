@@ -127,7 +127,7 @@ def test_a_fault_at_any_step_leaves_every_promised_version(world: World, count_c
 
 
 @pytest.mark.conformance("CLEAN-11")
-def test_each_deletion_is_reached_in_an_order_that_keeps_the_log_whole(world: World) -> None:
+def test_the_order_of_deletions_keeps_the_log_complete(world: World) -> None:
     trial = FaultStore(store_of(world.files))
     clean(trial)
     deleted = [step.path for step in trial.trace if step.kind == "delete"][1:]

@@ -21,7 +21,7 @@ SHORT = {"allow_short_retention": True, "no_other_writers": True}
 
 
 @pytest.mark.conformance("CLEAN-13")
-def test_a_table_that_wants_no_clean_up_gets_none() -> None:
+def test_a_table_that_disables_clean_up_is_not_cleaned_up() -> None:
     table = build(configuration={"delta.enableExpiredLogCleanup": "false"})
     table.checkpoint(18)
     planned = plan(table, day(51))
@@ -42,7 +42,7 @@ def test_a_table_that_wants_no_clean_up_gets_none() -> None:
         ({"delta.enableInCommitTimestamps": "perhaps"}, "cannot be read"),
     ],
 )
-def test_properties_that_contradict_or_say_nothing_are_refused(
+def test_contradictory_or_invalid_properties_are_refused(
     configuration: dict[str, str], problem: str
 ) -> None:
     table = build(configuration=configuration)
@@ -51,7 +51,7 @@ def test_properties_that_contradict_or_say_nothing_are_refused(
         plan(table, day(51))
 
 
-def test_a_property_that_does_not_steer_the_clean_up_may_be_wrong() -> None:
+def test_an_unrelated_property_may_be_invalid() -> None:
     table = build(configuration={"delta.checkpointInterval": "often"})
     table.checkpoint(18)
     assert not plan(table, day(51)).is_noop
@@ -159,7 +159,7 @@ def test_history_of_unknown_features_goes_as_a_whole_or_not_at_all() -> None:
 
 @pytest.mark.conformance("CPROT-01", "CPROT-04")
 @pytest.mark.parametrize("before", [0, 1, 18])
-def test_history_may_go_up_to_the_boundary_in_one_go(before: int) -> None:
+def test_history_up_to_the_boundary_can_be_deleted_at_once(before: int) -> None:
     table = protected(before)
     with promised(table, 18):
         assert clean(table, day(51)).oldest_version == 18

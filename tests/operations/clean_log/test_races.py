@@ -29,7 +29,7 @@ class Racing(MemoryStore):
         super().delete(path)
 
 
-def test_a_sidecar_that_comes_into_use_while_commits_go_stays() -> None:
+def test_a_sidecar_that_is_reused_during_the_clean_up_is_kept() -> None:
     table = TableBuilder(Racing())
     for version in range(4):
         lines = [features("v2Checkpoint"), metadata()] if version == 0 else []

@@ -91,7 +91,7 @@ def test_windows_are_complete_and_adjacent_from_version_0_on() -> None:
     assert waiting in plan(table).notes
 
 
-def test_windows_begin_behind_the_checkpoint() -> None:
+def test_windows_begin_after_the_checkpoint() -> None:
     table = build(25)
     table.checkpoint(3)
     assert ranges(plan(table, commits_per_file=5)) == [(4, 8), (9, 13), (14, 18), (19, 23)]
@@ -108,13 +108,13 @@ def test_a_single_commit_is_never_a_window() -> None:
         plan(build(3), commits_per_file=1)
 
 
-def test_compactions_that_are_there_are_left_alone() -> None:
+def test_existing_compactions_are_not_touched() -> None:
     table = build(30)
     table.compaction(5, 7)
     table.compaction(20, 29)
     planned = plan(table, commits_per_file=4)
     assert ranges(planned) == [(0, 3), (8, 11), (12, 15), (16, 19)]
-    assert sum("is there" in note for note in planned.notes) == 2
+    assert sum("exists" in note for note in planned.notes) == 2
 
 
 def test_a_second_run_has_nothing_to_do() -> None:
@@ -157,7 +157,7 @@ def test_a_range_that_is_not_in_the_log_is_named() -> None:
 
 
 @pytest.mark.conformance("COMP-03", "COMP-04", "COMP-05", "COMP-06")
-def test_everything_that_peers_drop_is_kept() -> None:
+def test_fields_that_peers_drop_are_kept() -> None:
     """deltalake 1.6.6 and both kernels write a compaction as if it were a checkpoint (D5)."""
     table = TableBuilder()
     expired = {
@@ -216,7 +216,7 @@ def test_the_commits_are_still_required() -> None:
         table.open().snapshot()
 
 
-def test_a_window_without_anything_to_say_is_left_alone() -> None:
+def test_a_window_without_remaining_actions_is_skipped() -> None:
     table = build(2)
     for _ in range(2):
         table.commit([commit_info()])
@@ -244,9 +244,7 @@ def test_a_window_without_anything_to_say_is_left_alone() -> None:
         ),
     ],
 )
-def test_what_cannot_be_reconciled_without_a_doubt_is_refused(
-    lines: list[Any], problem: str
-) -> None:
+def test_ambiguous_commits_are_refused(lines: list[Any], problem: str) -> None:
     table = build(4)
     table.commit(lines)
     table.commit([add("z")])
@@ -340,7 +338,7 @@ def test_commits_that_are_cleaned_up_meanwhile_are_no_failure(at_hand: bool) -> 
     assert result.status == "written"
 
 
-def test_what_does_not_read_back_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_result_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
     table = build(6)
     planned = plan(table, commits_per_file=6)
     before = files_of(table.store)
@@ -356,7 +354,7 @@ def test_what_does_not_read_back_is_not_published(monkeypatch: pytest.MonkeyPatc
     assert files_of(table.store) == before
 
 
-def test_whatever_fails_at_any_step_leaves_the_table_as_it_was(count_cases: Any) -> None:
+def test_a_fault_at_any_step_leaves_the_table_unchanged(count_cases: Any) -> None:
     table = build(7)
     table.checkpoint(1)
     planned = plan(table, commits_per_file=2)

@@ -34,7 +34,7 @@ def test_no_batches_are_an_empty_list_and_not_no_file(tmp_path: Path, table: Loc
     assert pq.read_table(tmp_path / "report.parquet").equals(ROWS.slice(0, 0))
 
 
-def test_a_list_that_breaks_off_leaves_no_file(tmp_path: Path, table: LocalStore) -> None:
+def test_an_aborted_list_leaves_no_file(tmp_path: Path, table: LocalStore) -> None:
     def breaks_off() -> Iterator[pa.Table]:
         yield ROWS
         raise StorageError("the store is down")
@@ -44,7 +44,7 @@ def test_a_list_that_breaks_off_leaves_no_file(tmp_path: Path, table: LocalStore
     assert [entry.name for entry in tmp_path.iterdir()] == ["table"]
 
 
-def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path, table: LocalStore) -> None:
+def test_an_existing_file_is_not_changed(tmp_path: Path, table: LocalStore) -> None:
     (tmp_path / "report.parquet").write_bytes(b"approved")
     with pytest.raises(RefusedError, match="never replaces a file"):
         write_rows(ROWS, str(tmp_path / "report.parquet"), table=table)

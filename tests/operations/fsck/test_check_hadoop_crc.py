@@ -48,30 +48,28 @@ def found(store: Store) -> list[str | None]:
         (b"", True),
     ],
 )
-def test_a_checksum_is_of_its_file_or_is_found(
-    checksum: bytes, stale: bool, tmp_path: Path
-) -> None:
+def test_a_checksum_of_another_file_is_found(checksum: bytes, stale: bool, tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put(COMMIT, DATA)
     store.put(NAME, checksum)
     assert found(store) == [COMMIT] * stale
 
 
-def test_of_an_empty_file_it_has_no_sums(tmp_path: Path) -> None:
+def test_the_checksum_of_an_empty_file_has_no_sums(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put(COMMIT, b"")
     store.put(NAME, stated(b""))
     assert found(store) == []
 
 
-def test_one_whose_file_is_gone_misleads_nobody(tmp_path: Path) -> None:
+def test_the_checksum_of_a_missing_file_is_harmless(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put(NAME, stated(DATA))
     assert found(store) == []
 
 
 @pytest.mark.parametrize(("other", "stale"), [(DATA[::-1], False), (DATA * 2, True)])
-def test_of_a_large_file_the_length_is_compared(
+def test_for_a_large_file_only_the_length_is_compared(
     other: bytes, stale: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hadoop_checksums, "_MOST_BYTES", len(DATA) - 1)
@@ -81,7 +79,7 @@ def test_of_a_large_file_the_length_is_compared(
     assert found(store) == [COMMIT] * stale
 
 
-def test_in_a_bucket_they_have_no_effect() -> None:
+def test_checksums_in_a_bucket_have_no_effect() -> None:
     store = MemoryStore()
     store.root = "s3://bucket/table"
     store.put(COMMIT, DATA)

@@ -73,7 +73,7 @@ def test_differences_of_a_checkpoint_are_reported(
     assert any(problem in text for text in found), found
 
 
-def test_a_checkpoint_may_leave_out_what_has_expired() -> None:
+def test_a_checkpoint_may_omit_expired_actions() -> None:
     def fresh(state: list[log.Action]) -> list[log.Action]:
         return [action for action in state if not action.keys() & {"remove", "txn"}]
 
@@ -115,7 +115,7 @@ def test_every_checkpoint_is_compared_not_only_the_newest() -> None:
         ),
     ],
 )
-def test_every_field_of_a_checksum_is_held_against_the_log(field_name: str, value: object) -> None:
+def test_every_field_of_a_checksum_is_compared_with_the_log(field_name: str, value: object) -> None:
     table = SoundTable()
     stated = json.loads(table.read(checksum_name(3))) | {field_name: value}
     if field_name == "histogramOpt":
@@ -151,7 +151,7 @@ def test_every_byte_of_a_deletion_vector_file_counts(at: int) -> None:
 
 
 @pytest.mark.conformance("DV-04", "DV-11")
-def test_the_vector_of_a_file_that_was_just_removed_is_missed_too() -> None:
+def test_a_missing_vector_of_a_removed_file_is_found() -> None:
     table = SoundTable(extras=False)
     table.step(log.remove("b", dv=table.vector, deletionTimestamp=EPOCH_MS))
     table.store.delete(VECTOR_FILE)
@@ -163,7 +163,7 @@ def test_the_vector_of_a_file_that_was_just_removed_is_missed_too() -> None:
 
 
 @pytest.mark.conformance("FILE-01")
-def test_files_outside_of_the_root_are_counted_and_left_alone() -> None:
+def test_files_outside_of_the_root_are_only_counted() -> None:
     table = SoundTable(extras=False)
     table.step(t := log.add("s3://elsewhere/x", size=1, baseRowId=50, defaultRowCommitVersion=5))
     table.step(table.mark(60))
@@ -216,7 +216,7 @@ def test_a_version_with_only_a_damaged_checkpoint_does_not_open() -> None:
     assert (found.snapshot, found.history, found.presence) == (None, None, None)
 
 
-def test_a_log_with_nothing_but_part_of_a_checkpoint_is_a_finding() -> None:
+def test_a_log_with_only_part_of_a_checkpoint_is_a_finding() -> None:
     table = SoundTable(extras=False)
     (first, _) = table.checkpoint(2, parts=2)
     table.drop(first, *map(commit_name, range(5)))

@@ -89,7 +89,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.conformance("CRC-03", "CRC-08", "COMP-10", "FILE-03", "DV-07", "DV-09", "LOG-02")
-def test_real_tables_have_the_findings_that_are_known_of_them(corpus: Path) -> None:
+def test_real_tables_have_their_known_findings(corpus: Path) -> None:
     found: dict[str, dict[str, int]] = {}
     tables = sorted(path for path in corpus.iterdir() if path.is_dir() and path.name != "expected")
     for path in tables:

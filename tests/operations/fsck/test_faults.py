@@ -144,7 +144,7 @@ def test_only_files_of_checkpoints_are_ever_deleted() -> None:
     assert f"_delta_log/{MANIFEST}" in deleted
 
 
-def test_a_checkpoint_goes_only_after_the_new_one_is_there_unless_it_is_in_its_way() -> None:
+def test_a_checkpoint_is_deleted_only_after_its_replacement_unless_in_its_way() -> None:
     files = damaged()
     recorded = FaultStore(store_of(files))
 

@@ -355,7 +355,7 @@ def test_a_sound_table_has_no_findings_by_any_route() -> None:
 
 @pytest.mark.conformance("CM-08")
 @pytest.mark.conformance("VAC-16")
-def test_tombstones_of_deletion_vectors_are_no_removes_of_absent_files() -> None:
+def test_tombstones_of_deletion_vectors_are_not_violations() -> None:
     """Dropping deletion vectors commits them, here as in Delta Spark."""
     table = SoundTable()
     table.step(log.remove(VECTOR_FILE, dataChange=False), log.remove("absent"))
@@ -365,7 +365,7 @@ def test_tombstones_of_deletion_vectors_are_no_removes_of_absent_files() -> None
     assert "others" not in problem and "absent" in problem
 
 
-def test_columns_that_come_back_or_are_mapped_anew_reuse_no_name() -> None:
+def test_restored_or_remapped_columns_do_not_count_as_reused_names() -> None:
     table = SoundTable(extras=False)
     one, two = ("a", _id(1, "x")), ("b", _id(2, "y"))
     for columns in ((one, two), (one,), (("renamed", _id(1, "x")), two)):

@@ -35,7 +35,7 @@ def states(table: SoundTable) -> list[Any]:
 
 @pytest.mark.conformance("CKPT-32")
 @pytest.mark.parametrize("hint", [b"{", b"", b'{"version":2,"size":1}', b'{"version":77,"size":1}'])
-def test_a_bad_hint_is_led_to_the_newest_good_checkpoint(hint: bytes) -> None:
+def test_a_bad_hint_is_pointed_at_the_newest_sound_checkpoint(hint: bytes) -> None:
     table = SoundTable()
     table.drop(multipart_checkpoint_name(2, 1, 2))
     table.hint(hint)
@@ -93,7 +93,7 @@ NAMES = (classic_checkpoint_name(1), multipart_checkpoint_name(2, 1, 2), MANIFES
 @pytest.mark.conformance("LOG-10", "CKPT-32")
 @pytest.mark.parametrize("differs", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bad_checkpoint_is_written_anew_from_a_whole_log(name: str, differs: bool) -> None:
+def test_a_bad_checkpoint_is_rewritten_from_a_complete_log(name: str, differs: bool) -> None:
     table = _spoilt(name, differs=differs)
     commits = {n: data for n, data in files_of(table).items() if n.endswith(".json")}
     good = states(SoundTable())
@@ -115,7 +115,7 @@ def test_a_bad_checkpoint_is_written_anew_from_a_whole_log(name: str, differs: b
     assert run(table, REPAIR).repairs == ()
 
 
-def test_a_missing_sidecar_makes_a_checkpoint_that_is_written_anew() -> None:
+def test_a_checkpoint_with_a_missing_sidecar_is_rewritten() -> None:
     table = SoundTable()
     sidecar = next(name for name in files_of(table) if "_sidecars/" in name)
     table.store.delete(sidecar)
@@ -129,7 +129,7 @@ def test_a_missing_sidecar_makes_a_checkpoint_that_is_written_anew() -> None:
 
 
 @pytest.mark.parametrize("differs", [False, True])
-def test_without_a_whole_log_a_bad_checkpoint_stays(differs: bool) -> None:
+def test_without_a_complete_log_a_bad_checkpoint_is_kept(differs: bool) -> None:
     table = _spoilt(MANIFEST, differs=differs)
     table.drop(commit_name(0), commit_name(1), classic_checkpoint_name(1), commit_name(2))
     table.drop(*(multipart_checkpoint_name(2, part, 2) for part in (1, 2)))
@@ -148,7 +148,7 @@ def test_without_a_whole_log_a_bad_checkpoint_stays(differs: bool) -> None:
 
 
 @pytest.mark.parametrize("differs", [False, True])
-def test_behind_another_checkpoint_only_an_unreadable_one_is_replaced(differs: bool) -> None:
+def test_after_another_checkpoint_only_an_unreadable_one_is_replaced(differs: bool) -> None:
     """Of two that contradict each other either may be right, if neither goes back to version 0."""
     table = _spoilt(MANIFEST, differs=differs)
     table.drop(commit_name(0))
@@ -174,7 +174,7 @@ def states_from(table: SoundTable, first: int) -> list[Any]:
     return found
 
 
-def test_the_only_checkpoint_a_log_rests_on_is_never_touched() -> None:
+def test_the_only_base_checkpoint_is_never_touched() -> None:
     table = SoundTable()
     table.drop(commit_name(0))
     table.truncate(classic_checkpoint_name(1), -9)

@@ -17,7 +17,7 @@ from delta_maintenance.testing.table_builder import EPOCH_MS
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
 
-def test_the_hint_keeps_away_from_a_bad_checkpoint_that_could_not_be_replaced(
+def test_the_hint_never_names_a_bad_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = SoundTable()

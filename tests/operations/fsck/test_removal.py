@@ -107,7 +107,7 @@ def test_an_append_only_table_takes_a_second_flag() -> None:
 
 @pytest.mark.conformance("CONS-01")
 @pytest.mark.parametrize("options", [REPAIR, REMOVE])
-def test_append_only_is_restored_where_a_run_died_before_it_could(options: FsckOptions) -> None:
+def test_a_later_run_restores_append_only_after_a_crash(options: FsckOptions) -> None:
     table = SoundTable(extras=False, configuration={"delta.appendOnly": "true"})
     configuration = CONFIGURATION | {"delta.appendOnly": "false"}
     table.step(
@@ -163,7 +163,7 @@ class RacedStore(MemoryStore):
 
 
 @pytest.mark.parametrize("theirs", ["append", "the same remove", "another vector"])
-def test_others_commit_while_entries_are_removed(theirs: str) -> None:
+def test_concurrent_commits_during_the_removal(theirs: str) -> None:
     store = RacedStore()
     table = SoundTable(store)
     races: dict[str, Callable[[], object]] = {

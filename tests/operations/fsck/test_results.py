@@ -37,7 +37,7 @@ def test_a_sound_table_is_sound_and_is_left_as_it_is() -> None:
     assert files_of(table) == before
 
 
-def test_looking_changes_nothing_whatever_is_found() -> None:
+def test_a_check_changes_nothing() -> None:
     table = SoundTable()
     table.truncate(classic_checkpoint_name(1), -9)
     table.store.delete("c")
@@ -117,7 +117,7 @@ def test_the_worst_finding_gives_the_status() -> None:
     assert run(table).status == "corrupt"
 
 
-def test_commits_that_come_while_it_looks_are_no_findings() -> None:
+def test_commits_during_the_check_are_not_findings() -> None:
     """The log is listed once; whatever comes after that is another version."""
 
     class Busy(MemoryStore):
@@ -134,7 +134,7 @@ def test_commits_that_come_while_it_looks_are_no_findings() -> None:
     assert table.open().latest_version() > 4
 
 
-def test_a_clean_up_while_it_looks_makes_it_look_again() -> None:
+def test_a_clean_up_during_the_check_repeats_it() -> None:
     class Cleaned(MemoryStore):
         armed = False
 

@@ -62,7 +62,7 @@ def test_commits_carry_their_own_times_where_the_table_says_so() -> None:
     assert [p.timestamp for p in seen.commits] == [NOW - 60 * DAY, NOW - 20 * DAY]
 
 
-def test_the_last_vacuum_that_the_log_tells_of_spares_what_it_took() -> None:
+def test_files_of_the_last_vacuum_in_the_log_do_not_count_again() -> None:
     table = Folder()
     table.log(add("a"), add("b"))
     table.log(gone("a", 30, 1), gone("b", 9, 2), days=9)
@@ -76,7 +76,9 @@ def test_the_last_vacuum_that_the_log_tells_of_spares_what_it_took() -> None:
     assert (seen.reclaimable_files, seen.reclaimable_bytes) == (1, 2), "a is gone, b was too young"
 
 
-def test_what_an_older_measure_knows_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_of_an_earlier_measurement_are_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     table = Folder()
     for number in range(6):
         table.log(commit_info("OPTIMIZE" if number == 1 else "WRITE"), add(f"{number}"))
@@ -101,7 +103,7 @@ def test_what_an_older_measure_knows_is_not_read_again(monkeypatch: pytest.Monke
     assert after == measure(snapshot, now=NOW)
 
 
-def test_what_an_older_measure_saw_of_another_table_counts_for_nothing() -> None:
+def test_a_measurement_of_another_table_is_ignored() -> None:
     old, new = Folder(), Folder(first=[protocol(), metadata(id="another")])
     old.log(commit_info("OPTIMIZE"), add("a"))
     new.log(commit_info("WRITED!"), add("a"))

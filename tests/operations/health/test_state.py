@@ -82,7 +82,7 @@ def test_the_files_of_the_log_by_kind() -> None:
 
 
 @pytest.mark.parametrize("retention", [None, 45 * DAY, 100 * DAY])
-def test_what_is_behind_the_log_retention_is_what_clean_log_deletes(
+def test_files_past_the_log_retention_are_those_of_clean_log(
     retention: timedelta | None,
 ) -> None:
     table = Folder()
@@ -100,7 +100,7 @@ def test_what_is_behind_the_log_retention_is_what_clean_log_deletes(
     assert (seen.expired_log_files > 0) is (retention is None or retention < 50 * DAY)
 
 
-def test_a_checkpoint_whose_commit_is_gone_is_nothing_that_history_may_rest_on() -> None:
+def test_a_checkpoint_without_its_commit_is_not_a_boundary() -> None:
     table = Folder()
     for day in (55, 50, 45):
         table.log(add(f"{day}"), days=day)
@@ -111,7 +111,7 @@ def test_a_checkpoint_whose_commit_is_gone_is_nothing_that_history_may_rest_on()
     assert clean_log.plan(table.open().snapshot(), now=NOW).is_noop
 
 
-def test_nothing_is_behind_the_retention_where_clean_up_is_off_or_history_protected() -> None:
+def test_nothing_is_expired_if_clean_up_is_off_or_history_protected() -> None:
     for key, value in (
         ("delta.enableExpiredLogCleanup", "false"),
         ("delta.requireCheckpointProtectionBeforeVersion", "3"),
@@ -151,7 +151,7 @@ def test_only_files_of_expired_tombstones_that_no_vacuum_took_are_reclaimable() 
     assert (longer.expired_tombstones, longer.reclaimable_files) == (3, 1), "only that of a"
 
 
-def test_a_size_that_a_tombstone_does_not_vouch_for_counts_for_nothing() -> None:
+def test_an_unreliable_size_of_a_tombstone_does_not_count() -> None:
     table = Folder()
     table.log(add("a"), add("b"))
     table.log(gone("a", 30, 100), remove("b", deletionTimestamp=days_ago(30), size=200))
@@ -256,7 +256,7 @@ def test_what_the_metadata_says() -> None:
     assert seen.refused == ()
 
 
-def test_what_the_protocol_does_not_allow_is_told_with_the_reason() -> None:
+def test_unsupported_operations_are_listed_with_the_reason() -> None:
     table = Folder(first=[features("deletionVectors", writer_only=("teleportation",)), metadata()])
     refused = {refusal.operation: refusal.problem for refusal in health(table).refused}
     assert refused.keys() == {
@@ -271,7 +271,7 @@ def test_what_the_protocol_does_not_allow_is_told_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("configuration", ["", "{}", "[]", "nonsense", '{"clusteringColumns": 3}'])
-def test_a_clustering_that_nobody_understands_is_none(configuration: str) -> None:
+def test_an_unknown_clustering_counts_as_none(configuration: str) -> None:
     table = Folder()
     table.log(domain("delta.clustering", configuration))
     assert health(table).clustering_columns == ()

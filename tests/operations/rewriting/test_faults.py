@@ -54,7 +54,7 @@ def rewrite(store: Store, seed: int, **options: int) -> OptimizeResult:
 
 
 @pytest.mark.conformance("RW-19", "RW-36", "RW-37", "RW-44", "RW-45")
-def test_every_step_may_be_the_last(
+def test_a_crash_after_any_step_is_harmless(
     monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[str, int], None]
 ) -> None:
     # Every bin is journalled, and each partition committed by itself.

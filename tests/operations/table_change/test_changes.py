@@ -74,7 +74,7 @@ def test_every_feature_is_added_with_what_it_needs_and_nothing_else_changes(
 
 
 @pytest.mark.conformance("TXN-10")
-def test_the_history_speaks_as_delta_spark_does() -> None:
+def test_the_history_has_the_operation_names_of_delta_spark() -> None:
     table = built()
     upgrade(table.open(), "v2Checkpoint")
     set_(table.open(), logRetentionDuration="interval 7 days")
@@ -174,7 +174,7 @@ def test_in_commit_timestamps_are_enabled_with_their_record_which_stays() -> Non
 
 
 @pytest.mark.conformance("ICT-04")
-def test_the_record_of_in_commit_timestamps_follows_a_lost_race() -> None:
+def test_the_in_commit_timestamp_record_is_updated_after_a_lost_race() -> None:
     table = built()
     race(table, log.commit_info(), log.add("a"))
     result = set_(table.open(), enableInCommitTimestamps="true")

@@ -25,7 +25,7 @@ from delta_maintenance.testing import actions as log
 
 
 @pytest.mark.conformance("RT-11")
-def test_a_file_that_comes_while_row_tracking_is_enabled_ends_it() -> None:
+def test_a_concurrent_file_prevents_enabling_row_tracking() -> None:
     for lines_ in ([log.add("late")],):
         table = built()
         race(table, *lines_)
@@ -165,7 +165,7 @@ def test_on_s3_the_other_writers_are_required(kind: str) -> None:
     ],
     ids=lambda names: names[0],
 )
-def test_tables_that_are_not_ours_to_change_are_left_alone(names: list[str]) -> None:
+def test_unsupported_tables_are_not_changed(names: list[str]) -> None:
     readers = [name for name in names if name in ("catalogManaged", "vacuumProtocolCheck")]
     if "columnMapping" in names:
         readers.append("columnMapping")
@@ -180,7 +180,7 @@ def test_tables_that_are_not_ours_to_change_are_left_alone(names: list[str]) -> 
     assert len(table.names()) == 1
 
 
-def test_requests_for_nothing_are_no_requests() -> None:
+def test_empty_requests_are_refused() -> None:
     table = built().open()
     with pytest.raises(InvalidRequestError):
         plan_properties(table)

@@ -75,7 +75,7 @@ def test_drafts_are_refused_by_name_and_converted_on_request(
 
 
 @pytest.mark.conformance("DRAFT-03", "RT-04", "RT-07")
-def test_a_conversion_keeps_the_row_ids_of_files_and_never_lets_one_be_given_twice() -> None:
+def test_a_conversion_keeps_row_ids_and_never_reuses_one() -> None:
     table = drafted(MARK, log.add("a", baseRowId=90, stats='{"numRecords":10}'), log.add("b"))
     plan = plan_upgrade(table.open(), "deletionVectors", convert_draft=True)
     assert plan.converted_domains == ("delta.rowTracking",)

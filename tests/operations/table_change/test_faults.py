@@ -64,7 +64,7 @@ def upgrading(store: Store) -> str:
 
 @pytest.mark.conformance("TXN-02")
 @pytest.mark.parametrize("change", [mapping_columns, upgrading])
-def test_after_every_fault_the_table_is_as_before_or_as_after_and_a_rerun_ends_it(
+def test_after_every_fault_the_table_is_unchanged_or_changed_and_a_rerun_completes(
     change: Callable[[Store], str], count_cases: Callable[[str, int], None]
 ) -> None:
     table = build()
@@ -93,7 +93,7 @@ def test_after_every_fault_the_table_is_as_before_or_as_after_and_a_rerun_ends_i
     assert cases > 10
 
 
-def test_an_answer_that_never_comes_is_no_result() -> None:
+def test_a_missing_answer_is_not_a_result() -> None:
     class Silent(MemoryStore):
         def put_if_absent(self, path: str, data: bytes) -> Any:
             raise CommitUnknownError("no answer", file=path)
@@ -106,7 +106,7 @@ def test_an_answer_that_never_comes_is_no_result() -> None:
     assert caught.value.version == 3 and caught.value.table == store.root
 
 
-def test_what_a_commit_costs_when_nobody_else_writes() -> None:
+def test_requests_of_a_commit_without_concurrent_writers() -> None:
     store = FaultStore(store_of(build()))
     table = Table(store)
     options = SetPropertiesOptions(properties={"delta.checkpointInterval": "5"})

@@ -27,7 +27,7 @@ from delta_maintenance.testing.table_builder import LOG
 
 
 @pytest.mark.conformance("VAC-03", "VAC-06", "VAC-20")
-def test_only_what_nothing_refers_to_and_is_old_goes() -> None:
+def test_only_old_unreferenced_files_are_deleted() -> None:
     table = Folder()
     table.log(add("live.parquet"), add("p=1/old.parquet"), add("p=1/recent.parquet"))
     table.log(removed("p=1/old.parquet", 9), days=9)
@@ -40,7 +40,7 @@ def test_only_what_nothing_refers_to_and_is_old_goes() -> None:
     groups = {group.reason: group.samples[0].path for group in planned.plan.groups}
     assert groups == {"expired-tombstone": "p=1/old.parquet", "unreferenced": "p=2/never.parquet"}
     kept = {group.why.partition(":")[0]: group.count for group in planned.plan.kept}
-    assert kept["in use"] == 2 and kept["young"] == 1
+    assert kept["in use"] == 2 and kept["recent"] == 1
     assert table.files() == before and table.version == 3, "a plan changes nothing"
     result = table.vacuum(planned)
     assert (result.status, result.deleted, result.bytes) == ("vacuumed", 2, 2)
@@ -76,7 +76,7 @@ def test_deletion_vectors_of_live_files_stay(shape: str) -> None:
 
 
 @pytest.mark.conformance("VAC-04", "VAC-18")
-def test_replaced_deletion_vectors_go_and_the_file_they_were_of_stays() -> None:
+def test_replaced_deletion_vectors_are_deleted_and_their_data_files_kept() -> None:
     table = Folder(first=[features("deletionVectors"), metadata()])
     new = deletion_vector("cd^-aqEH.-t@S}K{vb[*k^")
     table.log(add("a.parquet", dv=deletion_vector()))
@@ -265,7 +265,7 @@ def test_files_of_unknown_or_future_age_stay(modified_ms: int) -> None:
 
 
 @pytest.mark.conformance("VAC-13", "CDC-03")
-def test_change_data_ages_by_its_files_and_lives_where_it_is_added() -> None:
+def test_change_data_expires_by_file_time_unless_it_is_live() -> None:
     table = Folder()
     table.log(
         cdc("_change_data/a.parquet"), cdc("_change_data/b.parquet"), add("_change_data/b.parquet")

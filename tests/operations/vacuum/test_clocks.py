@@ -85,7 +85,7 @@ def test_commits_that_cannot_be_read_are_told_and_hide_no_other() -> None:
     table.at(days_ago(6), f"_delta_log/{commit_name(damaged)}", b'{"remove":\n')
     table.at(days_ago(6), f"_delta_log/{commit_name(broken)}", b'{"remove":{"path":5}}\n')
     planned = table.survey(ignore_missing_files=True)
-    assert any("2 commits below a checkpoint cannot be read" in note for note in planned.plan.notes)
+    assert any("2 commits before a checkpoint" in note for note in planned.plan.notes)
     assert set(planned.found.files()["path"].to_pylist()) == {"a.parquet", "b.parquet"}
     with pytest.raises(CorruptTableError, match=commit_name(damaged)):
         table.survey(retention=table.now - table.now.replace(year=2020), ignore_missing_files=True)

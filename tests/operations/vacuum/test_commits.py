@@ -50,7 +50,7 @@ def test_start_and_end_are_committed_as_delta_spark_does(in_commit: bool) -> Non
 
 
 @pytest.mark.conformance("VAC-19")
-def test_no_commit_where_there_is_nothing_to_do_or_none_is_wanted() -> None:
+def test_no_commit_without_work_or_if_not_requested() -> None:
     table = Folder()
     assert table.vacuum().status == "nothing-to-do"
     table.file("dead.parquet")
@@ -60,7 +60,7 @@ def test_no_commit_where_there_is_nothing_to_do_or_none_is_wanted() -> None:
 
 
 @pytest.mark.conformance("VAC-19")
-def test_what_cannot_be_deleted_is_named_and_the_end_says_so() -> None:
+def test_undeletable_files_are_named_in_the_closing_commit() -> None:
     store = Stubborn()
     table = Folder(store)
     table.file("stuck.parquet", "free.parquet", "p/free.parquet")
@@ -73,7 +73,7 @@ def test_what_cannot_be_deleted_is_named_and_the_end_says_so() -> None:
     assert end["operationMetrics"]["numDeletedFiles"] == "2"
 
 
-def test_a_round_of_which_nothing_goes_is_the_last() -> None:
+def test_a_round_without_deletions_is_the_last() -> None:
     store = Stubborn()
     table = Folder(store)
     table.log(*(add(f"live-{n}.parquet") for n in range(3)))
@@ -92,7 +92,7 @@ def test_plans_and_results_travel_as_json() -> None:
     assert VacuumResult.from_json(json.loads(json.dumps(result.to_json()))) == result
 
 
-def test_a_plan_alone_is_carried_out_as_it_was_made() -> None:
+def test_a_plan_without_its_survey_is_applied_unchanged() -> None:
     table = Folder()
     table.file("dead.parquet")
     planned = VacuumPlan.from_json(table.survey().plan.to_json())

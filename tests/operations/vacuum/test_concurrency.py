@@ -75,7 +75,7 @@ def test_a_log_that_is_cleaned_up_while_it_is_read_is_listed_again(
     assert table.store.stat("_delta_log/00000000000000000000.json") is None
 
 
-def test_a_vacuum_gives_up_on_a_log_that_vanishes_as_it_is_read() -> None:
+def test_a_log_that_keeps_vanishing_ends_the_vacuum() -> None:
     with pytest.raises(StorageError, match="was deleted after it was listed; run again") as raised:
         cleaned_up(3).survey()
     assert str(raised.value.file).endswith("2.json")
@@ -144,7 +144,7 @@ def test_files_that_come_back_after_their_deletion_are_told() -> None:
         features(writer_only=["fooBar"]),
     ],
 )
-def test_a_change_of_the_rules_on_the_way_stops_the_run(change: Any) -> None:
+def test_changed_rules_during_the_run_stop_it(change: Any) -> None:
     table = Folder()
     table.file("dead.parquet")
     planned = table.survey(log_commits=False)
@@ -154,7 +154,7 @@ def test_a_change_of_the_rules_on_the_way_stops_the_run(change: Any) -> None:
     assert table.files() == {"dead.parquet"}
 
 
-def test_a_change_half_way_is_told_with_what_was_done() -> None:
+def test_a_run_stopped_half_way_reports_its_progress() -> None:
     table = Folder()
     table.log(*(add(f"live-{n}.parquet") for n in range(3)))
     table.file(*(f"dead-{number:05}.parquet" for number in range(4001)))

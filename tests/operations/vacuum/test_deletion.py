@@ -83,7 +83,7 @@ def test_one_invalid_path_stops_all_deletions(path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["a*b", "[1]", "x?versionId=1", "%2e%2e", "~", "a b+c", "..x", "ü"]
 )
-def test_odd_but_legal_names_mean_themselves(path: str) -> None:
+def test_unusual_legal_names_are_literal(path: str) -> None:
     store = MemoryStore()
     for name in (path, "aXb", "1", "x"):
         store.put(name, b"x")

@@ -39,7 +39,7 @@ def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance("VAC-15")
-def test_old_directories_go_bottom_up_where_nothing_is_in_them(tmp_path: Path) -> None:
+def test_old_empty_directories_are_deleted_bottom_up(tmp_path: Path) -> None:
     table = Folder(tmp_path)
     table.file("a/b/c/dead.parquet", "d/dead.parquet", "d/e/live.parquet", "_tmp/x/dead.parquet")
     table.log(add("d/e/live.parquet"))

@@ -120,7 +120,7 @@ class Broken(MemoryStore):
 
 
 @pytest.mark.parametrize("page", [0, 1, 2])
-def test_a_listing_that_fails_on_any_page_is_no_listing(page: int) -> None:
+def test_a_failing_page_fails_the_listing(page: int) -> None:
     store = Broken()
     for path, (data, modified_ms) in build().items():
         store.now_ms = lambda modified_ms=modified_ms: modified_ms

@@ -108,9 +108,7 @@ def inventory(rows: list[tuple[str, int, bool, int]]) -> pa.Table:
 
 
 @pytest.mark.parametrize("form", ["file", "folder", "delta"])
-def test_an_inventory_says_what_may_be_there_and_the_store_what_is(
-    tmp_path: Path, form: str
-) -> None:
+def test_an_inventory_only_suggests_files(tmp_path: Path, form: str) -> None:
     table = Folder(tmp_path / "t")
     table.log(add("live.parquet"))
     table.file("live.parquet", "p=1/dead one.parquet", "q/dead.parquet", "unlisted.parquet")

@@ -88,7 +88,7 @@ def test_a_property_that_cannot_be_read_stops_the_run() -> None:
 
 
 @pytest.mark.conformance("VAC-07")
-def test_more_than_the_tables_retention_is_proved_by_commits() -> None:
+def test_a_longer_retention_is_verified_with_commits() -> None:
     table = Folder()
     table.log(add("a.parquet"), add("b.parquet"))
     table.log(removed("a.parquet", 35), days=35)
@@ -134,13 +134,13 @@ def test_an_unknown_writer_feature_stops_the_run(names: list[str]) -> None:
 
 
 @pytest.mark.conformance("VAC-02")
-def test_vacuum_protocol_check_needs_nothing_else() -> None:
+def test_vacuum_protocol_check_needs_no_other_support() -> None:
     table = Folder(first=[features("vacuumProtocolCheck"), metadata()])
     table.file("dead.parquet")
     assert table.vacuum().deleted == 1
 
 
-def test_a_live_file_that_is_not_there_stops_the_run() -> None:
+def test_a_missing_live_file_stops_the_run() -> None:
     table = Folder()
     table.log(add("here.parquet"), add("p=1/gone%20.parquet"))
     table.file("here.parquet", "dead.parquet")
@@ -170,7 +170,7 @@ def test_more_than_half_of_a_table_goes_only_where_that_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("root", ["memory", "s3://bucket", "s3://bucket/", "/"])
-def test_no_store_as_a_whole_is_a_table(root: str) -> None:
+def test_the_root_of_a_store_is_refused(root: str) -> None:
     from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 
     store = MemoryStore()
@@ -197,7 +197,7 @@ def test_a_plan_holds_for_an_hour_and_clocks_must_agree() -> None:
 
 
 @pytest.mark.parametrize("name", ["s3-mirror/t", "s3/t", "s3a"])
-def test_a_local_folder_whose_name_begins_like_an_address_of_s3_is_none(
+def test_a_local_folder_named_like_an_s3_address_is_local(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

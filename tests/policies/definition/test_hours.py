@@ -50,7 +50,7 @@ def test_windows_are_on_the_clock_of_their_zone() -> None:
     assert hours.is_open(at("2026-12-01T21:30")) and not hours.is_open(at("2026-12-01T20:30"))
 
 
-def test_a_window_that_the_clock_leaps_over_is_left_out_that_day() -> None:
+def test_a_window_in_the_skipped_hour_is_omitted_that_day() -> None:
     # On 29 March 2026 there is no half past two in Paris.
     hours = Hours(timezone="Europe/Paris", windows=("02:00-03:00",))
     opening = hours.next_opening(at("2026-03-29T00:30", PARIS))

@@ -68,7 +68,7 @@ defaults:
     assert rules.checkpoint.max_bytes == 1024
 
 
-def test_an_operation_that_nobody_names_is_not_asked_for(load: Load) -> None:
+def test_an_unnamed_operation_is_not_requested(load: Load) -> None:
     rules = load("version: 1\ntables: [{uri: /t}]").named_tables[0].rules
     assert rules == Rules()
     assert rules.vacuum is rules.checkpoint is rules.clean_log is rules.compact_log is None
@@ -300,7 +300,7 @@ def test_the_published_schema_is_current() -> None:
     assert written == json_schema(), "run tools/policy_schema.py"
 
 
-def test_the_schema_takes_what_the_loader_takes() -> None:
+def test_the_schema_accepts_what_the_loader_accepts() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(json_schema())
     good = yaml.safe_load(

@@ -342,7 +342,7 @@ def six_row_file(offset: int | None) -> tuple[bytes, DeletionVectorDescriptor]:
 
 @pytest.mark.conformance("DV-07")
 @pytest.mark.parametrize("offset", [1, None])
-def test_every_flipped_bit_of_a_file_is_found(offset: int | None) -> None:
+def test_every_flipped_bit_of_a_file_is_detected(offset: int | None) -> None:
     file, found = six_row_file(offset)
     assert list(load(found, reading(file))) == SIX_ROWS
 

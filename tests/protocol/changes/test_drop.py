@@ -216,9 +216,7 @@ def test_a_missing_schema_counts_as_use() -> None:
         if required in DROPPABLE
     ],
 )
-def test_only_a_dependant_that_can_be_dropped_is_to_be_dropped_first(
-    feature: str, dependant: str
-) -> None:
+def test_only_a_droppable_dependant_must_be_dropped_first(feature: str, dependant: str) -> None:
     with pytest.raises(RefusedError, match=f"required by {dependant}") as refused:
         require_removable(
             feature, listed({feature, dependant}), Metadata(id="t", schema_string=SCHEMA), ()

@@ -24,12 +24,12 @@ def stored(values: Hashes) -> MembershipFilter:
 
 
 @given(st.lists(HASH | NEIGHBOURS, max_size=200), st.lists(HASH, max_size=20))
-def test_every_member_is_known(members: list[int], others: list[int]) -> None:
+def test_every_member_is_found(members: list[int], others: list[int]) -> None:
     found = stored(hashes(members)).may_hold(hashes([*members, *others]))
     assert found[: len(members)].all()
 
 
-def test_hardly_anything_else_is_known() -> None:
+def test_false_positives_are_rare() -> None:
     chance = np.random.default_rng(3)
     members, others = (chance.integers(0, 2**64, n, dtype=np.uint64) for n in (50_000, 1_000_000))
     known = stored(members)
@@ -39,7 +39,7 @@ def test_hardly_anything_else_is_known() -> None:
     assert known.may_hold(members ^ np.uint64(1 << 30)).sum() <= 2
 
 
-def test_an_empty_filter_knows_nothing() -> None:
+def test_an_empty_filter_finds_nothing() -> None:
     assert not stored(hashes([])).may_hold(hashes([0, 1, 2**64 - 1])).any()
     assert not len(stored(hashes([1])).may_hold(hashes([])))
 
@@ -50,7 +50,7 @@ def test_a_member_takes_about_27_bits() -> None:
 
 
 @given(st.data())
-def test_bytes_that_have_changed_are_turned_down(data: st.DataObject) -> None:
+def test_changed_bytes_are_rejected(data: st.DataObject) -> None:
     text = MembershipFilter.of(hashes(list(range(0, 2**63, 2**56)))).to_bytes()
     at = data.draw(st.integers(0, len(text) - 1))
     bit = data.draw(st.integers(0, 7))
@@ -60,7 +60,7 @@ def test_bytes_that_have_changed_are_turned_down(data: st.DataObject) -> None:
             MembershipFilter.from_bytes(damaged)
 
 
-def test_members_that_crowd_one_bucket_are_not_stored() -> None:
+def test_crowded_buckets_are_not_stored() -> None:
     crowded = MembershipFilter.of(hashes([number << 30 for number in range(1000)]))
     assert not crowded.is_even
     with pytest.raises(CorruptTableError, match="too full"):

@@ -64,14 +64,12 @@ BASE = layout(A, B)
         (layout(A, B, features=(*FEATURES, "materializePartitionColumns")), True),
     ],
 )
-def test_files_fit_a_later_version_that_stores_them_alike(
-    later: DataFileLayout, fits: bool
-) -> None:
+def test_files_fit_a_later_version_with_the_same_layout(later: DataFileLayout, fits: bool) -> None:
     assert later.takes_files_of(BASE) is fits
 
 
 @pytest.mark.conformance("RW-28", "RW-20", "RT-08")
-def test_row_tracking_that_is_enabled_meanwhile_voids_files_without_row_ids() -> None:
+def test_concurrently_enabled_row_tracking_invalidates_files_without_row_ids() -> None:
     def of(configuration: dict[str, str]) -> DataFileLayout:
         return DataFileLayout.of(
             Protocol(min_reader_version=1, min_writer_version=7, writer_features=FEATURES[1:3]),

@@ -14,7 +14,7 @@ names = st.text(min_size=1)
 
 
 @given(st.dictionaries(names, values, max_size=2), st.sampled_from(["zstd", "snappy", "none"]))
-def test_every_name_is_a_clean_path_that_the_log_spells_once(
+def test_every_name_is_a_clean_path_and_is_encoded_once(
     partition: dict[str, str | None], codec: str
 ) -> None:
     # Text of the log has no lone surrogates: JSON is UTF-8.
@@ -32,7 +32,7 @@ def test_every_name_is_a_clean_path_that_the_log_spells_once(
     assert "#" not in log_path(name) and "?" not in log_path(name)
 
 
-def test_folders_are_those_of_partitions_unless_files_are_spread() -> None:
+def test_folders_are_partitions_unless_prefixes_are_random() -> None:
     partition: dict[str, str | None] = {"d": "2024-01-01"}
     plain = FileNaming.of({}, ["d"], "none")
     assert plain.name(partition, 0, UUID, "zstd") == (

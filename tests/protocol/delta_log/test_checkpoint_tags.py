@@ -71,7 +71,7 @@ def test_a_schema_that_is_too_long_is_left_out() -> None:
 @pytest.mark.parametrize(
     "tags", [None, {}, {"sidecarNumActions": "x"}, {"sidecarNumActions": "-1"}]
 )
-def test_what_other_tags_say_is_nothing(tags: dict[str, str] | None) -> None:
+def test_tags_of_other_writers_are_ignored(tags: dict[str, str] | None) -> None:
     assert stated_actions(tags) is None
     assert stated_schema(tags) is None
     assert stated_sums(tags) is None
@@ -126,7 +126,7 @@ def test_a_summary_comes_back_from_its_tags() -> None:
         {"adds": None}, {"deleted": [1.5, 2]}, {"places": [1, 2]},
     ],
 )  # fmt: skip
-def test_a_summary_of_another_form_is_none(changed: dict[str, object]) -> None:
+def test_a_summary_in_another_format_is_ignored(changed: dict[str, object]) -> None:
     said = json.loads(SUMMARY.to_tags("x")[SUMMARY_TAG])
     assert SidecarSummary.from_tags({SUMMARY_TAG: json.dumps({**said, **changed})}, "x") is None
     # Nor is one that somebody else has thought up.
@@ -135,7 +135,7 @@ def test_a_summary_of_another_form_is_none(changed: dict[str, object]) -> None:
     assert SidecarSummary.from_tags({SUMMARY_TAG: json.dumps(said)}, "x") is None
 
 
-def test_a_summary_with_one_other_character_is_none() -> None:
+def test_a_damaged_summary_is_ignored() -> None:
     text = SUMMARY.to_tags("x")[SUMMARY_TAG]
     for at, character in enumerate(text):
         other = "7" if character != "7" else "8"
@@ -144,11 +144,11 @@ def test_a_summary_with_one_other_character_is_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"adds":1}', "[" * 100_000])
-def test_a_summary_that_is_no_object_is_none(text: str) -> None:
+def test_a_summary_that_is_not_an_object_is_ignored(text: str) -> None:
     assert SidecarSummary.from_tags({SUMMARY_TAG: text}, "x") is None
 
 
-def test_a_summary_tells_the_ages_of_tombstones() -> None:
+def test_a_summary_contains_the_ages_of_tombstones() -> None:
     builder = SummaryBuilder()
     none = pa.table({"path": pa.array([], pa.string())})
     builder.include(none, pa.table({"path": ["b", "a"], "deletionTimestamp": [7, 3]}))

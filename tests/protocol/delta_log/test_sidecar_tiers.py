@@ -69,7 +69,7 @@ def test_their_number_is_bounded_over_ten_thousand_commits(size: int, commits: i
     assert len(sidecars.actions) > 3
 
 
-def test_appends_alone_are_written_anew_once_for_each_tier() -> None:
+def test_appends_are_rewritten_once_per_tier() -> None:
     sidecars = Sidecars(50_000)
     for _ in range(2000):
         sidecars.checkpoint(SMALLEST_TIER)
@@ -82,7 +82,9 @@ def test_appends_alone_are_written_anew_once_for_each_tier() -> None:
     st.integers(0, 60_000),
     st.sampled_from([50_000, 16_384, 100]),
 )
-def test_fewer_than_the_fan_out_stay_of_each_tier(sizes: list[int], new: int, size: int) -> None:
+def test_each_tier_keeps_fewer_sidecars_than_the_fan_out(
+    sizes: list[int], new: int, size: int
+) -> None:
     chosen = set(chosen_for_merge(sizes, new=new, size=size))
     left = [n for at, n in enumerate(sizes) if at not in chosen]
     small = [n for n in left if n < size / 2]
@@ -92,7 +94,7 @@ def test_fewer_than_the_fan_out_stay_of_each_tier(sizes: list[int], new: int, si
         assert not [n for n in small if n < SMALLEST_TIER]
 
 
-def test_nothing_new_and_nothing_small_moves_nothing() -> None:
+def test_without_new_or_small_sidecars_nothing_is_merged() -> None:
     assert chosen_for_merge([50_000, 30_000, 2000], new=0, size=50_000) == []
     assert chosen_for_merge([10], new=0, size=50_000) == []
     assert chosen_for_merge([10, 20], new=0, size=50_000) == [0, 1]

@@ -78,7 +78,7 @@ def test_a_blank_file_is_empty(pieces: list[bytes]) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\n" + ADD], ids=["end", "newline", "next line"])
 @pytest.mark.parametrize("cut", [1, len(ADD) // 2, len(ADD)])
-def test_no_line_is_longer_than_the_limit_however_it_is_cut(end: bytes, cut: int) -> None:
+def test_the_line_limit_does_not_depend_on_the_pieces(end: bytes, cut: int) -> None:
     pieces = [ADD + b"\n" + ADD[:cut], ADD[cut:] + end]
     assert split_pieces("n", pieces, longest=len(ADD)).other_lines == ()
     with pytest.raises(OversizedFileError, match=f"more than {len(ADD) - 1} bytes"):

@@ -45,7 +45,7 @@ def conditions(draw: st.DrawFn, depth: int = 3) -> str:
 
 
 @given(rows, conditions())
-def test_conditions_mean_what_they_mean_in_sql(values: list[Any], condition: str) -> None:
+def test_conditions_have_the_semantics_of_sql(values: list[Any], condition: str) -> None:
     strings = {
         "n": pa.array([None if n is None else str(n) for n, _ in values], pa.string()),
         "s": pa.array([s for _, s in values], pa.string()),
@@ -102,7 +102,7 @@ def test_values_are_compared_by_their_types_not_by_their_text() -> None:
         ("(" * 99 + "n = 1" + ")" * 99, "nested"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(condition: str, problem: str) -> None:
+def test_an_invalid_condition_is_one_line(condition: str, problem: str) -> None:
     strings = {"n": pa.array(["1"]), "s": pa.array(["a"])}
     with pytest.raises(InvalidRequestError) as raised:
         partition_filter(condition, strings, TYPES)

@@ -74,7 +74,7 @@ def test_a_maximum_ends_like_delta_sparks(text: str, greatest: str | None) -> No
     st.lists(st.none() | st.floats(width=32), min_size=1, max_size=9),
 )
 @pytest.mark.conformance("RW-22", "STAT-07")
-def test_no_maximum_stands_beside_nan(values: list[float | None]) -> None:
+def test_with_nan_there_is_no_maximum(values: list[float | None]) -> None:
     found = collected(pa.table({"f": pa.array(values, pa.float32())}))
     real = [value for value in values if value is not None and not math.isnan(value)]
     greatest = found.get("maxValues", {}).get("f")
@@ -131,7 +131,7 @@ def test_timestamps_are_cut_to_milliseconds_of_which_readers_add_one(values: lis
         assert end <= max(of) < end + timedelta(milliseconds=1)
 
 
-def test_days_that_no_reader_reads_bound_nothing() -> None:
+def test_unreadable_days_are_no_bounds() -> None:
     far = pa.array([-800_000, 3_000_000], pa.int32()).view(pa.date32())
     found = collected(pa.table({"d": far}))
     assert "minValues" not in found and "maxValues" not in found
@@ -166,7 +166,7 @@ def test_leaves_of_structs_count_the_nulls_above_them() -> None:
     }
 
 
-def test_entries_of_a_dictionary_that_no_row_uses_bound_nothing() -> None:
+def test_unused_dictionary_entries_are_no_bounds() -> None:
     values = pa.DictionaryArray.from_arrays(pa.array([1, None]), pa.array(["a", "m", "z"]))
     found = collected(pa.table({"s": values}))
     assert (found["minValues"], found["maxValues"]) == ({"s": "m"}, {"s": "m"})
@@ -230,7 +230,7 @@ def test_the_columns_are_those_that_the_table_asks_for(
 
 
 @pytest.mark.conformance("CLU-03")
-def test_clustering_columns_have_statistics_wherever_they_stand() -> None:
+def test_clustering_columns_always_have_statistics() -> None:
     clustered = {"delta.clustering": json.dumps({"clusteringColumns": [["ps", "pz"], ["pa"]]})}
     only_one = {"delta.dataSkippingNumIndexedCols": "1"}
     assert chosen(only_one, clustered) == ["ps.px", "ps.pz", "pa"]

@@ -37,7 +37,7 @@ def counts(*texts: str | None, offset: int = 0) -> list[int | None]:
     ),
     st.integers(0, 3),
 )
-def test_each_count_is_that_of_the_parser(
+def test_counts_equal_those_of_the_parser(
     rows: list[tuple[object, tuple[str, str]]], offset: int
 ) -> None:
     texts = [

@@ -70,7 +70,7 @@ class TestType:
         ) == struct(numRecords=pa.int64(), nullCount=struct(v=pa.int64()))
 
     @pytest.mark.conformance("CKPT-13")
-    def test_mapped_columns_go_by_their_physical_names_at_every_level(self) -> None:
+    def test_mapped_columns_have_physical_names_at_every_level(self) -> None:
         key = "delta.columnMapping.physicalName"
         inner = {"type": "struct", "fields": [column("x", "long", **{key: "col-2"})]}
         schema = delta_schema(

@@ -110,7 +110,7 @@ def test_directories_and_their_markers_are_no_files(store: AzureStore, client: A
         store.open("_delta_log")
 
 
-def test_a_listing_goes_on_through_pages_empty_ones_included(
+def test_a_listing_continues_after_empty_pages(
     store: AzureStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"d/{number:02}" for number in range(25)]
@@ -138,7 +138,7 @@ EMPTY_PAGE = b"<EnumerationResults><Blobs/><NextMarker>%s</NextMarker></Enumerat
 
 
 @pytest.mark.server
-def test_names_that_xml_cannot_hold_are_decoded() -> None:
+def test_names_that_xml_cannot_contain_are_decoded() -> None:
     def answer(request: Request) -> Reply:
         body = (
             '<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs><Blob>'
@@ -187,7 +187,7 @@ def test_blocks_of_two_writers_of_one_name_do_not_mix(
     rival.close()
 
 
-def test_what_changed_since_it_was_listed_is_not_deleted(store: AzureStore) -> None:
+def test_a_changed_blob_is_not_deleted(store: AzureStore) -> None:
     for name in ("a", "b"):
         store.put(name, b"old")
     listed = pa.concat_tables(list(store.list_tree())).select(["path", "size", "modified_ms"])
@@ -209,7 +209,7 @@ def test_a_file_replaced_while_it_is_read_is_an_error(store: AzureStore) -> None
             file.read()
 
 
-def test_a_leased_file_is_somebody_else_s_and_stays(store: AzureStore, client: AzureClient) -> None:
+def test_a_leased_blob_is_kept(store: AzureStore, client: AzureClient) -> None:
     store.put("x", b"theirs")
     lease = {"x-ms-lease-action": "acquire", "x-ms-lease-duration": "15"}
     client.call("PUT", "warehouse/table/x", query={"comp": "lease"}, headers=lease)
@@ -220,7 +220,7 @@ def test_a_leased_file_is_somebody_else_s_and_stays(store: AzureStore, client: A
 
 
 @pytest.mark.conformance("LOG-09", "TXN-01")
-def test_a_server_that_ignores_the_condition_is_found_out_before_anything_is_written(
+def test_a_server_that_ignores_conditions_is_detected_before_writing(
     store: AzureStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = AzureClient.send
@@ -252,7 +252,7 @@ def test_azure_itself_needs_no_probe(store: AzureStore, monkeypatch: pytest.Monk
     assert sent == [f"{method} warehouse/table/0.json" for method in ("PUT", "PUT", "HEAD")]
 
 
-def test_a_container_that_does_not_exist_is_no_empty_table(azure_server: AzureServer) -> None:
+def test_a_missing_container_is_not_an_empty_table(azure_server: AzureServer) -> None:
     store = AzureStore("az://no-such-container/t", azure_server.storage_options)
     calls: list[Callable[[], object]] = [
         lambda: list(store.list_from("_delta_log")),
@@ -271,7 +271,7 @@ def test_a_container_that_does_not_exist_is_no_empty_table(azure_server: AzureSe
 
 
 @pytest.mark.server
-def test_who_answers_in_azure_s_place_is_not_believed() -> None:
+def test_an_answer_of_a_proxy_is_rejected() -> None:
     with serve(lambda request: Reply(status=200, body=b"<html>Sign in</html>")) as url:
         root, given = "az://data/t", {"account_name": "a", "anon": "true", "endpoint": url}
         options = AzureOptions.parse(given, AzureAddress.parse(root))
@@ -335,7 +335,7 @@ def test_a_shared_access_signature_opens_a_store_and_is_never_logged(
     store.close()
 
 
-def test_a_refusal_to_overwrite_says_that_somebody_was_first() -> None:
+def test_a_refused_overwrite_means_that_another_writer_was_first() -> None:
     # What a signature gets that may create and not overwrite.
     failure = AzureFailure(status=403, code="UnauthorizedBlobOverwrite", said="")
     assert failure.precondition_failed and not failure.access and not failure.unanswered
@@ -347,9 +347,7 @@ def test_a_refusal_to_overwrite_says_that_somebody_was_first() -> None:
     assert denied.access and not denied.precondition_failed
 
 
-def test_a_wrong_key_is_turned_away_without_a_word_of_it(
-    azure_server: AzureServer, root: str
-) -> None:
+def test_a_wrong_key_is_rejected_and_not_shown(azure_server: AzureServer, root: str) -> None:
     wrong = base64.b64encode(b"hunter2").decode()
     store = AzureStore(root, azure_server.storage_options | {"account_key": wrong})
     with pytest.raises(StorageAccessError, match="Azure rejects the request") as got:
@@ -359,7 +357,7 @@ def test_a_wrong_key_is_turned_away_without_a_word_of_it(
 
 
 @pytest.mark.server
-def test_no_token_goes_over_a_connection_without_tls() -> None:
+def test_tokens_require_tls() -> None:
     store = AzureStore("az://data/t", {"account_name": "a", "endpoint": "http://127.0.0.1:9"})
     with pytest.raises(StorageAccessError, match="without TLS"):
         store.read("x")
@@ -418,7 +416,9 @@ def test_credentials_of_the_environment_are_for_their_own_account_only() -> None
         ({"connection_string": "hunter2"}, "neither account nor credentials"),
     ],
 )
-def test_a_wrong_option_is_named_without_its_value(options: dict[str, str], message: str) -> None:
+def test_an_unknown_option_is_named_without_its_value(
+    options: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=message) as got:
         parse(options)
     error: BaseException | None = got.value

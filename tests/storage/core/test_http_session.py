@@ -37,7 +37,7 @@ def test_a_request_is_sent_once_whatever_the_answer(session: HttpSession) -> Non
 
 
 @pytest.mark.server
-def test_a_body_cut_short_is_no_answer(session: HttpSession) -> None:
+def test_a_truncated_body_is_not_an_answer(session: HttpSession) -> None:
     def answer(request: Request) -> Reply:
         return Reply(status=200, headers={"Content-Length": "10"}, body=b"half!")
 
@@ -46,7 +46,7 @@ def test_a_body_cut_short_is_no_answer(session: HttpSession) -> None:
 
 
 @pytest.mark.server
-def test_a_body_is_taken_as_it_is_stored(session: HttpSession) -> None:
+def test_a_body_is_not_decoded(session: HttpSession) -> None:
     stored = gzip.compress(b"data")
 
     def answer(request: Request) -> Reply:
@@ -57,7 +57,7 @@ def test_a_body_is_taken_as_it_is_stored(session: HttpSession) -> None:
 
 
 @pytest.mark.server
-def test_stored_passwords_replace_no_credentials(
+def test_stored_passwords_do_not_replace_credentials(
     session: HttpSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "netrc"
@@ -72,7 +72,7 @@ def test_stored_passwords_replace_no_credentials(
 
 
 @pytest.mark.server
-def test_a_failure_tells_the_reason_and_nothing_of_the_address(session: HttpSession) -> None:
+def test_a_failure_shows_the_reason_without_the_address(session: HttpSession) -> None:
     with serve(lambda request: Reply(status=200)) as url:
         pass
     with pytest.raises(NoAnswer, match="Connection refused") as got:

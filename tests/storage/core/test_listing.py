@@ -114,7 +114,7 @@ def test_one_level_has_the_directories_to_go_on_with(store: Store) -> None:
     assert found["a"] == {("a/y", EntryKind.FILE), ("a/b", EntryKind.DIRECTORY)}
 
 
-def test_what_a_listing_tells_is_what_a_look_at_the_file_tells(store: Store) -> None:
+def test_a_listing_agrees_with_the_status_of_each_file(store: Store) -> None:
     store.put("a/x", b"123")
     listed = tree(store)
     row = listed.filter(pc.equal(listed["path"], "a/x")).to_pylist()[0]
@@ -150,7 +150,7 @@ def test_an_unclean_path_is_refused_everywhere(store: Store, path: str) -> None:
         check_paths(paths("a", path))
 
 
-def test_a_directory_with_something_in_it_is_never_removed(store: Store) -> None:
+def test_a_directory_with_contents_is_never_removed(store: Store) -> None:
     store.put("a/b/x", b"x")
     for path in ("a", "a/b", "a/b/x"):
         assert not store.remove_empty_directory(path)
@@ -282,7 +282,7 @@ def test_an_error_in_any_directory_is_an_error(
     assert len(files(tree(disk))) == 40
 
 
-def test_a_directory_that_goes_while_others_are_listed_is_no_error(
+def test_a_directory_that_vanishes_during_a_listing_is_no_error(
     disk: LocalStore, tmp_path: Path
 ) -> None:
     for number in range(6):
@@ -317,7 +317,9 @@ def test_folders_nested_without_end_are_refused_in_one_line(
     shutil.rmtree(tmp_path / name)
 
 
-def test_empty_directories_go_and_absent_ones_are_gone(disk: LocalStore, tmp_path: Path) -> None:
+def test_empty_directories_are_removed_and_missing_ones_count_as_removed(
+    disk: LocalStore, tmp_path: Path
+) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     assert not disk.remove_empty_directory("a")
     assert disk.remove_empty_directory("a/b") and disk.remove_empty_directory("a/b")

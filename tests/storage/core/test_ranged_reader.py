@@ -39,7 +39,7 @@ def test_the_rest_of_a_file_is_one_request(
     assert len(asked) == 1
 
 
-def test_what_the_buffer_holds_is_not_asked_for_again(
+def test_buffered_bytes_are_not_requested_again(
     file: io.BufferedReader, asked: list[tuple[int, int]]
 ) -> None:
     assert file.read(10) == DATA[:10]

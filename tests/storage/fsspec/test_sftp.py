@@ -26,7 +26,7 @@ def port(tmp_path: Path) -> Iterator[int]:
         yield port
 
 
-def test_a_table_is_read_as_from_the_disk_itself(tmp_path: Path, port: int) -> None:
+def test_a_table_is_read_as_from_the_local_disk(tmp_path: Path, port: int) -> None:
     here = LocalStore(tmp_path / "ware house")
     table = TableBuilder(here)
     table.commit([protocol(), metadata()])

@@ -122,7 +122,7 @@ class Fragile:
         return [{"name": f"{path}/x", "type": "file", "size": 1, "mtime": 1.5}]
 
 
-def test_memory_of_fsspec_is_read() -> None:
+def test_the_memory_file_system_of_fsspec_is_read() -> None:
     system = fsspec.filesystem("memory")
     system.pipe({"/fsspec-store/t/a/x": b"four", "/fsspec-store/t/y": b""})
     store = FsspecStore("memory://fsspec-store/t")
@@ -161,7 +161,7 @@ def test_a_chained_address_is_read(tmp_path: Path) -> None:
     ],
     ids=["put_if_absent", "put", "create", "delete", "delete_many", "remove_empty_directory"],
 )
-def test_whatever_would_write_is_refused_with_the_reason_and_the_remedy(
+def test_writes_are_refused_with_reason_and_remedy(
     tmp_path: Path, call: Callable[[Store], object]
 ) -> None:
     (tmp_path / "x").write_bytes(b"1")
@@ -173,7 +173,7 @@ def test_whatever_would_write_is_refused_with_the_reason_and_the_remedy(
     assert (tmp_path / "x").read_bytes() == b"1" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_patterns_of_fsspec_mean_nothing(tmp_path: Path) -> None:
+def test_patterns_of_fsspec_are_literal(tmp_path: Path) -> None:
     for name in ("x1", "x*", "[x]", "x?"):
         (tmp_path / name).write_bytes(name.encode())
     store = FsspecStore(tmp_path.as_uri())
@@ -182,7 +182,7 @@ def test_patterns_of_fsspec_mean_nothing(tmp_path: Path) -> None:
     assert store.stat("x[1]") is None and store.stat("?1") is None
 
 
-def test_a_name_that_a_file_system_reads_otherwise_is_not_read_at_all() -> None:
+def test_an_ambiguous_name_is_not_read() -> None:
     class Stripping(Fragile):
         def _strip_protocol(self, path: str) -> str:
             return path.partition("?")[0]
@@ -216,7 +216,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
             look()
 
 
-def test_a_failure_that_may_pass_is_repeated_and_then_told() -> None:
+def test_a_temporary_failure_is_retried_and_then_reported() -> None:
     broken = Fragile(ConnectionResetError("gone"), TimeoutError("late"))
     assert [entry.name for entry in store_over(broken, "/t").entries("")] == ["x"]
     assert broken.calls == 3
@@ -224,7 +224,7 @@ def test_a_failure_that_may_pass_is_repeated_and_then_told() -> None:
         list(store_over(Fragile(*[ConnectionResetError("gone")] * 9), "/t").entries(""))
 
 
-def test_a_failure_that_cannot_pass_is_not_repeated() -> None:
+def test_a_permanent_failure_is_not_retried() -> None:
     for error in (PermissionError("no"), NotImplementedError(), FileNotFoundError()):
         broken = Fragile(error, error)
         with pytest.raises(Exception, match=type(error).__name__):
@@ -244,7 +244,7 @@ def test_a_file_that_an_archive_does_not_have_is_looked_up_without_a_pause(tmp_p
 
 
 @pytest.mark.server
-def test_a_web_server_that_fails_does_not_look_like_one_without_the_file(tmp_path: Path) -> None:
+def test_a_failing_web_server_does_not_look_like_a_missing_file(tmp_path: Path) -> None:
     from delta_maintenance.testing.loopback import Reply, serve
 
     statuses = {"/gone": 404, "/down": 500, "/mine": 403}
@@ -271,7 +271,7 @@ def test_options_reach_the_file_system_they_name() -> None:
         as_arguments(address, {"ftp.port": "1"})
 
 
-def test_no_message_holds_an_option() -> None:
+def test_messages_contain_no_option_values() -> None:
     with pytest.raises(StorageError) as got:
         open_store("zip://t::/dev/null", {"mode": "hunter2 zip file"})
     assert "hunter2" not in str(got.value) and got.value.remedy

@@ -87,7 +87,7 @@ def test_a_tree_is_listed_whole_and_in_pages(
     assert sorted(below) == sorted(name for name in names if name.startswith("p=3/"))
 
 
-def test_a_level_is_listed_in_pages_and_no_further_down(
+def test_a_level_is_listed_in_pages_without_its_subfolders(
     gcs_server: GCSServer, gcs_bucket: str, store: GCSStore
 ) -> None:
     names = [f"p={number % 7}/{number}.parquet" for number in range(50)]
@@ -119,9 +119,7 @@ def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
     store.close()
 
 
-def test_parts_that_are_kept_in_part_are_sent_again_from_there(
-    gcs_server: GCSServer, gcs_bucket: str
-) -> None:
+def test_partly_stored_parts_are_resumed(gcs_server: GCSServer, gcs_bucket: str) -> None:
     options = gcs_server.storage_options
     store = GCSStore(f"gs://{gcs_bucket}/t", options, multipart_size=PART, part_size=2 * PART)
     data = os.urandom(5 * PART)
@@ -136,7 +134,7 @@ def test_parts_that_are_kept_in_part_are_sent_again_from_there(
     store.close()
 
 
-def test_a_rival_that_comes_while_parts_go_up_keeps_its_file(
+def test_a_concurrent_file_is_kept_during_an_upload(
     gcs_server: GCSServer, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = gcs_server.storage_options
@@ -160,7 +158,7 @@ def test_a_rival_that_comes_while_parts_go_up_keeps_its_file(
     rival.close()
 
 
-def test_data_that_looks_like_the_end_of_its_own_envelope_is_stored_whole(
+def test_data_that_contains_the_boundary_is_stored_completely(
     gcs_server: GCSServer, gcs_bucket: str
 ) -> None:
     store = GCSStore(f"gs://{gcs_bucket}/t", gcs_server.storage_options, new_id=lambda: "id")
@@ -207,7 +205,7 @@ def test_listing_a_log_costs_requests_for_its_tail_only(
 
 
 @pytest.mark.conformance("LOG-09", "TXN-01")
-def test_a_server_that_ignores_the_condition_is_found_out_before_anything_is_written(
+def test_a_server_that_ignores_conditions_is_detected_before_writing(
     gcs_server: GCSServer, store: GCSStore
 ) -> None:
     gcs_server.honours_conditions = False
@@ -216,7 +214,7 @@ def test_a_server_that_ignores_the_condition_is_found_out_before_anything_is_wri
     assert list(store.list_from("_delta_log")) == []
 
 
-def test_google_s_own_buckets_are_asked_for_their_kind_only(
+def test_for_google_buckets_only_the_location_type_is_requested(
     gcs_server: GCSServer, store: GCSStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GCSClient, "is_google", True)
@@ -237,7 +235,7 @@ def test_a_zonal_bucket_is_refused(
     assert list(store.list_from("")) == []
 
 
-def test_a_bucket_that_does_not_tell_its_kind_has_to_show_what_it_does(
+def test_a_bucket_of_unknown_type_is_probed(
     gcs_server: GCSServer, store: GCSStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GCSClient, "is_google", True)
@@ -255,7 +253,7 @@ def test_a_bucket_that_does_not_tell_its_kind_has_to_show_what_it_does(
 # Deletes, reads, failures.
 
 
-def test_what_may_not_be_deleted_is_told_key_by_key(
+def test_undeletable_keys_are_reported_individually(
     gcs_server: GCSServer, gcs_bucket: str, store: GCSStore
 ) -> None:
     gcs_server.fill(gcs_bucket, [f"warehouse/table/{number:03}" for number in range(150)])
@@ -269,7 +267,7 @@ def test_what_may_not_be_deleted_is_told_key_by_key(
         store.delete("007")
 
 
-def test_a_key_that_a_batch_says_nothing_of_counts_as_kept(
+def test_a_key_without_an_answer_counts_as_kept(
     store: GCSStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = GCSClient.send
@@ -300,7 +298,7 @@ def test_a_file_replaced_while_it_is_read_is_an_error(store: GCSStore) -> None:
             file.read()
 
 
-def test_a_bucket_that_does_not_exist_is_no_empty_table(gcs_server: GCSServer) -> None:
+def test_a_missing_bucket_is_not_an_empty_table(gcs_server: GCSServer) -> None:
     store = GCSStore("gs://no-such-bucket/t", gcs_server.storage_options)
     calls: list[Callable[[], object]] = [
         lambda: list(store.list_from("_delta_log")),
@@ -319,7 +317,7 @@ def test_a_bucket_that_does_not_exist_is_no_empty_table(gcs_server: GCSServer) -
 
 
 @pytest.mark.server
-def test_who_answers_in_google_s_place_is_not_believed() -> None:
+def test_an_answer_of_a_gateway_is_rejected() -> None:
     with serve(lambda request: Reply(status=200, body=b"<html>Sign in</html>")) as url:
         client = GCSClient(GCSOptions(endpoint_url=url), "bucket", sleep=lambda seconds: None)
         store = GCSStore("gs://bucket/t", client=client)
@@ -353,7 +351,7 @@ def test_the_names_of_gcsfs_and_of_delta_rs_are_understood(
     assert GCSOptions.parse(given) == meant
 
 
-def test_an_emulator_named_by_the_environment_is_asked() -> None:
+def test_an_emulator_named_by_the_environment_is_used() -> None:
     options = GCSOptions.parse({}, {"STORAGE_EMULATOR_HOST": "localhost:4443"})
     assert options.endpoint_url == "http://localhost:4443"
     given = GCSOptions.parse(
@@ -372,7 +370,9 @@ def test_an_emulator_named_by_the_environment_is_asked() -> None:
         ({"GOOGLE_SKIP_SIGNATURE": "hunter2"}, "neither true nor false"),
     ],
 )
-def test_a_wrong_option_is_named_without_its_value(options: dict[str, str], message: str) -> None:
+def test_an_unknown_option_is_named_without_its_value(
+    options: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=message) as got:
         GCSOptions.parse(options)
     assert "hunter2" not in str(got.value)
@@ -414,7 +414,7 @@ def test_a_service_account_signs_in_and_its_token_goes_with_every_request(
 
 @pytest.mark.parametrize("key", ["{not json", '{"type": "service_account"}', '{"type": "hunter2"}'])
 @pytest.mark.server
-def test_a_key_that_is_none_is_not_repeated(key: str) -> None:
+def test_an_invalid_key_is_not_repeated(key: str) -> None:
     store = GCSStore("gs://bucket/t", {"GOOGLE_SERVICE_ACCOUNT_KEY": key})
     with pytest.raises(StorageAccessError, match="NoCredentials") as got:
         store.read("x")

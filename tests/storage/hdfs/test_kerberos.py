@@ -189,7 +189,7 @@ def test_a_token_that_was_cancelled_is_refused_and_not_shown(secured_hdfs: Secur
     assert token not in str(got.value) and "\n" not in str(got.value)
 
 
-def test_a_client_that_is_not_told_of_kerberos_learns_which_property_is_missing(
+def test_a_client_without_kerberos_settings_is_told_the_missing_property(
     secured_hdfs: SecuredHdfs,
 ) -> None:
     root = secured_hdfs.address(f"/user/{USER}", scheme="hdfs")

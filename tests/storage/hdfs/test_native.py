@@ -102,7 +102,7 @@ def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:
         store.close()
 
 
-def test_another_user_is_turned_away_with_the_permission_that_is_missing(
+def test_another_user_is_told_the_missing_permission(
     hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = HdfsStore(hdfs.address(f"/user/{uuid.uuid4()}", scheme="hdfs"))
@@ -151,7 +151,7 @@ def test_the_configuration_of_hadoop_names_the_file_system(
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
-def test_of_writers_that_are_killed_no_partial_file_is_seen_and_no_win_is_lost(
+def test_killed_writers_leave_no_partial_file_and_lose_no_commit(
     hdfs: HdfsCluster, name_node: str, scheme: str
 ) -> None:
     folder = f"/user/{uuid.uuid4()}"
@@ -303,7 +303,7 @@ def test_without_the_libraries_of_kerberos_one_line_says_what_to_install() -> No
     assert failure.remedy == "install the system library libgssapi_krb5"
 
 
-def test_a_path_through_a_file_leads_to_nothing_however_long_it_is() -> None:
+def test_a_path_below_a_file_does_not_exist() -> None:
     said = f"{'/long' * 100} (is not a directory)\\n\\tat org.apache"
     exception = "org.apache.hadoop.security.AccessControlException"
     failure = _failure_of(RuntimeError(f'RPCError("{exception}", "{said}")'))

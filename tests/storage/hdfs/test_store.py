@@ -111,9 +111,7 @@ def put_and_hang(root: str, path: str, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["rename", "upload"])
-def test_a_writer_that_is_killed_leaves_no_file_and_holds_up_nobody(
-    store: HdfsStore, step: str
-) -> None:
+def test_a_killed_writer_leaves_no_file_and_blocks_no_other(store: HdfsStore, step: str) -> None:
     path = "_delta_log/0.json"
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload([__name__])
@@ -136,9 +134,7 @@ def test_a_writer_that_is_killed_leaves_no_file_and_holds_up_nobody(
     assert [status.path for status in store.list_from("_delta_log")] == [path]
 
 
-def test_of_a_data_node_that_is_killed_nothing_acknowledged_is_lost(
-    hdfs: HdfsCluster, store: HdfsStore
-) -> None:
+def test_a_killed_data_node_loses_no_acknowledged_file(hdfs: HdfsCluster, store: HdfsStore) -> None:
     assert store.put_if_absent("a", b"before") is Put.DONE
     impatient = HdfsStore(
         store.root,
@@ -221,9 +217,7 @@ def test_a_listing_from_a_version_on_asks_for_its_tail_only(
     assert pages == [3]
 
 
-def test_another_user_is_turned_away_with_the_permission_that_is_missing(
-    hdfs: HdfsCluster, store: HdfsStore
-) -> None:
+def test_another_user_is_told_the_missing_permission(hdfs: HdfsCluster, store: HdfsStore) -> None:
     assert store.put_if_absent("a/x", b"1") is Put.DONE
     stranger = HdfsStore(store.root, {"user": "stranger"})
     assert stranger.read("a/x") == b"1"
@@ -239,7 +233,7 @@ def test_another_user_is_turned_away_with_the_permission_that_is_missing(
     stranger.close()
 
 
-def test_an_empty_directory_goes_and_a_full_one_stays(store: HdfsStore) -> None:
+def test_only_an_empty_directory_is_removed(store: HdfsStore) -> None:
     store.put_if_absent("a/b/x", b"")
     assert not store.remove_empty_directory("a")
     assert not store.remove_empty_directory("a/b/x")
@@ -280,7 +274,7 @@ def opened(
         store.close()
 
 
-def test_a_gateway_that_knows_no_options_of_a_rename_is_refused_before_a_write() -> None:
+def test_a_gateway_without_rename_options_is_refused_before_a_write() -> None:
     asked = []
 
     def gateway(request: Request) -> Reply:
@@ -292,7 +286,7 @@ def test_a_gateway_that_knows_no_options_of_a_rename_is_refused_before_a_write()
     assert len(asked) == 1 and "op=RENAME" in asked[0]
 
 
-def test_the_active_one_of_several_name_nodes_is_found() -> None:
+def test_the_active_name_node_is_found() -> None:
     status = {"FileStatus": {"pathSuffix": "", "type": "FILE", "length": 7, "fileId": 1}}
     status["FileStatus"]["modificationTime"] = 5
     active: list[str] = []
@@ -324,7 +318,7 @@ def test_the_active_one_of_several_name_nodes_is_found() -> None:
         (Reply(status=200, body=b'{"FileStatus": 1}'), StorageError, "not an answer of WebHDFS"),
     ],
 )
-def test_an_answer_that_is_none_says_why_in_one_line(
+def test_an_invalid_answer_is_explained_in_one_line(
     reply: Reply, error: type[StorageError], said: str
 ) -> None:
     with opened(lambda request: reply) as store:

@@ -15,7 +15,7 @@ def test_each_step_has_its_own_time() -> None:
     assert within_steps(attempt, 1.0) == 4
 
 
-def test_a_step_that_takes_too_long_is_the_last_one() -> None:
+def test_no_step_follows_one_that_takes_too_long() -> None:
     released, ended, made = threading.Event(), threading.Event(), []
 
     def attempt(step: Step) -> None:

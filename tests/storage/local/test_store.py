@@ -45,7 +45,7 @@ class TestLocalStore(StoreContract):
 
 
 @pytest.mark.process
-def test_of_writers_that_are_killed_no_partial_file_is_seen_and_no_win_is_lost(
+def test_killed_writers_leave_no_partial_file_and_lose_no_commit(
     tmp_path: Path,
 ) -> None:
     paths = [f"_delta_log/{version:020}.json" for version in range(60)]
@@ -154,7 +154,7 @@ def test_a_file_system_without_hard_links_is_refused(
 
 
 @pytest.mark.parametrize("call", ["link", "fsync"])
-def test_a_create_that_fails_says_so_and_leaves_nothing(
+def test_a_failed_create_raises_and_leaves_nothing(
     root: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     failing(monkeypatch, call, errno.EIO)
@@ -248,7 +248,7 @@ def test_a_full_disk_in_the_middle_of_a_stream_is_the_store_s_failure(root: Path
     assert names(root) == []
 
 
-def test_a_directory_that_may_not_be_read_is_no_empty_directory(
+def test_an_unreadable_directory_is_not_an_empty_directory(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "_delta_log").mkdir()
@@ -264,7 +264,7 @@ def test_a_directory_that_may_not_be_read_is_no_empty_directory(
     assert failed.value.retryable
 
 
-def test_a_file_that_goes_during_a_listing_is_left_out(root: Path) -> None:
+def test_a_file_deleted_during_a_listing_is_omitted(root: Path) -> None:
     for name in "abc":
         (root / name).touch()
     listing = LocalStore(root).list_from("")
@@ -333,7 +333,7 @@ def test_no_link_below_the_root_is_followed(tmp_path: Path, root: Path) -> None:
     assert not (root / "file").is_symlink()
 
 
-def test_a_listing_that_meets_a_link_is_refused_rather_than_short(root: Path) -> None:
+def test_a_listing_with_a_link_is_refused(root: Path) -> None:
     (root / "5.json").write_bytes(b"{}")
     (root / "3.json").symlink_to(root / "5.json")
     store = LocalStore(root)
@@ -342,7 +342,7 @@ def test_a_listing_that_meets_a_link_is_refused_rather_than_short(root: Path) ->
     assert [status.path for status in store.list_from("", "4")] == ["5.json"]
 
 
-def test_what_is_no_regular_file_is_no_file(root: Path) -> None:
+def test_only_regular_files_count(root: Path) -> None:
     os.mkfifo(root / "pipe")
     store = LocalStore(root)
     assert store.stat("pipe") is None

@@ -189,7 +189,9 @@ def test_the_names_of_s3fs_and_of_delta_rs_mean_the_same() -> None:
         ({"AWS_ALLOW_HTTP": "hunter2"}, "neither true nor false"),
     ],
 )
-def test_a_wrong_option_is_named_without_its_value(options: dict[str, str], message: str) -> None:
+def test_an_unknown_option_is_named_without_its_value(
+    options: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=message) as got:
         S3Options.parse(options)
     assert "hunter2" not in str(got.value)

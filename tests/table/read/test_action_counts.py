@@ -48,7 +48,7 @@ def test_inline_actions_of_a_json_file_count_as_adds(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_tags_tell_them_as_far_as_they_can_be_believed(
+def test_valid_tags_contain_both_numbers(
     tags: dict[str, str] | None, found: tuple[int, int] | None
 ) -> None:
     assert stated_counts(tags) == found

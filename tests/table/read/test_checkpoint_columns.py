@@ -109,7 +109,7 @@ SAME_STATE: dict[str, Callable[[pa.Table], pa.Table]] = {
 
 @pytest.mark.conformance("CKPT-04", "CKPT-06", "CKPT-08")
 @pytest.mark.parametrize("shape", SAME_STATE)
-def test_columns_may_come_in_any_order_width_and_company(shape: str) -> None:
+def test_columns_may_have_any_order_width_and_neighbours(shape: str) -> None:
     table = busy()
     table.checkpoint(4, reshape=SAME_STATE[shape])
     leave_only_the_checkpoint(table)
@@ -199,7 +199,7 @@ UNUSABLE: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
 
 @pytest.mark.conformance("CKPT-06", "CKPT-32")
 @pytest.mark.parametrize("shape", UNUSABLE)
-def test_columns_that_make_no_sense_are_passed_over(shape: str) -> None:
+def test_invalid_columns_are_skipped(shape: str) -> None:
     reshape, problem = UNUSABLE[shape]
     table = busy()
     table.checkpoint(4, reshape=reshape)
@@ -219,7 +219,7 @@ def test_small_actions_that_are_no_utf_8_are_passed_over(column: str, child: str
     check_falls_back(table, "utf-8")
 
 
-def test_parsed_statistics_tell_the_number_of_records_where_the_text_does_not() -> None:
+def test_parsed_statistics_replace_missing_record_counts() -> None:
     table = TableBuilder()
     text: Action = {"stats": '{"numRecords":1}'}
     table.commit([protocol(), metadata(), add("both", **text), add("parsed"), add("text", **text)])

@@ -94,7 +94,7 @@ def test_parts_of_two_sets_do_not_complete_each_other() -> None:
 
 @pytest.mark.conformance("CKPT-05", "REC-03")
 @pytest.mark.parametrize("kind", ["classic", "json", "parquet"])
-def test_removed_domains_in_a_checkpoint_are_not_shown(kind: str) -> None:
+def test_removed_domains_in_a_checkpoint_are_hidden(kind: str) -> None:
     table = TableBuilder()
     table.commit([features("v2Checkpoint"), metadata(), domain("d", "old"), domain("e", "x")])
     table.commit([domain("d", "old", removed=True)])
@@ -109,7 +109,7 @@ def test_removed_domains_in_a_checkpoint_are_not_shown(kind: str) -> None:
 
 
 @pytest.mark.conformance("REC-09")
-def test_a_damaged_commit_under_its_checkpoint_costs_only_its_own_information() -> None:
+def test_a_damaged_commit_below_a_checkpoint_loses_only_its_own_information() -> None:
     table = busy()
     table.checkpoint(5)
     for damage in (b"", b"{", b"\xff"):

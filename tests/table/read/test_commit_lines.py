@@ -51,7 +51,7 @@ def _backwards(value: Any) -> Any:
 
 @pytest.mark.conformance("LOG-03", "FILE-11")
 @pytest.mark.parametrize("form", FORMS)
-def test_lines_may_stand_in_any_form(form: str) -> None:
+def test_lines_may_have_any_valid_form(form: str) -> None:
     commit = [
         commit_info(),
         add("a", stats='{"numRecords":1}', tags={"k": "line\u2028separator\u2029\u0085"}),
@@ -69,7 +69,7 @@ def test_lines_may_stand_in_any_form(form: str) -> None:
 @pytest.mark.conformance("LOG-03", "LOG-05")
 @pytest.mark.parametrize("blank", ["", " "])
 @pytest.mark.parametrize("first", ["add", "txn"])
-def test_several_actions_on_one_line_are_all_taken(first: str, blank: str) -> None:
+def test_all_actions_on_one_line_are_read(first: str, blank: str) -> None:
     both = add("a") | txn("app", 7) | domain("d", "c") | commit_info("BOTH") | {"odd": {"x": [1]}}
     line = json.dumps(
         {key: both[key] for key in sorted(both, key=lambda key: key != first)},
@@ -88,7 +88,7 @@ def test_several_actions_on_one_line_are_all_taken(first: str, blank: str) -> No
 
 @pytest.mark.conformance("LOG-03")
 @pytest.mark.parametrize("behind", [',"txn":{%s}}', ', "txn" :\t{%s} }', ',"odd":1,"txn": {%s}}'])
-def test_an_action_behind_an_add_is_taken_whatever_blanks_stand_around_it(behind: str) -> None:
+def test_an_action_after_an_add_is_read_with_any_blanks(behind: str) -> None:
     line = '{"add":{"path":"a"}' + behind % '"appId":"app","version":7'
     table = started(add("before"), line, add("after"))
     snapshot = table.open().snapshot()
@@ -201,7 +201,7 @@ def test_the_number_of_a_damaged_line_counts_every_line_of_the_file(damage: str)
 
 
 @pytest.mark.conformance("LOG-03")
-def test_damage_is_found_whatever_fields_are_read() -> None:
+def test_damage_is_found_with_any_fields() -> None:
     table = started(add("a"), '{"add":{"path":"x","si')
     for read in ("live_files", "tombstones"):
         with fails(CorruptTableError, "line 2: ", table=table, version=1, file=COMMIT_1):
@@ -220,7 +220,7 @@ def test_a_commit_that_is_no_utf_8_is_named_with_its_line(broken: bytes) -> None
 
 @pytest.mark.conformance("LOG-03")
 @pytest.mark.parametrize("half", ["\\ud800", "\\uDC00", "\\udc00\\ud800", "\\ud83dx"])
-def test_half_a_surrogate_pair_is_no_text(half: str) -> None:
+def test_an_unpaired_surrogate_is_rejected(half: str) -> None:
     for line in (f'{{"add":{{"path":"{half}"}}}}', f'{{"txn":{{"appId":"{half}","version":1}}}}'):
         table = started(add("a"), line)
         with fails(
@@ -230,7 +230,7 @@ def test_half_a_surrogate_pair_is_no_text(half: str) -> None:
 
 
 @pytest.mark.conformance("LOG-03")
-def test_a_whole_surrogate_pair_is_one_character() -> None:
+def test_a_surrogate_pair_is_one_character() -> None:
     lines = '{"add":{"path":"\\ud83d\\ude00"}}', '{"txn":{"appId":"\\ud83d\\ude00","version":1}}'
     table = started(*lines)
     assert live(table) == ["😀"]
@@ -248,7 +248,7 @@ def test_an_empty_commit_file_is_corrupt(empty: bytes) -> None:
 
 @pytest.mark.conformance("LOG-03")
 @given(cut=st.integers(0, 600))
-def test_a_commit_cut_between_two_lines_is_read_and_cut_anywhere_else_named(cut: int) -> None:
+def test_a_truncated_commit_is_read_at_line_ends_and_named_elsewhere(cut: int) -> None:
     commit = [commit_info(), add("a", stats="{}"), txn("t", 1), remove("b"), add("c"), domain("d")]
     data = log_text(commit)
     kept = data[: cut % len(data)]
@@ -268,7 +268,7 @@ def test_a_commit_cut_between_two_lines_is_read_and_cut_anywhere_else_named(cut:
 @pytest.mark.parametrize(
     "beside", [txn("app", 7), protocol(), commit_info()], ids=lambda a: [*a][0]
 )
-def test_a_large_log_refuses_what_only_a_small_one_is_searched_for(
+def test_a_large_log_refuses_lines_that_only_a_small_one_searches(
     beside: Action, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_reader, "_THOROUGH_BYTES", 0)
@@ -280,7 +280,7 @@ def test_a_large_log_refuses_what_only_a_small_one_is_searched_for(
 
 
 @pytest.mark.conformance("LOG-03")
-def test_opening_takes_no_more_of_a_long_commit_than_a_piece_at_a_time(
+def test_opening_reads_a_long_commit_piece_by_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     adds = [add(f"{number}") for number in range(50)]

@@ -29,7 +29,7 @@ from delta_maintenance.testing.table_builder import LOG, TableBuilder
 
 
 @pytest.mark.conformance("LOG-04")
-def test_of_an_add_and_a_remove_of_one_file_in_one_commit_the_add_stands() -> None:
+def test_an_add_wins_over_a_remove_of_the_same_commit() -> None:
     for lines in ([add("a"), remove("a")], [remove("a"), add("a")]):
         table = started(*lines)
         assert live(table) == ["a"]
@@ -48,7 +48,7 @@ def test_a_snapshot_without_protocol_or_metadata_is_corrupt(missing: str) -> Non
 
 
 @pytest.mark.conformance("FEAT-01", "FEAT-04")
-def test_a_protocol_that_contradicts_itself_or_asks_too_much_is_named() -> None:
+def test_a_contradictory_or_unsupported_protocol_is_named() -> None:
     table = started(protocol(3, 7, writer_features=["x"]))
     with fails(CorruptTableError, "lacks readerFeatures", table=table, version=1, file=LOG):
         table.open().snapshot()
@@ -68,7 +68,7 @@ def test_the_protocol_of_the_version_that_is_read_decides() -> None:
 
 
 @pytest.mark.conformance("META-01", "META-05")
-def test_metadata_may_lack_all_that_it_can_be_read_without() -> None:
+def test_optional_metadata_may_be_missing() -> None:
     table = TableBuilder()
     lean = metadata(schemaString=OMIT, format=OMIT)
     del lean["metaData"]["configuration"]
@@ -124,7 +124,7 @@ def test_paths_are_kept_and_compared_exactly_as_written() -> None:
 
 
 @pytest.mark.conformance("FILE-10")
-def test_what_a_remove_does_not_vouch_for_is_unknown() -> None:
+def test_unreliable_fields_of_a_remove_are_unknown() -> None:
     fields: Action = {"size": 9, "partitionValues": {"part": "x"}, "tags": {"k": "v"}}
     table = started(metadata(partitioned_by=["part"]))
     table.commit(
@@ -160,7 +160,7 @@ def test_null_and_absent_are_the_same_for_every_optional_field() -> None:
 
 
 @pytest.mark.conformance("FILE-13")
-def test_broken_statistics_are_no_statistics() -> None:
+def test_invalid_statistics_count_as_missing() -> None:
     stats: dict[str, Any] = {
         "open": "{",
         "empty": "",
@@ -189,7 +189,7 @@ def test_parsed_statistics_in_json_are_ignored() -> None:
 
 
 @pytest.mark.conformance("CDC-01")
-def test_change_files_are_no_state_even_where_they_name_a_data_file() -> None:
+def test_change_files_are_not_part_of_the_state() -> None:
     table = started(cdc("_change_data/x"), add("shared"), cdc("shared"), remove("old"))
     table.commit([cdc("only", shiny=1)])
     assert live(table) == ["shared"]
@@ -219,7 +219,7 @@ def test_vectors_count_on_any_table_and_two_of_one_path_are_both_live() -> None:
 
 @pytest.mark.conformance("DV-03")
 @pytest.mark.parametrize("lacking", ["storageType", "pathOrInlineDv"])
-def test_half_a_vector_is_corrupt_rather_than_none(lacking: str) -> None:
+def test_an_incomplete_vector_is_corrupt(lacking: str) -> None:
     whole = deletion_vector()
     without = {name: value for name, value in whole.items() if name != lacking}
     for vector in (without, whole | {lacking: None}):
@@ -290,7 +290,7 @@ UNKNOWN: dict[str, list[Any]] = {
 
 @pytest.mark.conformance("LOG-05", "LOG-06")
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_fields_that_nobody_knows_come_along_with_their_values(kind: str) -> None:
+def test_unknown_fields_keep_their_values(kind: str) -> None:
     values = UNKNOWN[kind]
     table = started(add("without"))
     table.commit([add(str(at), shiny=value) for at, value in enumerate(values)])
@@ -324,7 +324,7 @@ def test_unknown_actions_are_reported_and_change_nothing() -> None:
 
 
 @pytest.mark.conformance("REC-02", "REC-03", "DOM-01")
-def test_the_newest_transaction_and_domain_win_whatever_they_say() -> None:
+def test_the_newest_transaction_and_domain_win() -> None:
     table = started(txn("app", 5), domain("d", " odd { spacing"), domain("gone", "x"))
     table.commit([txn("app", 3), domain("gone", "x", removed=True), domain("user", "")])
     snapshot = table.open().snapshot()

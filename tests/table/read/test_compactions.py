@@ -82,7 +82,7 @@ def test_only_compactions_between_base_and_target_are_used() -> None:
 
 
 @pytest.mark.conformance("COMP-08")
-def test_of_overlapping_compactions_the_longest_of_the_first_wins() -> None:
+def test_the_first_and_longest_overlapping_compaction_is_used() -> None:
     table = busy()
     table.compaction(1, 2), table.compaction(2, 5)
     longest, rest = table.compaction(1, 3), table.compaction(4, 5)
@@ -92,7 +92,7 @@ def test_of_overlapping_compactions_the_longest_of_the_first_wins() -> None:
 
 @pytest.mark.conformance("COMP-09")
 @pytest.mark.parametrize("missing", [1, 2, 3])
-def test_a_compaction_stands_in_for_no_commit(missing: int) -> None:
+def test_a_compaction_does_not_replace_a_missing_commit(missing: int) -> None:
     table = busy()
     table.compaction(1, 3)
     table.drop(f"{missing:020d}.json")
@@ -160,7 +160,7 @@ def test_one_path_with_two_vectors_is_no_repetition() -> None:
 
 
 @pytest.mark.conformance("REC-09", "CDC-01")
-def test_times_and_commit_info_come_from_the_commits_beneath() -> None:
+def test_times_and_commit_info_come_from_the_covered_commits() -> None:
     plain, table = busy(), busy()
     table.compaction(0, 5, lines=[commit_info("LIE"), cdc("lie"), *table.reconciled(0, 5)])
     snapshot = table.open().snapshot()

@@ -117,9 +117,7 @@ def test_damaged_pages_of_small_actions_are_found_on_opening(leaf: str) -> None:
 @pytest.mark.conformance("CKPT-32")
 @pytest.mark.parametrize("leaf", ["add.path", "add.size", "add.stats", "remove.path"])
 @pytest.mark.parametrize("sidecars", [None, 2])
-def test_damaged_pages_of_files_are_found_on_the_way_and_read_from_elsewhere(
-    leaf: str, sidecars: int | None
-) -> None:
+def test_damaged_pages_are_found_and_another_base_is_read(leaf: str, sidecars: int | None) -> None:
     table = busy()
     names = table.checkpoint(4) if sidecars is None else table.v2_checkpoint(4, sidecars=sidecars)
     damage_pages(table, names[-1], leaf)
@@ -172,7 +170,7 @@ def test_no_damage_raises_anything_but_an_error_of_this_library(
 
 
 @pytest.mark.conformance("CKPT-27")
-def test_of_two_checkpoints_of_one_version_a_damaged_one_gives_way_to_the_other() -> None:
+def test_a_damaged_checkpoint_is_replaced_by_another_of_its_version() -> None:
     kinds = [KINDS["classic"], KINDS["parts"], KINDS["json with sidecars"]]
     for first, second in itertools.permutations(kinds, 2):
         table = busy()

@@ -98,7 +98,7 @@ def test_the_mark_is_read_from_checkpoints_in_every_shape(shape: str) -> None:
 
 @pytest.mark.conformance("DRAFT-02")
 @pytest.mark.parametrize("value", [None, {"value": None}])
-def test_a_column_of_marks_without_a_mark_is_none(value: Any) -> None:
+def test_an_empty_column_of_marks_is_ignored(value: Any) -> None:
     table = draft()
     table.commit([{"rowIdHighWaterMark": {"highWaterMark": 3}}])
     table.commit([add("a")])

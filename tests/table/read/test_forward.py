@@ -65,7 +65,7 @@ _STEPS: list[list[Action]] = [
 
 @given(st.lists(st.sampled_from(_STEPS), max_size=6), st.integers(1, 3))
 @settings(max_examples=30)
-def test_any_commits_are_followed(commits: list[list[Action]], at_once: int) -> None:
+def test_a_snapshot_follows_any_commits(commits: list[list[Action]], at_once: int) -> None:
     table = begun()
     snapshot = remembering(table)
     for number, actions in enumerate(commits, 1):
@@ -113,7 +113,7 @@ def cleaned(table: TableBuilder) -> None:
 
 
 @pytest.mark.parametrize("change", [checkpointed, compacted, replaced, cleaned])
-def test_another_log_is_opened_anew(change: Any) -> None:
+def test_another_log_is_opened_from_scratch(change: Any) -> None:
     table = begun()
     snapshot = remembering(table)
     change(table)

@@ -42,7 +42,7 @@ def bytes_of(bomb: str) -> bytes:
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_costs_little_and_the_commits_serve(bomb: str) -> None:
+def test_a_bomb_costs_little_and_the_commits_are_used(bomb: str) -> None:
     builder = table()
     data = bytes_of(bomb)
     assert len(data) < 4 << 20
@@ -55,7 +55,7 @@ def test_a_bomb_costs_little_and_the_commits_serve(bomb: str) -> None:
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_that_is_all_there_is_ends_in_one_line_with_the_remedy(bomb: str) -> None:
+def test_a_bomb_without_a_fallback_is_one_line_with_the_remedy(bomb: str) -> None:
     builder = table()
     builder.write(NAME, bytes_of(bomb))
     builder.drop(f"{0:020d}.json")
@@ -99,7 +99,7 @@ def test_a_commit_that_is_too_large_is_not_read() -> None:
     assert LOG_MEMORY_VARIABLE in str(failure.value)
 
 
-def test_a_hint_that_is_too_large_is_as_good_as_none() -> None:
+def test_a_hint_that_is_too_large_is_ignored() -> None:
     builder = table()
     builder.checkpoint()
     builder.hint(b'{"version":1,"size":4}' + b" " * SMALL.hint_bytes)
@@ -130,7 +130,7 @@ def test_a_hint_that_is_too_large_is_as_good_as_none() -> None:
         }
     ),
 )
-def test_what_is_within_the_limits_reads_as_without_them(
+def test_files_within_the_limits_are_read_unchanged(
     rows: list[tuple[Any, ...]], options: dict[str, Any]
 ) -> None:
     text, items, number = zip(*rows, strict=True)
@@ -164,7 +164,7 @@ def test_a_page_that_claims_gigabytes_is_refused_before_it_is_decompressed() -> 
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**62))
-def test_no_bytes_break_the_reader_of_page_headers(data: bytes, values: int) -> None:
+def test_arbitrary_bytes_do_not_break_the_page_header_reader(data: bytes, values: int) -> None:
     try:
         pages = read_pages(memoryview(data), values=values, codec="SNAPPY", texts=True)
     except MalformedPageError:
@@ -173,7 +173,7 @@ def test_no_bytes_break_the_reader_of_page_headers(data: bytes, values: int) -> 
 
 
 @pytest.mark.parametrize("text", ["63MiB", "0", "-1", "many", "1TB", "9" * 30])
-def test_a_limit_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_limit_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match=LOG_MEMORY_VARIABLE):
         ReadLimits.from_environment({LOG_MEMORY_VARIABLE: text})
 

@@ -134,7 +134,7 @@ def test_the_hinted_checkpoint_is_not_preferred_to_a_newer_one() -> None:
     ],
     ids=lambda content: content[:40].decode("latin-1"),
 )
-def test_a_broken_hint_is_no_hint(content: bytes) -> None:
+def test_a_broken_hint_is_ignored(content: bytes) -> None:
     table = checkpointed()
     table.hint(content)
     check(table)
@@ -142,7 +142,7 @@ def test_a_broken_hint_is_no_hint(content: bytes) -> None:
 
 
 @pytest.mark.conformance("LAST-01")
-def test_a_hint_that_the_store_cannot_read_is_no_hint() -> None:
+def test_an_unreadable_hint_is_ignored() -> None:
     table = checkpointed()
     table.hint(4)
     assert isinstance(table.store, ListingLog)

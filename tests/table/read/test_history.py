@@ -90,7 +90,7 @@ def test_file_times_that_do_not_increase_are_moved_forward(times: list[int]) -> 
 
 
 @pytest.mark.conformance("ICT-09")
-def test_an_instant_outside_the_retained_history_is_told_apart() -> None:
+def test_an_instant_outside_the_retained_history_is_an_error() -> None:
     table = by_file_times([EPOCH_MS + version * MINUTE_MS for version in range(5)])
     table.checkpoint(2)
     table.drop(f"{0:020d}.json", f"{1:020d}.json")
@@ -196,7 +196,7 @@ def test_times_before_the_enablement_are_those_of_the_files_and_after_it_those_w
 
 
 @pytest.mark.conformance("ICT-07")
-def test_the_enablement_is_found_out_where_its_time_is_not_told() -> None:
+def test_the_enablement_is_found_if_its_time_is_not_recorded() -> None:
     table, times = mixed()
     only_version = {
         key: value for key, value in enabled_since(4, 0).items() if "EnablementTimestamp" not in key
@@ -208,7 +208,7 @@ def test_the_enablement_is_found_out_where_its_time_is_not_told() -> None:
 
 
 @pytest.mark.conformance("ICT-07", "ICT-09")
-def test_a_log_cleaned_beyond_the_enablement_goes_by_in_commit_timestamps_alone() -> None:
+def test_a_log_after_the_enablement_uses_only_in_commit_timestamps() -> None:
     table, times = mixed()
     table.checkpoint(6)
     table.drop(*(f"{version:020d}.json" for version in range(6)))
@@ -242,7 +242,7 @@ def test_in_commit_timestamps_count_only_where_supported_and_enabled(
 
 
 @pytest.mark.conformance("ICT-01", "ICT-06")
-def test_a_snapshot_tells_the_time_within_its_commit() -> None:
+def test_a_snapshot_has_the_time_in_its_commit() -> None:
     table, times = mixed()
     found = [table.open().snapshot(version=version).timestamp_ms for version in range(8)]
     assert found == times
@@ -300,7 +300,7 @@ def test_a_limited_history_is_the_newest_part_and_reads_no_more(limit: int) -> N
     assert store.commits_read <= 1 + min(limit, 5)
 
 
-def test_a_history_of_less_than_nothing_is_refused() -> None:
+def test_a_negative_limit_of_the_history_is_refused() -> None:
     with pytest.raises(InvalidRequestError):
         by_file_times([EPOCH_MS]).open().history(limit=-1)
 

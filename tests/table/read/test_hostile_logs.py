@@ -115,7 +115,7 @@ def _numbers(columns: pa.Table) -> bytes:
 @pytest.mark.parametrize(
     "damaged", [_other_types, _numbers, lambda _: b"PAR1", lambda _: b"PARE" * 9, lambda _: b"\0"]
 )
-def test_commits_serve_whatever_a_checkpoint_is(damaged: Callable[[pa.Table], bytes]) -> None:
+def test_commits_are_used_if_a_checkpoint_is_unusable(damaged: Callable[[pa.Table], bytes]) -> None:
     builder = table()
     columns = pa.table({name: [None] for name in ("add", "remove", "metaData", "protocol", "txn")})
     builder.write(classic_checkpoint_name(1), damaged(columns))
@@ -153,7 +153,7 @@ def test_an_empty_answer_is_looked_at_twice() -> None:
     assert failure.value.remedy is not None and "remove" not in failure.value.remedy
 
 
-def test_a_commit_that_is_empty_is_told_to_be_restored() -> None:
+def test_an_empty_commit_is_to_be_restored() -> None:
     builder = table()
     builder.write(commit_name(1), b"")
     with pytest.raises(CorruptTableError, match="the file is empty"):
@@ -182,7 +182,7 @@ def test_a_path_in_a_message_stays_on_one_line() -> None:
     json.dumps(str(error)).encode()
 
 
-def test_a_hostile_name_is_listed_and_left_alone() -> None:
+def test_a_hostile_name_is_listed_and_ignored() -> None:
     builder = table()
     assert isinstance(builder.store, MemoryStore)
     for name in ("a\u202egnp", "x.crc.y", "0" * 300):

@@ -46,7 +46,7 @@ def test_reads_ignore_names_that_they_do_not_know_and_lose_none_of_them() -> Non
 
 
 @pytest.mark.conformance("CAT-04", "CAT-07", "LOG-02")
-def test_what_a_catalog_has_not_published_is_no_version_and_a_gap_where_more_was() -> None:
+def test_unpublished_commits_of_a_catalog_are_not_versions() -> None:
     table = TableBuilder()
     managed = features("catalogManaged", "vacuumProtocolCheck", writer_only=["inCommitTimestamp"])
     table.commit([managed, metadata()])
@@ -94,7 +94,7 @@ def test_a_log_whose_first_commits_are_gone_names_version_0() -> None:
 
 
 @pytest.mark.conformance("LOG-02")
-def test_versions_that_were_cleaned_away_are_told_from_a_gap() -> None:
+def test_cleaned_up_versions_are_distinguished_from_a_gap() -> None:
     table = started(add("a"))
     table.commit([add("b")])
     table.checkpoint(1)
@@ -106,7 +106,7 @@ def test_versions_that_were_cleaned_away_are_told_from_a_gap() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 2, 2**63])
-def test_a_version_that_never_was_is_not_found(version: int) -> None:
+def test_a_nonexistent_version_is_not_found(version: int) -> None:
     table = started(add("a"))
     with fails(
         VersionNotFoundError,

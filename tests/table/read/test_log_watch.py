@@ -104,9 +104,7 @@ def looks_of_any_cost(watch: LogWatch) -> Iterator[Sighting]:
             return
 
 
-def test_a_late_checkpoint_of_an_older_version_is_found_by_its_hint(
-    table: TableBuilder, store: CountingStore
-) -> None:
+def test_a_late_checkpoint_is_found_by_its_hint(table: TableBuilder, store: CountingStore) -> None:
     watch = LogWatch(store, checkpoints=True)
     assert watch.look().checkpoint_version == 4
     table.checkpoint(7)
@@ -118,7 +116,7 @@ def test_a_late_checkpoint_of_an_older_version_is_found_by_its_hint(
     assert store.requests[-1] == "list _delta_log from 00000000000000000009"
 
 
-def test_a_hint_of_a_checkpoint_that_is_not_there_counts_for_nothing(
+def test_a_hint_to_a_missing_checkpoint_is_ignored(
     table: TableBuilder, store: CountingStore
 ) -> None:
     table.hint(8)
@@ -139,7 +137,7 @@ def test_where_there_is_no_log_there_is_nothing_to_watch(store: CountingStore) -
         LogWatch(store).look()
 
 
-def test_a_log_that_goes_is_missed(table: TableBuilder, store: CountingStore) -> None:
+def test_a_deleted_log_is_reported(table: TableBuilder, store: CountingStore) -> None:
     watch = LogWatch(store)
     watch.look()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
@@ -150,7 +148,7 @@ def test_a_log_that_goes_is_missed(table: TableBuilder, store: CountingStore) ->
         watch.look()
 
 
-def test_another_log_in_its_place_begins_anew(table: TableBuilder, store: CountingStore) -> None:
+def test_a_replaced_log_starts_again(table: TableBuilder, store: CountingStore) -> None:
     watch = LogWatch(store)
     watch.look()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])

@@ -43,11 +43,11 @@ def readers(
 
 
 @pytest.mark.parametrize("texts", [(), (SMALL,), (SMALL,) * 300, (LARGE,) * 5])
-def test_a_far_store_is_read_by_threads(store: MemoryStore, texts: tuple[bytes, ...]) -> None:
+def test_a_remote_store_is_read_by_threads(store: MemoryStore, texts: tuple[bytes, ...]) -> None:
     assert not any(readers(store, commits(store, *texts), lambda entry: 0))
 
 
-def test_what_is_near_and_small_is_read_by_the_caller(store: MemoryStore) -> None:
+def test_small_local_files_are_read_by_the_caller(store: MemoryStore) -> None:
     store.is_near = True
     read_by_caller = readers(store, commits(store, *[SMALL] * 300), lambda entry: 0)
     # On a busy machine some of them may have had to wait for a processor.

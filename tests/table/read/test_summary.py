@@ -167,7 +167,7 @@ def test_commits_that_may_repeat_files_are_replayed(actions: list[Action]) -> No
     assert summarize(table.store) is None
 
 
-def test_other_doubts_are_replayed() -> None:
+def test_other_uncertain_logs_are_replayed() -> None:
     assert summarize(begun().store) is None
     table = checksummed(begun())
     table.commit([commit_info(), add("e", size=5)])

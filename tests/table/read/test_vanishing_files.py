@@ -147,7 +147,7 @@ def test_a_short_tail_is_read_once_and_outlives_its_files(monkeypatch: pytest.Mo
 
 
 @pytest.mark.conformance("CKPT-02")
-def test_a_version_that_was_cleaned_away_meanwhile_says_so() -> None:
+def test_a_concurrently_deleted_version_is_reported() -> None:
     table, _ = shaky()
     snapshot = table.open().snapshot(version=3)
     clean_up(table, 4)
@@ -175,7 +175,7 @@ def test_a_file_that_is_listed_and_never_there_is_named() -> None:
         snapshot.live_files()
 
 
-def test_a_file_that_comes_and_goes_ends_in_an_error_and_not_in_a_loop() -> None:
+def test_a_file_that_keeps_vanishing_ends_in_an_error() -> None:
     table, store = shaky()
     path = f"{LOG}/{json_name(3)}"
     asked = 0
@@ -201,7 +201,7 @@ def test_a_file_that_comes_and_goes_ends_in_an_error_and_not_in_a_loop() -> None
 
 
 @pytest.mark.conformance("CKPT-24", "CKPT-32")
-def test_a_sidecar_that_goes_after_opening_is_made_up_for_by_the_commits() -> None:
+def test_a_sidecar_deleted_after_opening_is_replaced_by_the_commits() -> None:
     table, _ = shaky()
     [name, *sidecars] = table.v2_checkpoint(4, sidecars=2)
     snapshot = table.open().snapshot()
@@ -221,7 +221,7 @@ def test_a_sidecar_that_goes_after_opening_is_made_up_for_by_the_commits() -> No
 
 @pytest.mark.conformance("CKPT-32")
 @pytest.mark.parametrize("kind", ["classic", "parts", "manifest", "sidecar"])
-def test_a_checkpoint_that_goes_before_it_is_opened_gives_way(kind: str) -> None:
+def test_a_checkpoint_deleted_before_opening_is_replaced(kind: str) -> None:
     table, store = shaky()
     match kind:
         case "classic":
@@ -240,7 +240,7 @@ def test_a_checkpoint_that_goes_before_it_is_opened_gives_way(kind: str) -> None
 
 
 @pytest.mark.conformance("COMP-07")
-def test_a_compaction_that_goes_gives_way_to_its_commits() -> None:
+def test_a_deleted_compaction_is_replaced_by_its_commits() -> None:
     table, store = shaky()
     name = table.compaction(2, 5)
     store.before_reading = once(lambda: table.drop(name), name)
@@ -249,7 +249,7 @@ def test_a_compaction_that_goes_gives_way_to_its_commits() -> None:
     assert name in snapshot.warnings[0]
 
 
-def test_a_failing_store_is_no_corrupt_table() -> None:
+def test_a_failing_store_is_not_a_corrupt_table() -> None:
     table, store = shaky()
     table.truncate(table.checkpoint(4)[0], 9)
     listings = 0

@@ -284,7 +284,7 @@ def first_page_type(data: bytes) -> int:
     return data[at + 1] >> 1
 
 
-def test_two_tallies_are_equal_whatever_the_order_of_the_files() -> None:
+def test_tallies_do_not_depend_on_the_order_of_files() -> None:
     adds = pa.table({"path": ["a", "b", "c"], "size": pa.array([1, 2, None], pa.int64())})
     none = adds.slice(0, 0)
     one, other = Tally(), Tally()

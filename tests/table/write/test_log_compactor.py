@@ -31,7 +31,7 @@ NAME = compaction_name(0, 3)
     st.lists(st.sampled_from([b"", b"a", b"bc", b"d" * 9, b"e" * 70])).map(b"\n".join),
     st.integers(1, 40),
 )
-def test_the_pieces_of_a_file_are_its_lines_whatever_room_they_get(text: bytes, room: int) -> None:
+def test_the_pieces_of_a_file_are_its_lines_for_any_buffer_size(text: bytes, room: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_compactor, "_BATCH_BYTES", room)
         pieces = []
@@ -120,7 +120,7 @@ def test_content_is_compared_where_the_bytes_agree(
 
 @given(st.data())
 @settings(max_examples=examples(40))
-def test_batches_of_any_size_come_to_the_same(data: st.DataObject) -> None:
+def test_batches_of_any_size_give_the_same_result(data: st.DataObject) -> None:
     """Their room is used again while others are under way."""
     table = TableBuilder()
     paths = st.sampled_from([f"{name * 7}.parquet" for name in "abcdefgh"])

@@ -24,7 +24,7 @@ def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [CLASSIC, SIDECAR])
-def test_a_staged_file_is_published_as_it_stands_and_frees_its_room(name: str) -> None:
+def test_a_staged_file_is_published_unchanged_and_deleted_locally(name: str) -> None:
     store = MemoryStore(now_ms=lambda: 5)
     data = os.urandom(3 << 20)
     with staging() as staged:
@@ -36,7 +36,7 @@ def test_a_staged_file_is_published_as_it_stands_and_frees_its_room(name: str) -
 
 
 @pytest.mark.conformance("FILE-14", "CKPT-29")
-def test_nobody_elses_file_is_overwritten() -> None:
+def test_no_file_of_another_writer_is_overwritten() -> None:
     store = MemoryStore()
     store.put(f"_delta_log/{CLASSIC}", b"theirs")
     with staging() as staged:
@@ -49,7 +49,7 @@ def test_nobody_elses_file_is_overwritten() -> None:
 
 @pytest.mark.conformance("PQ-04")
 @pytest.mark.parametrize("arrived", [None, b"", b"our", b"ours and more"])
-def test_what_arrives_in_part_is_reported(arrived: bytes | None) -> None:
+def test_a_partial_upload_is_reported(arrived: bytes | None) -> None:
     class Lossy(MemoryStore):
         """Says done, and has something else."""
 
@@ -79,7 +79,7 @@ def test_a_staged_file_is_listed_like_one_of_a_log() -> None:
             staged.entry(CLASSIC)
 
 
-def test_nothing_stays_behind_whatever_happens(temporary_files: Path) -> None:
+def test_nothing_is_left_behind(temporary_files: Path) -> None:
     with pytest.raises(KeyboardInterrupt), staging() as staged:
         staged.path(SIDECAR).write_bytes(b"x")
         assert staged.root.parent == temporary_files

@@ -156,7 +156,7 @@ def cutting(monkeypatch: pytest.MonkeyPatch, verify: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "per_sidecar"), [("classic", 0), ("v2-parquet", 0), ("v2-json", 9), ("v2-parquet", 1)]
 )
-def test_damaged_file_actions_are_found_before_anyone_sees_them(
+def test_damaged_file_actions_are_found_before_publication(
     monkeypatch: pytest.MonkeyPatch,
     tamper: Tamper,
     kind: str,
@@ -172,7 +172,7 @@ def test_damaged_file_actions_are_found_before_anyone_sees_them(
 @pytest.mark.conformance("PQ-04")
 @pytest.mark.parametrize("tamper", DAMAGE_TO_OTHERS.values(), ids=DAMAGE_TO_OTHERS)
 @pytest.mark.parametrize(("kind", "per_sidecar"), [("classic", 0), ("v2-classic", 2)])
-def test_damage_to_other_actions_is_found_before_anyone_sees_it(
+def test_damage_to_other_actions_is_found_before_publication(
     monkeypatch: pytest.MonkeyPatch,
     tamper: Tamper,
     kind: str,
@@ -185,7 +185,7 @@ def test_damage_to_other_actions_is_found_before_anyone_sees_it(
 @pytest.mark.conformance("PQ-04")
 @pytest.mark.parametrize("kind", ["classic", "v2-classic", "v2-parquet", "v2-json"])
 @pytest.mark.parametrize("per_sidecar", [0, 2])
-def test_a_staged_file_that_is_cut_short_is_never_announced(
+def test_a_truncated_staged_file_is_never_announced(
     monkeypatch: pytest.MonkeyPatch, kind: str, per_sidecar: int
 ) -> None:
     cutting(monkeypatch, "verify_checkpoint")
@@ -197,7 +197,7 @@ def test_a_staged_file_that_is_cut_short_is_never_announced(
 
 
 @pytest.mark.conformance("PQ-04")
-def test_a_staged_sidecar_that_is_cut_short_is_never_published(
+def test_a_truncated_staged_sidecar_is_never_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cutting(monkeypatch, "verify_sidecar")
@@ -224,7 +224,7 @@ def test_damage_to_a_json_checkpoint_is_found_too(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.conformance("PQ-04")
 @pytest.mark.parametrize("keep", [0, 1, -1])
-def test_a_file_that_did_not_arrive_whole_is_not_announced(
+def test_a_partially_uploaded_file_is_not_announced(
     monkeypatch: pytest.MonkeyPatch, keep: int
 ) -> None:
     table = busy_table()

@@ -81,7 +81,7 @@ def _message(problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return "the key is missing; add it"
     if problem["type"] in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
-        return "a mapping of keys to values is required"
+        return "a mapping is required here; write keys with values"
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
     return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}; correct this value"

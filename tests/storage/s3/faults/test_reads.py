@@ -85,7 +85,7 @@ def test_a_file_replaced_while_it_is_read_is_an_error(store: S3Store) -> None:
             file.read()
 
 
-def test_what_is_not_confirmed_deleted_is_reported(store: S3Store, faults: Faults) -> None:
+def test_unconfirmed_deletions_are_reported(store: S3Store, faults: Faults) -> None:
     def partly(application: Application, environ: Environ, start: StartResponse) -> list[bytes]:
         body = (
             b"<DeleteResult><Deleted><Key>t/a</Key></Deleted>"
@@ -107,7 +107,7 @@ def test_what_is_not_confirmed_deleted_is_reported(store: S3Store, faults: Fault
 
 
 @pytest.mark.parametrize("fault", [LOST_500, LOST_503, answer(429, "Slow")])
-def test_reads_are_patient_for_a_while(
+def test_reads_are_retried_for_a_limited_time(
     store: S3Store, faults: Faults, pauses: list[float], fault: Fault
 ) -> None:
     store.put("x", b"data")
@@ -133,7 +133,7 @@ def test_a_broken_connection_is_tried_again(
         store.read("x")
 
 
-def test_a_bucket_that_does_not_exist_is_no_empty_table(s3_server: S3Server) -> None:
+def test_a_missing_bucket_is_not_an_empty_table(s3_server: S3Server) -> None:
     with_s3 = S3Store("s3://no-such-bucket-anywhere/t", s3_server.storage_options)
     calls: list[Callable[[], object]] = [
         lambda: list(with_s3.list_from("_delta_log")),
@@ -171,7 +171,7 @@ def test_no_server_at_all_is_a_failure_that_keeps_secrets() -> None:
         store.close()
 
 
-def test_secrets_in_an_answer_are_blotted_out(store: S3Store, faults: Faults) -> None:
+def test_secrets_in_an_answer_are_hidden(store: S3Store, faults: Faults) -> None:
     faults.on("GET /x", answer(403, "SignatureDoesNotMatch", applied=False))
 
     def telltale(application: Application, environ: Environ, start: StartResponse) -> list[bytes]:

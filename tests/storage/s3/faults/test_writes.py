@@ -69,7 +69,7 @@ def test_a_faulty_answer_changes_neither_winner_nor_content(
     assert faults.injected == count
 
 
-def test_an_error_on_every_answer_is_seen_through(
+def test_an_error_on_every_answer_does_not_hide_success(
     open_s3: Callable[..., S3Store], faults: Faults
 ) -> None:
     faults.on("PUT .json", APPLIED_THEN_500, forever=True)
@@ -79,7 +79,7 @@ def test_an_error_on_every_answer_is_seen_through(
     assert open_s3().read(PATH) == b"first"
 
 
-def test_equal_bytes_of_another_call_are_not_taken_for_ours(
+def test_equal_bytes_of_another_call_do_not_count_as_ours(
     open_s3: Callable[..., S3Store], faults: Faults
 ) -> None:
     assert open_s3().put_if_absent(PATH, b"same") is Put.DONE
@@ -87,7 +87,7 @@ def test_equal_bytes_of_another_call_are_not_taken_for_ours(
     assert open_s3().put_if_absent(PATH, b"same") is Put.EXISTS
 
 
-def test_who_comes_between_a_lost_request_and_its_retry_wins(
+def test_a_writer_between_a_lost_request_and_its_retry_wins(
     open_s3: Callable[..., S3Store], faults: Faults
 ) -> None:
     rival = open_s3()
@@ -125,13 +125,15 @@ def test_a_write_whose_outcome_cannot_be_read_is_unknown(store: S3Store, faults:
         store.put_if_absent(PATH, b"data")
 
 
-def test_a_doubt_outlives_a_later_clear_refusal(store: S3Store, faults: Faults) -> None:
+def test_an_ambiguous_outcome_stays_ambiguous_after_a_refusal(
+    store: S3Store, faults: Faults
+) -> None:
     faults.on("PUT .json", LOST_500, DENIED)
     with pytest.raises(CommitUnknownError):
         store.put_if_absent(PATH, b"data")
 
 
-def test_a_file_that_was_there_and_is_gone_is_not_written_again(
+def test_a_file_that_has_vanished_is_not_written_again(
     store: S3Store, faults: Faults, s3_server: S3Server
 ) -> None:
     faults.on("PUT .json", answer(412, "PreconditionFailed"))
@@ -140,7 +142,7 @@ def test_a_file_that_was_there_and_is_gone_is_not_written_again(
     assert sum("PUT" in request and PATH in request for request in s3_server.requests) == 1
 
 
-def test_conflicts_without_end_are_a_certain_failure(
+def test_permanent_conflicts_are_a_definite_failure(
     store: S3Store, faults: Faults, pauses: list[float]
 ) -> None:
     faults.on("PUT .json", CONFLICT, forever=True)
@@ -159,7 +161,7 @@ def test_a_denied_write_names_the_permission(store: S3Store, faults: Faults) -> 
 
 
 @pytest.mark.parametrize("theirs", [None, b"theirs", b"longer than ours"])
-def test_a_server_that_keeps_no_metadata_is_judged_by_the_bytes(
+def test_without_metadata_the_bytes_identify_the_writer(
     s3_server: S3Server, s3_bucket: str, open_s3: Callable[..., S3Store], theirs: bytes | None
 ) -> None:
     store = open_s3(part_size=4)
@@ -183,7 +185,7 @@ def test_a_server_that_keeps_no_metadata_is_judged_by_the_bytes(
 
 
 @pytest.mark.conformance("LOG-09")
-def test_under_random_faults_at_most_one_writer_of_each_version_is_told_it_won(
+def test_under_random_faults_each_version_has_at_most_one_winner(
     s3_server: S3Server, open_s3: Callable[..., S3Store]
 ) -> None:
     seed = int(os.environ.get("SEED", time.time_ns()))
@@ -237,7 +239,7 @@ def test_under_random_faults_at_most_one_writer_of_each_version_is_told_it_won(
 
 
 @pytest.mark.conformance("LOG-09")
-def test_a_server_that_ignores_the_condition_is_found_out_before_anything_is_written(
+def test_a_server_that_ignores_conditions_is_detected_before_writing(
     s3_server: S3Server, store: S3Store
 ) -> None:
     s3_server.intercept = without("HTTP_IF_NONE_MATCH")
@@ -280,7 +282,9 @@ def test_a_client_that_does_not_know_the_condition_is_refused(
         store.put_if_absent(PATH, b"data")
 
 
-def test_the_probe_may_stay_where_nobody_may_delete(s3_server: S3Server, store: S3Store) -> None:
+def test_the_probe_may_remain_without_permission_to_delete(
+    s3_server: S3Server, store: S3Store
+) -> None:
     def intercept(application: Application) -> Application:
         def handler(environ: Environ, start: StartResponse) -> Iterable[bytes]:
             fault = DENIED if environ["REQUEST_METHOD"] == "DELETE" else passed
