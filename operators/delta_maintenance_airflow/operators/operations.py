@@ -118,35 +118,37 @@ class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
     template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
 
 
-class DeltaOptimizeOperator(DeltaMaintenanceOperator):
+class DeltaOptimizeOperator(DeltaSparkOperator):
     """Merges small data files, and rewrites files with many deleted rows.
 
     No row changes: new files are read back from storage and compared before each commit. Other
-    writers may commit at the same time. The old files stay until a vacuum.
+    writers may commit at the same time. The old files stay until a vacuum. With the engine `spark`,
+    executors rewrite the files, and the job commits them as they are finished.
 
     `status` is `rewritten` or `nothing-to-do`. A task fails with the status `conflict` if other
     writers changed the sources of all its work, with `partly` if it ended early, and may then be
-    retried; with `failed` it is not retried. Takes the parameters of `DeltaMaintenanceOperator`.
+    retried; with `failed` it is not retried. Takes the parameters of `DeltaSparkOperator`.
     `options` are fields of `OptimizeOptions`: `where`, `quiet_for`, `target_bytes`, `min_files`,
     `deleted_percent`, `int96`, `other_codecs`, `full`, `max_bytes`, `max_files`, `max_duration`,
-    `proof`, `workers`, `other_writers`.
+    `proof`, `workers`, `auto_spark_bytes`, `other_writers`.
     """
 
     operation = "optimize"
 
 
-class DeltaPurgeOperator(DeltaMaintenanceOperator):
+class DeltaPurgeOperator(DeltaSparkOperator):
     """Rewrites each data file that holds deleted rows, or values of dropped columns, without them.
 
     No live row changes: new files are read back from storage and compared before each commit.
-    Older versions keep the old files until a vacuum deletes them.
+    Older versions keep the old files until a vacuum deletes them. With the engine `spark`,
+    executors rewrite the files, and the job commits them as they are finished.
 
     `status` is `rewritten` or `nothing-to-do`. A task fails with the status `conflict` if other
     writers changed the sources of all its work, with `partly` if it ended early, and may then be
-    retried; with `failed` it is not retried. Takes the parameters of `DeltaMaintenanceOperator`.
+    retried; with `failed` it is not retried. Takes the parameters of `DeltaSparkOperator`.
     `options` are fields of `PurgeOptions`: `where`, `quiet_for`, `above_percent`,
     `dropped_columns`, `max_bytes`, `max_files`, `max_duration`, `proof`, `workers`,
-    `other_writers`.
+    `auto_spark_bytes`, `other_writers`.
     """
 
     operation = "purge"
