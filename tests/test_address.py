@@ -1,4 +1,4 @@
-"""Addresses: taken apart in one place, and the same for everybody who asks."""
+"""Addresses: parsed in one place, with the same meaning everywhere."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class File:
 
     @read_once
     def content(self) -> int:
-        """What is in it."""
+        """The content."""
         self.reads += 1
         if self.meeting is not None:
             self.meeting.wait(timeout=30)

@@ -1,4 +1,4 @@
-"""What a killed process leaves in the temporary directory is removed by the next one."""
+"""The temporary folder of a killed process is removed by the next process."""
 
 from __future__ import annotations
 

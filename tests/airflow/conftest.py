@@ -1,4 +1,4 @@
-"""Airflow on a database of its own, in a folder that goes when the tests end."""
+"""Airflow with a separate database, in a folder that is deleted after the tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ os.environ.update(
 
 @pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
-    """Airflow takes the root logger over; the tests of other folders get it back."""
+    """Restores the root logger, which Airflow changes, for the tests of other folders."""
     with kept_root_logger():
         yield
 

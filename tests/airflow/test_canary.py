@@ -1,7 +1,7 @@
-"""Secrets that sing where they come to light: nothing that leaves a task may hold them.
+"""Canary secrets, for which everything that leaves a task is searched.
 
-Each test has a connection whose credentials are canaries, and looks for them, in every spelling, in
-whatever the outside world gets to see.
+Each test has a connection with canaries as credentials, and searches all visible output for them,
+in every spelling.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def server(s3_server: S3Server) -> S3Server:
 
 @pytest.fixture
 def connections(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections that hold canaries: in the form, by reference, for every store."""
+    """Connections with canaries: in the form, by reference, for every store."""
     extra = {"endpoint_url": server.url, "region": "us-east-1"}
     connections: dict[str, dict[str, Any]] = {
         "own": {
@@ -122,7 +122,7 @@ def table(server: S3Server, request: pytest.FixtureRequest) -> TableBuilder:
 
 @pytest.fixture
 def denying(server: S3Server) -> Iterator[Callable[[], None]]:
-    """Lets the server turn every request away, and repeat what it was sent."""
+    """Makes the server reject every request and repeat its contents."""
 
     def deny(application: Any) -> Any:
         def answer(environ: Any, start_response: Any) -> list[bytes]:
@@ -280,9 +280,9 @@ def test_a_rejected_login_leaks_nothing(
 
     run(triggers())
     assert any("AccessDenied" in str(one) for one in raised)
-    # A traceback has the server's own words, too, which only Airflow's masks keep from its logs.
+    # A traceback contains the text of the server, which only Airflow's masks remove from its logs.
     said = sings(*raised, printed(), redact("\n".join(traces)))
-    # The server of this test knows one secret that the referring connection does not have.
+    # The server of this test has one secret that the referring connection does not have.
     assert not [canary for canary in said if conn_id == "own" or canary != CANARIES[0]]
     assert sings(*traces)
 

@@ -21,7 +21,7 @@ DAGS, EXAMPLES = ROOT / "dags", ROOT / "examples" / "airflow"
 
 pytestmark = [
     pytest.mark.airflow,
-    # Airflow's own business: one library it uses tells another one about a third.
+    # Caused by the libraries of Airflow.
     pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
 ]
 

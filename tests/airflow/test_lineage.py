@@ -1,4 +1,4 @@
-"""What OpenLineage is told of tables. Its provider, which is not installed here, is played."""
+"""OpenLineage facets of tables. The provider, which is not installed here, is simulated."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_vacuum_has_its_last_version_and_its_deletions(
     outcome = task.execute(task_context)
     (output,) = told(task).outputs
     assert output.facets == {"version": Version("17")}
-    # Nothing was written, and nobody shall add what was deleted to what was.
+    # Nothing was written, and deleted files must not be added to written ones.
     assert output.outputFacets == {}
     facts = told(task).run_facets[RUN_FACET]
     assert (facts["deleted"], facts["bytes"]) == (outcome["deleted"], outcome["bytes"])

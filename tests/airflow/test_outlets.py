@@ -1,4 +1,4 @@
-"""What assets are told of a policy's run."""
+"""The asset events of a policy's run."""
 
 from __future__ import annotations
 

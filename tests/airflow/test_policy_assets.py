@@ -65,7 +65,7 @@ def table(server: S3Server, uri: str) -> TableBuilder:
 
 @pytest.fixture
 def policy(tmp_path: Path, uri: str) -> Callable[..., str]:
-    """Writes a policy with one table; gives its path."""
+    """Writes a policy with one table; returns its path."""
 
     def write(storage: dict[str, Any], *, below: dict[str, Any] | None = None) -> str:
         path = tmp_path / "policy.yaml"
@@ -86,7 +86,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, **extra: str) -> None:
 
 
 def watcher(path: str) -> DeltaPolicyCommitTrigger:
-    """The watcher of the only store, as Airflow makes it of what it has kept."""
+    """Returns the watcher of the only store, as Airflow creates it from its stored arguments."""
     (asset,) = watched_assets(path, interval=QUICK)
     (watcher,) = asset.watchers
     _, kwargs = watcher.trigger.serialize()
@@ -97,7 +97,7 @@ def watcher(path: str) -> DeltaPolicyCommitTrigger:
     state = State()
     board = CursorBoard([state], made._board_name())
     board.put(table.uri, Position(version=0, told=0))
-    # Within a scenario too, where a loop is running: nothing of this state has to be waited for.
+    # Also within a running event loop: none of this state has to be awaited.
     with suppress(StopIteration):
         board.save().send(None)
     made.asset_state_store = SimpleNamespace(_by_name={"events": state})

@@ -1,4 +1,4 @@
-"""What Airflow learns about the provider."""
+"""The metadata of the provider in Airflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Airflow's configuration says of policy and assessments."""
+"""Policy and assessments in Airflow's configuration."""
 
 from __future__ import annotations
 

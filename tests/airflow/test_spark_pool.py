@@ -8,7 +8,7 @@ from delta_maintenance_airflow.spark_pool import SPARK_POOL, on_starting
 
 
 def start_service() -> None:
-    """What each service does when it starts."""
+    """Starts a service of Airflow."""
     from airflow.jobs.job import Job
 
     Job()

@@ -1,4 +1,4 @@
-"""What connections of every kind mean to the stores."""
+"""The storage options of connections of every type."""
 
 from __future__ import annotations
 

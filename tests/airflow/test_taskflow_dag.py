@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "airflow" / "delta_
 
 pytestmark = [
     pytest.mark.airflow,
-    # Airflow's own business: one library it uses tells another one about a third.
+    # Caused by the libraries of Airflow.
     pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
 ]
 

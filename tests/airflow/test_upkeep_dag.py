@@ -15,17 +15,17 @@ TASKS = ("enough_commits", "checkpoint", "compact_log", "clean_log", "vacuum")
 
 pytestmark = [
     pytest.mark.airflow,
-    # Airflow's own business: one library it uses tells another one about a third.
+    # Caused by the libraries of Airflow.
     pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
 ]
 
 
 @pytest.fixture
 def run(airflow_db: None, run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Runs it; gives the state of each task, or what the task told where it succeeded."""
+    """Runs the Dag; returns the state of each task, or its XCom value if it succeeded."""
 
     def run(**params: Any) -> dict[str, Any]:
-        # Read anew each time: within one process a task stays rendered.
+        # Read again each time, because a task stays rendered within one process.
         bag = DagBag(dag_folder=str(EXAMPLES / "delta_upkeep.py"))
         assert not bag.import_errors
         done = run_dag(bag.dags["delta_upkeep"], run_conf=params)

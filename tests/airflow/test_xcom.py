@@ -1,4 +1,4 @@
-"""What tasks hand on stays small and flat, whatever the size of the table."""
+"""XCom values stay small and flat, whatever the size of the table."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_longest_value_is_the_first_to_be_cut() -> None:
 
 
 def write_old(files: Iterable[Path]) -> None:
-    """Without the care that a store takes, which lasts a minute for so many."""
+    """Without the durable writes of a store, which would take a minute."""
     for file in files:
         file.write_bytes(b"\n")
         os.utime(file, (1_700_000_000, 1_700_000_000))

@@ -44,7 +44,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "upgrade-protocol": ("{}", "--feature", "deletionVectors"),
     "spark-spec": ("checkpoint", "{}", *SPEC),
 }
-"""What follows a verb, where it is more than the address of a table."""
+"""The arguments of verbs that need more than the address of a table."""
 ELSEWHERE: Sequence[Sequence[str]] = (
     ("fsck", "TABLE", "--report", "{}"),
     ("fsck", "TABLE", "--deep", "--report", "{}"),
@@ -66,7 +66,7 @@ ELSEWHERE: Sequence[Sequence[str]] = (
     ("run", "POLICY", "--state", "{}"),
     ("assess", "POLICY", "--state", "{}"),
 )
-"""Other places on a command line where an address can stand."""
+"""Other arguments that are addresses."""
 
 
 def sings(*texts: str) -> bool:

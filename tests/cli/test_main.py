@@ -88,9 +88,9 @@ sys.exit(f"loaded {{loaded}}" if loaded else 0)
 
 
 def loaded_by(*commands: list[str]) -> set[str]:
-    """The modules that are loaded once a process has run these commands to their ends.
+    """Returns the modules that a process loads for these commands.
 
-    Status 5 is one, too: what `fsck` says of a table without its data files.
+    Status 5 is included: `fsck` reports a table without its data files.
     """
     code = f"""
 import json, sys
@@ -333,7 +333,7 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_quietly(builder: TableBu
         assert json.loads(process.stdout.readline())["size"]
         process.stdout.close()
         assert process.stderr.read() == b""
-        # What a shell reports of a program that SIGPIPE ended: the list is not complete.
+        # The status that shells report for a program ended by SIGPIPE: the list is incomplete.
         assert process.wait(60) == 141
 
 

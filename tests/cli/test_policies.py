@@ -23,7 +23,7 @@ from delta_maintenance.testing.actions import add, commit_info, remove
 
 
 def worn(path: Path) -> Folder:
-    """A table on disk with four commits behind its checkpoint and one dead file."""
+    """A table on disk with four commits after its checkpoint and one unreferenced file."""
     now = datetime.now(UTC)
     table = Folder(path, now=now)
     table.checkpoint(0)
@@ -166,7 +166,7 @@ def test_approved_plans_in_a_file_run_as_they_were_shown(
 ) -> None:
     words, file = (config, "--table", "orders", "--table", "raw/events"), tmp_path / "plans.json"
     shown = cli("run", *words, "--dry-run", "--json").document
-    # Whoever approves removes what is not approved, here the plans of the second table.
+    # The approver removes the plans that are not approved, here those of the second table.
     file.write_text(json.dumps(shown[:1]))
     ran = cli("run", *words, "--approve-from", file, "--json")
     outcomes = {

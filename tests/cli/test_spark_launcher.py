@@ -1,6 +1,6 @@
-"""Starting a Spark job: what it is told, how it answers, and how it ends with us.
+"""Starts of Spark jobs: their input, their answers, and their end.
 
-`spark-submit` is played by a script, so that no Java is needed here.
+A script acts as `spark-submit`, so that no Java is needed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ else:
 
 
 class FakeSpark:
-    """A SPARK_HOME whose spark-submit notes what it was told and gives a fixed answer."""
+    """A SPARK_HOME whose spark-submit records its input and gives a fixed answer."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -60,7 +60,7 @@ class FakeSpark:
         (home / "bin").mkdir(parents=True)
 
     def answers(self, report: object) -> None:
-        """What it writes as its report; None for a job that dies without."""
+        """Sets the report; None for a job that dies without one."""
         submit = self.home / "bin" / "spark-submit"
         submit.write_text(
             SUBMIT.format(python=sys.executable, seen=str(self.seen_file), answer=report)
@@ -69,7 +69,7 @@ class FakeSpark:
 
     @property
     def seen(self) -> dict[str, Any]:
-        """What it was told."""
+        """Returns the recorded input."""
         loaded: dict[str, Any] = json.loads(self.seen_file.read_text())
         return loaded
 
@@ -250,7 +250,7 @@ def test_the_last_line_of_a_dead_job_is_shown(
 
 
 def test_a_dry_run_and_a_done_checkpoint_start_no_job(cli: Any, v2_table: str) -> None:
-    # There is no spark-submit at all here.
+    # No spark-submit is available here.
     words = ("checkpoint", v2_table, "--engine", "spark")
     assert cli(*words, "--dry-run").status == 0
     assert cli("checkpoint", v2_table).status == 0
@@ -336,6 +336,6 @@ def test_a_terminated_command_ends_its_job(spark: FakeSpark, v2_table: str) -> N
         assert process.stderr is not None
         assert b"half of it" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        # The end of stderr, which the job holds open too, shows that both are gone.
+        # The end of stderr, which the job holds open as well, shows that both have ended.
         assert process.stderr.read() == b""
         assert process.wait(30) == 143

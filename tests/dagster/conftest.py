@@ -1,4 +1,4 @@
-"""Dagster instances of a test's own, and tables to look after."""
+"""Separate Dagster instances for tests, and tables to maintain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many tables in one step, what is left out, and attributes of the assets."""
+"""Many tables in one step, skipped maintenance, and attributes of the assets."""
 
 from __future__ import annotations
 

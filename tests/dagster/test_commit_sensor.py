@@ -50,7 +50,7 @@ def ticks(table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstanc
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is asked of stores."""
+    """The requests to stores."""
     asked: list[str] = []
     for name in ("read", "read_head", "list_from", "stat", "open_input"):
         method = getattr(LocalStore, name, None)
@@ -73,7 +73,7 @@ def versions(tick: Any) -> list[str]:
 
 
 def maintenance(operation: str) -> list[dict[str, Any]]:
-    """What moves files and leaves the rows alone."""
+    """A commit that moves files and changes no rows."""
     return [
         commit_info(operation),
         remove("0.parquet", dataChange=False),
@@ -214,7 +214,7 @@ def test_a_run_is_requested_after_enough_commits(
     for number in range(7):
         table.commit([add(f"new-{number}.parquet")])
         tick = ticks()
-        # Whoever looks at the table sees its version all the same.
+        # An observation of the table still shows its version.
         assert versions(tick) == [str(10 + number)]
         requested += [request.run_key for request in tick.run_requests]
     assert requested == [f"{uri}@12", f"{uri}@15"]

@@ -1,6 +1,6 @@
-"""The example project in `dagster dev`: a commit comes, and somebody looks at the pages.
+"""The example project in `dagster dev`: a commit triggers a run, and a browser visits the pages.
 
-`DELTA_MAINTENANCE_SCREENSHOTS=docs/images` keeps the pictures that the documentation shows.
+`DELTA_MAINTENANCE_SCREENSHOTS=docs/images` stores the pictures for the documentation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Dagster:
     log: Path
 
     def ask(self, query: str, **variables: Any) -> Any:
-        """What GraphQL answers."""
+        """Returns the answer of GraphQL."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         headers = {"Content-Type": "application/json"}
         with urlopen(Request(f"{self.address}/graphql", body, headers), timeout=60) as response:
@@ -66,7 +66,7 @@ class Dagster:
         return answer["data"]
 
     def write_events(self, commits: int = 1) -> None:
-        """What somebody else does."""
+        """Makes commits like another writer."""
         subprocess.run(
             [sys.executable, "write_events.py", str(commits)],
             cwd=self.project,
@@ -75,7 +75,7 @@ class Dagster:
         )
 
     def wait_for(self, found: Callable[[], Any], *, seconds: float = 300) -> Any:
-        """The first answer that is one."""
+        """Returns the first answer that is not empty."""
         end = time.monotonic() + seconds
         while True:
             answer = found()
@@ -146,7 +146,9 @@ def _answers(dagster: Dagster) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupted, as from a terminal, so that it ends its own processes; then what is left."""
+    """Interrupts the process like a terminal, so that it ends its own processes; then kills the
+    rest.
+    """
     try:
         os.killpg(process.pid, signal.SIGINT)
         process.wait(20)
@@ -160,7 +162,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def test_a_commit_triggers_the_sensor_and_the_run_is_visible(dagster: Dagster) -> None:
     assert dagster.ask(START, sensor=SENSOR)["startSensor"]["__typename"] == "Sensor"
-    # The first look: the table as it is.
+    # The first poll finds the existing table.
     dagster.wait_for(lambda: dagster.run_for(7))
     assert (Path(dagster.environment["LAKE"]) / "events/_delta_log/_last_checkpoint").exists()
 
@@ -187,7 +189,7 @@ def test_a_commit_triggers_the_sensor_and_the_run_is_visible(dagster: Dagster) -
     pictures = Path(kept) if kept else dagster.log.parent
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": 1400, "height": 1500})
-        # Without the invitation that lies over the first page.
+        # Suppresses the invitation that covers the first page.
         page.add_init_script("localStorage.setItem('communityNux', '1')")
         page.goto(f"{dagster.address}/assets/lake/events/maintenance")
         page.get_by_text("commits_to_replay_after").wait_for(timeout=120_000)

@@ -1,4 +1,4 @@
-"""Leases of tables in a Dagster instance: one run at a time, and none that outlives its process."""
+"""Leases of tables in a Dagster instance: one run at a time, and no lease without a process."""
 
 from __future__ import annotations
 

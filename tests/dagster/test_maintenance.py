@@ -49,7 +49,7 @@ Run = Callable[..., dg.ExecuteInProcessResult]
 
 
 def told(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """The metadata of the one materialization."""
+    """Returns the metadata of the only materialization."""
     (event,) = result.asset_materializations_for_node(OP)
     return {name: value.value for name, value in event.metadata.items()}
 

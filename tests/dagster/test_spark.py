@@ -1,4 +1,4 @@
-"""Jobs on Spark from a run: how they are submitted, what is told of them, how they are ended."""
+"""Spark jobs of a run: submission, reports and termination."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def table(tmp_path: Path) -> TableBuilder:
 
 @pytest.fixture
 def left_behind(tmp_path: Path) -> Iterator[Path]:
-    """Where a driver writes its process id; it is ended whatever the test finds."""
+    """The file in which a driver writes its process ID; the driver is ended in any case."""
     file = tmp_path / "driver.pid"
     yield file
     if file.exists() and alive(int(file.read_text())):
@@ -260,7 +260,7 @@ def wait_for(condition: Callable[[], bool], *, seconds: float = 120) -> None:
 
 
 def driver_of(left_behind: Path, *, stubborn: bool = False) -> str:
-    """A spark-submit that starts a driver, as the real one does, and waits for it."""
+    """A spark-submit that starts a driver, like the real one, and waits for it."""
     ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " if stubborn else ""
     code = f"{ignore}import time; time.sleep(600)"
     return (
@@ -340,7 +340,7 @@ def test_an_interrupt_ends_the_application_on_a_cluster(
 def test_terminating_a_run_ends_its_spark_application(
     spark: Spark, left_behind: Path, tmp_path: Path, table: TableBuilder
 ) -> None:
-    """A run in a process of its own, as a launcher starts it, that is told to stop."""
+    """A run in a separate process, as a launcher starts it, that is terminated."""
     spark.answers(body=driver_of(left_behind))
     script = tmp_path / "run.py"
     script.write_text(
@@ -363,7 +363,7 @@ def test_terminating_a_run_ends_its_spark_application(
         assert run.poll() is None, log.read_text()[-5000:]
         driver = int(left_behind.read_text())
         assert alive(driver)
-        # What the launcher's worker makes of a termination.
+        # The launcher's worker converts a termination to this signal.
         run.send_signal(signal.SIGINT)
         run.wait(timeout=60)
     finally:
@@ -404,6 +404,6 @@ def test_a_checkpoint_by_a_real_spark(
     assert operation.data["status"] == "done"
     assert [name for name in table.names() if "checkpoint" in name]
     said = capfd.readouterr().err
-    # Once, whichever way it came.
+    # Through Pipes or through the output.
     assert said.count("version 9: ") >= 1
     assert "Spark application local-" in said

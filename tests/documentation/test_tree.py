@@ -29,7 +29,7 @@ def test_no_module_is_too_long() -> None:
 def test_no_folder_has_too_many_modules() -> None:
     counted = Counter(path.parent for path in modules(*FOLDERS))
     crowded = {str(folder.relative_to(ROOT)): n for folder, n in counted.items()}
-    # An __init__.py is no module to look through.
+    # An __init__.py does not count as a module.
     for folder in crowded:
         crowded[folder] -= (ROOT / folder / "__init__.py").exists()
     assert {folder: n for folder, n in crowded.items() if n > MOST_MODULES} == {}

@@ -74,7 +74,7 @@ def restricted(*lines: tuple[object, ...], largest_file: int = 0) -> list[tuple[
 
 
 def table_on(root: Path) -> Folder:
-    """Live files, one of them in a folder of its own, and a file that is out of use."""
+    """Live files, one of them in a subfolder, and an unreferenced file."""
     table = Folder(root, now=clock.now())
     data = parquet(ROWS)
     for path in ("a.parquet", "inner/b.parquet"):
@@ -210,7 +210,7 @@ def test_a_stale_listing_of_the_log_costs_no_file_and_no_commit() -> None:
             sleep=lambda _: None,
         ),
     ):
-        # That the commit comes next is found out by putting another one in its place.
+        # Verified by putting another commit in its place.
         with suppress(CommitConflictError):
             step()
 

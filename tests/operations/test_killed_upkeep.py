@@ -1,7 +1,7 @@
 """Processes killed in the middle of a vacuum, a clean-up and a compaction of the log.
 
-Simulated crashes let a process go on to the end of its `with` blocks; `kill -9` does not. Each
-process here dies right before or right after one of its calls that change the disk.
+Simulated crashes let a process run to the end of its `with` blocks; `kill -9` does not. Each
+process here dies directly before or after one of its calls that change the disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAST = 13
 OLDEST = 9
 """The oldest version that a clean-up keeps."""
 NEEDED = {f"f{LAST}", f"f{LAST - 1}", "vectored", VECTOR, "young"}
-"""What the versions of the last week rest on, and what may belong to a writer at work."""
+"""Files that the versions of the last week need, and files of a possible writer."""
 
 NURSERY = """
 import os, signal, sys, threading
@@ -111,7 +111,7 @@ def build(root: Path, now: datetime, *, checkpoints: bool) -> Folder:
 
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Runs an operation in a process that dies at one of its calls, or tells how many there are."""
+    """Runs an operation in a process that dies at one of its calls, or counts the calls."""
     helpers = Path(__file__).parent.parent / "support"
     told = tmp_path_factory.mktemp("told") / "calls"
     with subprocess.Popen(
@@ -135,7 +135,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 def states(root: Path, oldest: int) -> list[State]:
-    """Every version from one on, as far as a checkpoint can tell."""
+    """Returns every version from `oldest` on, as far as a checkpoint stores it."""
     table = Table(LocalStore(root))
     return [as_checkpointed(state_of(table.snapshot(version=v))) for v in range(oldest, LAST + 1)]
 

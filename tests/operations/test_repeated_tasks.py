@@ -1,4 +1,4 @@
-"""A task that runs twice, and in between somebody undoes what it did: that is the last word."""
+"""A task runs twice, and in between another writer undoes its change, which must stay undone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Case:
     begin: log.Action
     """The protocol before."""
     undone: log.Action
-    """The protocol that somebody goes back to."""
+    """The protocol that is restored."""
     applied: Mapping[str, Any] | None = None
 
 
@@ -92,7 +92,7 @@ each = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 class Clock:
-    """The time of a table and of whoever works on it."""
+    """The time of a table and of its writers."""
 
     def __init__(self) -> None:
         self.ms = EPOCH_MS + HOUR_MS
@@ -143,7 +143,7 @@ def latest(table: TableBuilder) -> int:
 
 
 def undo(case: Case, table: TableBuilder, clock: Clock) -> None:
-    """Somebody goes back, and somebody else goes on."""
+    """Undoes the change, and adds a later commit."""
     mark = log.domain("delta.rowTracking", "{}", removed=True)
     used = {"delta.checkpointPolicy": "v2"} if case.undone is V2 else {}
     metadata = log.metadata(configuration=used)
@@ -250,7 +250,7 @@ def test_a_running_process_finds_that_its_twin_completed_the_work(name: str, clo
         nonlocal ended
         assert applied(case, table, clock, plan).status in ("dropped", "enabled")
         ended = latest(table)
-        # What was there before, but for what both prepared.
+        # The earlier state, except for the preparation that both runs share.
         begun = TRACKED if name == "backfill-row-ids" else case.begin
         commit(table, clock, log.commit_info("RESTORE"), begun, log.metadata())
 

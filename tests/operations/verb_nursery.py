@@ -1,6 +1,6 @@
-"""A process that has imported every verb, and forks a child for each that is to be harmed.
+"""A process that has imported every verb, and forks a child for each fault.
 
-A child is killed right after its visible change number `at`, or one of its calls fails with an
+A child is killed after its visible change number `at`, or one of its calls fails with an
 input/output error, from call number `at` on.
 """
 

@@ -60,7 +60,7 @@ def live_rows(snapshot: Snapshot, *names: str) -> pa.Table:
 
 
 def check(snapshot: Snapshot, expression: str, *, added_after: int | None) -> CheckedRows:
-    """What Spark would find for the one expression of these tests."""
+    """Returns the result of Spark for the only expression of these tests."""
     assert (expression, added_after) == (EXPRESSION, None)
     rows = live_rows(snapshot, "number")
     good = pc.sum(pc.fill_null(pc.greater(rows["number"], 0), False)).as_py() or 0

@@ -1,4 +1,4 @@
-"""Delta Spark and deltalake go on from our checkpoints when all the log before them is gone."""
+"""Delta Spark and deltalake continue from our checkpoints without the log before them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIDECARS_OF = {"classic": 0, "v2-classic": 0, "v2-json": 2, "v2-parquet": 50_000
 KINDS = tuple(SIDECARS_OF)
 NUMBERED = list(enumerate(RECIPES))
 WRITTEN_ON = some([(name, KINDS[number % 4]) for number, name in NUMBERED], len(NUMBERED) // 3)
-"""Every third table, the kinds in turn; `make nightly` plays all tables."""
+"""Every third table, with alternating kinds; `make nightly` plays all tables."""
 
 PAIRS = [
     (name, kind)
@@ -40,10 +40,10 @@ PAIRS = [
     or kind == "classic"
     or (number % 3 == 1 and kind == KINDS[1 + number // 3 % 3])
 ]
-"""Every table as a classic checkpoint, every third one also as V2, the kinds in turn.
+"""Every table as a classic checkpoint, every third one also as V2, with alternating kinds.
 
-A kind decides where the rows of a checkpoint are, and a table what they contain. `make nightly`
-plays all 120 pairs.
+The kind determines where the rows of a checkpoint are, and the table determines their contents.
+`make nightly` plays all 120 pairs.
 """
 
 
@@ -137,7 +137,7 @@ def test_the_rows_are_those_that_delta_spark_writes(
     expected = _by_kind(theirs / path)
     asked = bench.view(bench.table(name))["metadata"]["configuration"]
     if "delta.checkpoint.writeStatsAsStruct" not in asked:
-        # Delta Spark writes structs unless told not to; the protocol's default is the other way.
+        # Delta Spark writes structs by default, unlike the protocol.
         for add in expected.get("add", {}).values():
             add.pop("stats_parsed", None)
             add.pop("partitionValues_parsed", None)
@@ -178,7 +178,7 @@ def test_an_incremental_checkpoint_replaces_the_log_before_it(
 ) -> None:
     table = copy(bench.v2_table(name), tmp_path / "table")
     bench.spark.forget()
-    # Delta Spark would write a checkpoint of its own after one of the changes below.
+    # Otherwise Delta Spark would write a checkpoint after one of the changes below.
     bench.spark.sql(
         f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1000')"
     )
@@ -227,9 +227,9 @@ def _checkpoint(table: Path, *, incremental: Any) -> CheckpointResult:
 def checkpoint_alone(
     table: Path, kind: Any, *, version: int | None = None, with_checksums: bool = False
 ) -> CheckpointResult:
-    """Writes our checkpoint and takes away everything that could stand in for it.
+    """Writes our checkpoint and deletes everything that could replace it.
 
-    Only commits of its version and later ones stay; `with_checksums` keeps their `.crc` too.
+    Only commits of its version and later ones are kept; `with_checksums` also keeps their `.crc`.
     """
     log = table / "_delta_log"
     opened = open_table(str(table))

@@ -1,4 +1,4 @@
-"""Delta Spark goes on after our drop, whose protocol is the one that it comes to itself."""
+"""Delta Spark continues after our drop, whose protocol equals that of its own drop."""
 
 from __future__ import annotations
 

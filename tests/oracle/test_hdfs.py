@@ -1,4 +1,4 @@
-"""Delta Spark and this library write one table on one HDFS, each by its own way into it."""
+"""Delta Spark and this library write one table on HDFS, each with its own client."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_of_two_writers_neither_overwrites_a_commit_of_the_other(
     finally:
         done.set()
         writer.join()
-    # Both met commits of the other.
+    # Both lost races against the other.
     assert won and len(lost) >= SPARK_COMMITS // 2
     table = open_table(ours)
     history = {commit.version: commit.operation for commit in table.history()}

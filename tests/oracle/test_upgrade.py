@@ -64,7 +64,7 @@ FEATURES = (
     ),
     ("geospatial", "timestampNtz", "typeWidening", "vacuumProtocolCheck", "variantShredding"),
 )
-"""What is added to one table each; those in one row have nothing to do with one another."""
+"""The features that are added to one table each; those in one row are independent."""
 VOLATILE = (
     "delta.inCommitTimestampEnablementTimestamp",
     # Made by Delta Spark with the feature, by us when row tracking is enabled.
@@ -108,7 +108,9 @@ def upgrade_ours(path: Path, *features: str) -> None:
 
 
 def essence(path: Path) -> dict[str, Any]:
-    """What an ALTER TABLE changes, but for the order of lists and what no two runs share."""
+    """Returns the changes of an ALTER TABLE, without the order of lists and values that differ per
+    run.
+    """
     snapshot = open_table(str(path)).snapshot()
     protocol, metadata = snapshot.protocol, snapshot.metadata
     return {

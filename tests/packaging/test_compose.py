@@ -103,7 +103,7 @@ def test_every_part_of_airflow_reads_the_policy_and_finds_the_assessments(part: 
     assert service["command"] == f"airflow {part}"
     policy = service["environment"]["AIRFLOW__DELTA_MAINTENANCE__POLICY"]
     assert f"./docker/policy.yaml:{policy}:ro" in service["volumes"]
-    # Where the search for tables does not look, in the bucket that s3-init makes.
+    # In the bucket that s3-init creates, outside the search for tables.
     assessments = service["environment"]["AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS"]
     assert assessments.startswith("s3://tables/_")
 
@@ -149,7 +149,7 @@ def test_cluster_has_two_workers() -> None:
 
 
 def test_both_names_of_pyspark_have_one_version() -> None:
-    """They own the same files, and the one that is installed last wins."""
+    """They contain the same files, and the package installed last overwrites the other."""
     assert constraint("pyspark") == constraint("pyspark-client")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = project["optional-dependencies"]["airflow-spark"]

@@ -29,7 +29,7 @@ spark.stop()
 
 
 def install_java(home: Path, version: str) -> Path:
-    """A `java` that only answers who it is."""
+    """Creates a `java` that only prints its version."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(FAKE.format(home=home, version=version))
@@ -38,7 +38,7 @@ def install_java(home: Path, version: str) -> Path:
 
 
 def chosen(*, home: Path | None = None, path: Path | None = None) -> str:
-    """What the script prints with this JAVA_HOME and this java on PATH."""
+    """Returns the output of the script with this JAVA_HOME and this java on PATH."""
     environment = {"PATH": f"{path}/bin:/nowhere" if path else "/nowhere"}
     if home:
         environment["JAVA_HOME"] = str(home)

@@ -40,10 +40,10 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that holds the wheel, its core dependencies and no more.
+    """Returns the Python of an environment with only the wheel and its core dependencies.
 
-    The dependencies are links to the ones of the running environment, and pip then installs the
-    wheel without an index: it accepts that only if the wheel's own requirements are all met.
+    The dependencies are links to those of the running environment. pip installs the wheel without
+    an index, which succeeds only if the wheel's requirements are met.
     """
     folder = tmp_path_factory.mktemp("clean") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -183,7 +183,7 @@ def build(source: Path, kind: str, target: Path) -> Path:
 
 
 def run(command: list[str | Path], *, cwd: Path) -> str:
-    """What `command` prints; its stderr is the message if it fails."""
+    """Returns the output of `command`; its stderr is the message if it fails."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout

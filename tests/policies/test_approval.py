@@ -1,4 +1,4 @@
-"""What was approved is what is run, or nothing is."""
+"""A run does exactly what was approved, or nothing."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_a_table_whose_plan_changed_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_an_approval_covers_the_paths_and_not_their_number_and_size(tmp_path: Path) -> None:
-    """As many files of as many bytes, of the same age, but one of them is another file."""
+    """The same number of files and bytes, of the same age, but one of them is another file."""
     table = worn_table(tmp_path / "t")
     plan = approved(tmp_path / "t", "vacuum")
     unneeded, other = tmp_path / "t/0.parquet", tmp_path / "t/other.parquet"
     shutil.copy2(unneeded, other)
-    # Needed again from now on, so that it stays.
+    # Referenced again, so that it is kept.
     table.commit([add("0.parquet")])
     result = run(tmp_path / "t", "vacuum", approved=plan)
     assert result.status == "failed" and "the table has changed" in (result.problem or "")

@@ -1,4 +1,4 @@
-"""What is due by a policy: when, why, when next, what stands in the way."""
+"""The operations that a policy makes due: times, reasons and obstacles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 
 
 def ran(operation: str, days: float, status: str | None = None, version: int = 0) -> LastRun:
-    """A run of so many days ago, by default one that did its work."""
+    """A run with this age in days, by default a successful one."""
     outcomes = find(operation).outcomes
     status = status or next(name for name, outcome in outcomes.items() if outcome is Outcome.DONE)
     return LastRun(operation=operation, at=NOW - days * DAY, version=version, status=status)
@@ -36,7 +36,7 @@ def remembering(table: Folder, *runs: LastRun, **rules: Any) -> Assessment:
 
 
 def grown(commits: int, *, days: float = 40) -> Folder:
-    """A table with so many commits behind its checkpoint of version 0."""
+    """A table with this number of commits after its checkpoint of version 0."""
     table = Folder()
     table.checkpoint(0)
     for number in range(commits):
@@ -151,7 +151,7 @@ def test_a_policy_never_shortens_a_retention(rules: dict[str, Any]) -> None:
 
 
 def dead(days: float = 20, size: int = 100) -> Folder:
-    """A table with one file that was removed so many days ago."""
+    """A table with one file that was removed this number of days ago."""
     table = grown(1)
     removed = remove("0", deletionTimestamp=days_ago(days), size=size, extendedFileMetadata=True)
     table.log(removed, days=days)
@@ -236,7 +236,7 @@ def test_nothing_is_deleted_from_a_corrupt_table() -> None:
     }
 
 
-# What changes the table
+# Operations that change the table.
 
 
 def test_a_protocol_and_properties_are_due_until_the_table_has_them() -> None:
@@ -273,7 +273,7 @@ def test_row_tracking_is_enabled_disabled_or_left_alone() -> None:
     assert assessed(tracked()).operations == ()
 
 
-# What stands in the way, and how it is told
+# Obstacles.
 
 
 def test_due_operations_are_blocked_outside_the_hours() -> None:

@@ -1,4 +1,4 @@
-"""What is kept of each table's last assessment: whole, small, and honest about damage."""
+"""The stored assessment of each table: complete, small, and robust against damage."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ FOLDERS = (
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Folders with logs in them, and what only looks like it."""
+    """Folders with logs, and folders that only look like tables."""
     for folder in FOLDERS:
         log = tmp_path / "lake" / folder / "_delta_log"
         log.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What docs/policies.md shows is what happens."""
+"""The examples in docs/policies.md are correct."""
 
 from __future__ import annotations
 

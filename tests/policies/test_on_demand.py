@@ -1,4 +1,4 @@
-"""What only runs because somebody asks for it: no policy has a rule for it."""
+"""Operations that only run on demand, because no policy has a rule for them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def only(result: RunResult) -> OperationOutcome:
 
 
 def planned(builder: TableBuilder, operation: str, *args: Any, **given: Any) -> Any:
-    """What is to be approved, with the plan that is shown."""
+    """Returns the plan to approve."""
     outcome = only(run(builder, operation, *args, plan_only=True, **given))
     assert outcome.status == "planned" and outcome.result is not None, outcome.reason
     approved = ApprovedPlan.of(operation, outcome.result, planned_at=outcome.started_at)
@@ -170,7 +170,7 @@ def test_truncating_waits_without_a_failure_and_deletes_only_what_was_shown(cloc
     approved, plan = planned(builder, "drop-feature", **given)
     assert (plan["ends"], plan["oldest_version"]) == ("dropped", cut_off)
     assert sum(group["count"] for group in plan["groups"]) > 0
-    # The later version comes of age too, but nobody has agreed to lose what is before it.
+    # The later version expires too, but the loss of earlier ones was not approved.
     clock.pass_by(timedelta(hours=2))
     _, by_then = planned(builder, "drop-feature", **given)
     assert by_then["oldest_version"] == later
@@ -188,7 +188,7 @@ def test_approval_to_disable_is_not_approval_to_truncate(clock: Clock) -> None:
     run(builder, "drop-feature", **given, approved=approved)
     clock.pass_by(A_DAY + A_MINUTE)
     names = builder.names()
-    # Who planned a day ago gets what there was to be done then: still nothing of the log goes.
+    # A plan of a day ago is applied as of its time: no part of the log is deleted.
     assert run(builder, "drop-feature", **given, approved=approved).status == "incomplete"
     assert builder.names() == names
     protects = {"options": {"feature": "deletionVectors"}, "now": clock}
@@ -270,7 +270,7 @@ def test_the_limits_of_the_policy_hold_for_history(clock: Clock) -> None:
 
 
 class Spark:
-    """Submits to an engine that finds so many rows that violate."""
+    """Submits to an engine that finds this number of violating rows."""
 
     def __init__(self, builder: TableBuilder, *, violations: int = 0) -> None:
         self.builder = builder

@@ -23,7 +23,7 @@ from delta_maintenance.testing.actions import add, remove
 
 
 def waiting_run() -> RunResult:
-    """A run of which a vacuum of one file, of three that were looked at, waits."""
+    """A run with a waiting vacuum of one file out of three."""
     table = Folder()
     for name in ("a", "b", "c"):
         table.log(add(f"{name}.parquet", stats='{"numRecords":1}'))

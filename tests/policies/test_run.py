@@ -37,7 +37,7 @@ def test_everything_that_is_due_is_done_in_order_and_nothing_is_due_afterwards()
         # The backfill writes a checkpoint itself.
         "clean-log",
         "vacuum",
-        # With those of the vacuum there are three commits behind that one.
+        # Including those of the vacuum, there are three commits after that checkpoint.
         "checkpoint",
     ]
     assert (result.status, result.exit_status, result.problem) == ("done", 0, None)
@@ -217,7 +217,7 @@ def test_no_operation_begins_after_the_longest_duration() -> None:
     assert (result.status, result.exit_status) == ("stopped", 3)
 
 
-# What fails
+# Failures.
 
 
 def test_a_failed_operation_ends_the_run_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:

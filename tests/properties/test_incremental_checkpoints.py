@@ -120,7 +120,7 @@ def test_every_incremental_checkpoint_replaces_the_log(seed: int) -> None:
 
 
 def alone(table: TableBuilder, version: int, checkpoints: Sequence[str]) -> Table:
-    """The table with one way to a version: these checkpoints, or all, and their own commits."""
+    """Returns the table with only these checkpoints, or all, and the commits of their versions."""
     if not checkpoints:
         return table.open()
     copy = MemoryStore()

@@ -32,7 +32,7 @@ def compact(table: Table, first: int, last: int) -> compact_log.CompactLogResult
 
 
 def writable(commits: list[list[Action]]) -> list[list[Action]]:
-    """The history with a feature that we know in place of the one that nobody does."""
+    """Returns the history with a known feature instead of the unknown one."""
     known: list[list[Action]] = json.loads(json.dumps(commits).replace('"x"]', '"appendOnly"]'))
     return known
 

@@ -41,7 +41,7 @@ BIG = st.integers(-(2**63), 2**63 - 1)
 
 @st.composite
 def files(draw: st.DrawFn, action: Any, path: str, dv: Action | None) -> Action:
-    """An add or remove with any of its optional fields, and fields nobody knows."""
+    """An add or remove with any of its optional fields, and with unknown fields."""
     optional: dict[str, st.SearchStrategy[Any]] = {
         "size": BIG,
         "partitionValues": st.dictionaries(st.sampled_from(["part", "other"]), TEXT | st.none()),
@@ -56,7 +56,7 @@ def files(draw: st.DrawFn, action: Any, path: str, dv: Action | None) -> Action:
     names = draw(st.lists(st.sampled_from(sorted(optional)), unique=True))
     fields = {name: draw(optional[name]) for name in names}
     if "partitionValues" in fields:
-        # Only the columns of the table may be null: elsewhere a null is no value.
+        # Only columns of the table may be null; other nulls are not values.
         values = fields["partitionValues"]
         fields["partitionValues"] = {"part": values.get("part")} | {
             name: value for name, value in values.items() if value is not None
@@ -95,7 +95,7 @@ def changes(draw: st.DrawFn, path: str, live: dict[str, Action | None]) -> list[
     if path not in live:
         vector = draw(st.sampled_from(VECTORS[:2]))
         if draw(st.integers(0, 4)) == 0:
-            # A remove of what nobody added, as an expired history leaves it.
+            # A remove without an earlier add, as after an expired history.
             return [draw(files(remove, path, vector))]
         live[path] = vector
         return [draw(files(add, path, vector))]

@@ -51,7 +51,7 @@ races = st.lists(
 
 
 class World:
-    """A table, and what its files should come to by the deeds of everybody but the backfill."""
+    """A table, and the expected state of its files without the backfill."""
 
     def __init__(self, rows: list[int], tracked: int) -> None:
         self.store = RacedStore()

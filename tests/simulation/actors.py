@@ -112,7 +112,7 @@ class Calendar(Actor):
         for _ in range(self.chance.randrange(60)):
             self.schedule.pause()
         while world.late:
-            # Days later its version might have been cleaned up, and made anew by it.
+            # Days later its version could have been cleaned up, and recreated by it.
             world.deliver()
         if self.chance.random() < 0.5:
             latest = min((t + LONGEST_TASK_MS for t in world.at_work.values()), default=None)

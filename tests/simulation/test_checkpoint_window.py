@@ -1,8 +1,8 @@
 """A clean-up at every moment between the survey of an incremental checkpoint and its hint.
 
-Another keeper publishes a newer checkpoint before any request of the one under test, and a clean-up
-deletes the sidecars that it makes superfluous before any later request. The random schedules of
-`test_sidecar_races` hardly ever find these moments.
+Another process publishes a newer checkpoint before any request of the tested one, and a clean-up
+deletes the superseded sidecars before any later request. The random schedules of
+`test_sidecar_races` hardly ever reach these moments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROPERTIES = {
     "delta.deletedFileRetentionDuration": f"interval {RETENTION_DAYS} days",
 }
 WINDOW = 7
-"""Requests from the last look at the log before publishing to the hint."""
+"""The number of requests from the last check of the log before publishing to the hint."""
 Cleaner = Literal["spark, interrupted", "ours"]
 
 
@@ -187,7 +187,7 @@ def test_a_clean_up_at_any_moment_loses_no_sidecar(
     with single_threaded():
         _, requests = played(cleaner, 10_000, 10_000)
         for first in range(requests + 1):
-            # Before the last looks at the log, it matters little when the clean-up ends.
+            # Before the last checks of the log, the end of the clean-up matters little.
             within = first >= requests - WINDOW and cleaner != "ours"
             last = requests if within else first
             for then in range(first, last + 1):

@@ -1,4 +1,5 @@
-"""Three writers and two keepers on one table, in any order, dying at any request, for days.
+"""Three writers and two maintenance processes on one table, in any order, with crashes at any
+request.
 
 `DELTA_MAINTENANCE_SEED` plays one seed, `DELTA_MAINTENANCE_SEEDS` this number of seeds; without
 both, as many as fit into `DELTA_MAINTENANCE_SECONDS`.

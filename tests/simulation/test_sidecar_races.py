@@ -50,7 +50,7 @@ OLD = 0.1
 
 
 class Round:
-    """One table with an old history, and everybody who works at it."""
+    """One table with an old history, and all its processes."""
 
     def __init__(self, seed: int) -> None:
         self.schedule = Schedule(seed, persistence=random.Random(seed).choice((0.0, 0.6, 0.95)))
@@ -70,7 +70,7 @@ class Round:
         with single_threaded():
             self.schedule.run()
             self.check(self.store)
-            # Whatever happened: the next one comes to its end, and what it leaves is whole.
+            # Afterwards, the next checkpoint completes, and its result is complete.
             self.checkpoint(self.store)
             self.now_ms += 5 * DAY_MS
             self.clean_up(self.store)
@@ -173,9 +173,9 @@ class Round:
         return done[-1] if done else "nothing"
 
     def check(self, store: Store) -> None:
-        """Every checkpoint that is there is whole, and every version that can be opened is right.
+        """Checks that every checkpoint is complete, and that every readable version is correct.
 
-        Nobody is at work any more, or has died in the middle of it.
+        All processes have ended or died.
         """
         there = {status.path for status in store.list_from(SIDECARS)}
         listing = list_log(store)

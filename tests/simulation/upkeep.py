@@ -50,7 +50,7 @@ class Asked:
 
     task: str
     since: datetime | None
-    """When its first attempt began, where it tells."""
+    """The start of its first attempt, if it is passed on."""
     chance: random.Random
 
 

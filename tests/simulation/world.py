@@ -112,7 +112,7 @@ class Ledger:
         owner = self.owners.setdefault(info["txnId"], version)
         assert owner == version, f"versions {owner} and {version} are one transaction"
         task = info.get("operationId", "")
-        # Files that lost their row IDs meanwhile may be given others by the same task.
+        # Files that lost their row IDs in the meantime may get others from the same task.
         if task.startswith("task") and "/batch" not in task:
             first = self.tasks.setdefault(task, version)
             assert first == version, f"versions {first} and {version} are the same task"

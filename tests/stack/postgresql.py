@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def programs() -> Path | None:
-    """The folder with `initdb` and `postgres`; None where there is none."""
+    """Returns the folder with `initdb` and `postgres`; None if they are not installed."""
     # Debian keeps each version in a folder of its own, outside of PATH.
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     found = shutil.which("initdb")

@@ -34,7 +34,7 @@ TABLES = int(os.environ.get("DELTA_MAINTENANCE_TABLES", "0"))
 WORK = 24
 """Tables on which something is due."""
 PER_RUN = 16
-"""Of these, so many are worked on in one run."""
+"""The number of these that are maintained in one run."""
 BROKEN = 5
 _DAG_FILE = """
 from delta_maintenance_airflow.dags import DagIds, RunLimits, delta_maintenance_dags
@@ -61,7 +61,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(TABLES):
         found = number % 2 == 0
         folder = lake / ("found" if found else "named") / f"t{number:05}"
-        # In the middle of the policy, so that neither order is the right one by chance.
+        # In the middle of the policy, so that no order is correct by chance.
         has_work = TABLES // 2 <= number < TABLES // 2 + WORK
         shutil.copytree(worn if has_work else idle, folder)
         if number < BROKEN:

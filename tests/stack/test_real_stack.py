@@ -73,7 +73,7 @@ def asking_run(airflow: Airflow) -> str | None:
 
 
 def test_a_run_over_all_tables_and_again_after_a_clear(airflow: Airflow, lake: Path) -> None:
-    # The run of this hour has begun by itself. Only one of both asks.
+    # The run of this hour has already started. Only one of both asks.
     airflow.trigger("delta_maintenance")
     run_id = airflow.wait_for("a question", lambda: asking_run(airflow))
     assert airflow.tasks("delta_maintenance", run_id)["summary", -1]["state"] == "success"
@@ -111,7 +111,7 @@ def test_a_commit_wakes_the_dag_and_maintenance_does_not(airflow: Airflow, lake:
             if run["run_type"] == "asset_triggered" and run["state"] == "success"
         ]
 
-    # It begins at the version that it finds, once it looks.
+    # The watcher begins at the newest version at its first poll.
     time.sleep(10)
     before = len(woken())
     append(lake / "busy")
@@ -138,10 +138,10 @@ def test_a_commit_wakes_the_dag_and_maintenance_does_not(airflow: Airflow, lake:
 def answered_until_it_ends(
     airflow: Airflow, dag_id: str, run_id: str, asking: tuple[str, int], answer: dict[str, Any]
 ) -> str:
-    """How a run ends whose approval is answered whenever the task asks for it.
+    """Returns the end of a run whose approval is answered whenever the task asks for it.
 
-    An answer before Airflow has taken note that the task's process is gone fails the task's try,
-    and the next one asks again; on a busy machine that takes seconds.
+    An answer that arrives before Airflow has noticed the end of the task's process fails the try,
+    and the next try asks again; on a busy machine that takes seconds.
     """
     run, (task_id, index) = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", asking
     task = f"{run}/taskInstances/{task_id}/{index}"

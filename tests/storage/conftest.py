@@ -9,7 +9,7 @@ pytest.register_assert_rewrite(
 )
 
 
-# The contracts ship with the library, where nobody has registered this mark.
+# The contracts ship with the library, where this mark is not registered.
 CONFORMANCE = {
     "test_of_those_who_race_for_a_file_exactly_one_wins": ("LOG-09", "TXN-01"),
     "test_a_put_if_absent_leaves_an_existing_file_alone": ("LOG-09", "TXN-01"),

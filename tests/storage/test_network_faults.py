@@ -1,4 +1,4 @@
-"""The same faults of the network before every store that is reached through one."""
+"""The same network faults for every remote store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def no_pause(seconds: float) -> None:
 
 
 class TableContract(FaultContract):
-    """What a table makes of answers that are empty."""
+    """Tables with empty answers."""
 
     @pytest.fixture
     def table(self, open_one: Callable[[], Store]) -> Table:

@@ -1,4 +1,4 @@
-"""One client for many stores: who shares it, for how long, and with how much patience."""
+"""One client for many stores: sharing, lifetime and retries."""
 
 from __future__ import annotations
 

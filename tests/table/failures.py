@@ -1,4 +1,4 @@
-"""What an error has to tell: what is wrong, where it is, and what to do about it, in one line."""
+"""The contents of an error message: the problem, its location and the remedy, in one line."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_viewer_sees_every_page(site: Site, path: str) -> None:
 
 
 def test_every_route_requires_authentication(site: Site) -> None:
-    """But the style sheets and scripts, in which there are no data."""
+    """Except style sheets and scripts, which contain no data."""
     from fastapi.routing import APIRoute
     from starlette.routing import Mount
 

@@ -142,7 +142,7 @@ def test_airflows_own_pages_link_to_it(server: Server, browser: Browser) -> None
         frame = framed(page)
         assert frame.locator("h1").inner_text() == "Delta tables"
         assert frame.locator("tbody tr").count() == 100
-        # A visitor of Airflow's page can go on to one of ours, and send its address to others.
+        # The pages can be opened from Airflow's page, and their addresses can be shared.
         frame.locator("a.name").nth(70).click()
         frame.wait_for_selector(".drawing svg")
         page.wait_for_url(re.compile("/plugin/delta-tables/.*table"))
@@ -225,7 +225,7 @@ def test_the_charts_of_a_table_are_drawn(server: Server, browser: Browser, theme
 def test_text_has_enough_contrast_in_both_themes(
     server: Server, browser: Browser, theme: str
 ) -> None:
-    """Contrast of at least 4.5 to 1, as WCAG 2.2 asks for."""
+    """A contrast of at least 4.5 to 1, as required by WCAG 2.2."""
     with visitor(browser, server, theme=theme) as page:
         for path in ("/", "/table?name=orders"):
             page.goto(f"{server.address}/delta-maintenance{path}")
@@ -482,7 +482,7 @@ def test_an_internal_address_is_shown_and_never_requested(server: Server, browse
             page.wait_for_selector("#field-table_uri")
             assert page.input_value("#field-table_uri") == uri
             assert page.locator(f'[href^="{inner}"], [src^="{inner}"]').count() == 0
-        # A link cannot fill in an address: only tables that are known have one.
+        # A link cannot fill in an address: the form accepts only known tables.
         with visitor(browser, server, refused=404) as page:
             page.goto(f"{server.address}/delta-maintenance/run?name={uri}&table_uri={uri}")
             assert page.locator("#run").count() == 0

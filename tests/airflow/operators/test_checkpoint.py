@@ -98,7 +98,7 @@ def test_outlets_get_the_version(
     add = task_context["outlet_events"][alias].add
     add.assert_called_once()
     assert add.call_args.kwargs == {"extra": extra}
-    # Not the table's own asset, which wakes whoever waits for data.
+    # Not the table's own asset, whose events trigger the Dags that wait for data.
     assert add.call_args.args[0].uri == f"{(tmp_path / 'table').as_uri()}?maintenance=run"
 
 

@@ -149,7 +149,7 @@ def test_every_argument_is_templated_named_and_documented(case: Case) -> None:
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
     docs = "".join(inspect.getdoc(base) or "" for base in type(made).__mro__)
-    # As in all providers, `deferrable` is no template: its default is that of the deployment.
+    # As in all providers, `deferrable` is not templated: its default is that of the deployment.
     assert sorted(made.template_fields) == sorted({*own} - {"deferrable"})
     for name in own:
         assert hasattr(made, name) and f":param {name}:" in docs

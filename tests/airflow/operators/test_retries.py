@@ -23,7 +23,7 @@ from delta_maintenance_airflow.operators import DeltaTablePropertiesOperator
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 
 pytestmark = pytest.mark.usefixtures("spark_job")
-# Airflow's own business: one library it uses tells another one about a third.
+# Caused by the libraries of Airflow.
 HTTPX = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
 
@@ -36,7 +36,7 @@ def versions(root: Path) -> dict[str, int]:
 
 
 def outcomes(run: Any) -> dict[str, dict[str, Any]]:
-    """What every task told, by its verb."""
+    """Returns the XCom value of every task, by its verb."""
     return {
         ti.task_id.replace("_", "-"): ti.xcom_pull(ti.task_id) for ti in run.get_task_instances()
     }
@@ -62,7 +62,7 @@ def test_plan_then_run_then_nothing_to_do(run_dag: Callable[..., Any], tmp_path:
     before, first = fingerprint(tmp_path), versions(tmp_path)
 
     def run(**params: Any) -> dict[str, dict[str, Any]]:
-        # Anew each time: within one process a task stays rendered.
+        # Created for each run, because a task stays rendered within one process.
         templates = {"plan_only": "{{ params.plan_only }}"}
         named = {"upgrade-protocol": {"features": ["{{ params.feature }}"]}}
         makers = [lambda c=c: task(c, **templates, **named.get(c.verb, {})) for c in CASES]
@@ -118,7 +118,7 @@ def test_a_refusal_is_not_retried_and_changes_nothing(
 def first_apply(
     patch: pytest.MonkeyPatch, change: Callable[[Callable[[], Any]], Any]
 ) -> Iterator[None]:
-    """The first time that each task carries out a plan is `change`d, told what would happen."""
+    """Applies `change` to the first application of a plan in each task."""
     planned = DeltaMaintenanceOperator.planned
     called: set[str] = set()
 
@@ -183,7 +183,7 @@ def test_a_second_process_of_the_same_task_does_no_harm(
     task_context: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker that was believed dead does the work between this one's plan and its own."""
+    """A worker that was considered dead does the work between this one's plan and its own."""
     worn_table(tmp_path / "t")
     arguments = {**case.arguments, "table_uri": str(tmp_path / "t")}
 
@@ -215,7 +215,7 @@ def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
 
     def die(apply: Callable[[], Any]) -> Any:
         apply()
-        # What somebody undoes meanwhile is not done again.
+        # A change that was undone in the meantime is not made again.
         undone = {"remove": ("delta.logRetentionDuration",), "operation_id": "undo"}
         options = set_properties.SetPropertiesOptions(**undone)
         set_properties.apply(table.open(), plan(table.open().snapshot(), options, now=clock.now()))
@@ -257,7 +257,7 @@ def run_cleared(dag: DAG, run: Any) -> None:
 def test_another_request_of_the_same_try_is_another_operation(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    """A retry renders its templates anew."""
+    """A retry renders its templates again."""
     worn_table(tmp_path)
     for days in ("60", "61"):
         properties = {"delta.logRetentionDuration": f"interval {days} days"}

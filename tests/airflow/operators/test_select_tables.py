@@ -1,4 +1,4 @@
-"""Which tables a run assesses and works on: the ones that waited longest, and no more than fit."""
+"""The tables that a run assesses and maintains: those that waited longest, within the limits."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_tables_that_were_maintained_longest_ago_come_first_and_the_rest_is_
     broken=st.sets(st.integers(0, 29), max_size=6),
 )
 def test_every_table_is_maintained_eventually(tables: int, most: int, broken: set[int]) -> None:
-    """Every table has its turn within the fewest runs that all of them take."""
+    """Every table is maintained within the smallest sufficient number of runs."""
     last_run: dict[str, str | None] = {f"t{n:02}": None for n in range(tables)}
     runs = -(-tables // most)
     worked: set[str] = set()
@@ -238,7 +238,7 @@ def test_a_defect_with_one_table_leaves_the_others_assessed(
 
 
 def summary(task_context: dict[str, Any], **told: Any) -> dict[str, Any]:
-    """What the summary says of these XCom values, by task and key."""
+    """Returns the summary of these XCom values, by task and key."""
 
     def pull(*, task_ids: Any, key: str, map_indexes: Any = None) -> Any:
         value = told.get(task_ids if isinstance(task_ids, str) else task_ids[0])

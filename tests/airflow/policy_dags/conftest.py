@@ -35,10 +35,10 @@ def policy(
 
 @pytest.fixture
 def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Runs a Dag; gives by task and map index what each has told, with its state."""
+    """Runs a Dag; returns the XCom values and states by task and map index."""
 
     def run(dag_id: str, **options: Any) -> dict[str, Any]:
-        # Read anew each time: within one process a task stays rendered.
+        # Read again each time, because a task stays rendered within one process.
         bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
         assert not bag.import_errors
         done = run_dag(bag.dags[dag_id], **options)
@@ -54,7 +54,7 @@ def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def somebody(monkeypatch: pytest.MonkeyPatch) -> Somebody:
-    """Answers at once: a Dag that a test runs waits for nobody."""
+    """Answers immediately, because tests do not wait for approvals."""
     somebody = Somebody()
 
     def answer(self: HITLOperator, context: Any) -> dict[str, Any]:

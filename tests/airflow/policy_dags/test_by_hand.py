@@ -22,7 +22,7 @@ from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 pytestmark = [
     pytest.mark.airflow,
-    # Airflow's own business: one library it uses tells another one about a third.
+    # Caused by the libraries of Airflow.
     pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
 ]
 
@@ -33,7 +33,7 @@ def by_hand(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of submitted jobs, done by an engine that finds one row of nine below zero."""
+    """The options of submitted jobs; the engine finds one violating row of nine."""
     submitted: list[dict[str, Any]] = []
 
     def run(
@@ -148,7 +148,7 @@ def test_by_hand_a_constraint_is_checked_by_spark_and_approved(
     assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
     stated = {name: value for name, value in jobs[-1].items() if value is not None}
     assert stated == {**options, "other_writers": "spark"}
-    # The protocol is what it is to be by now.
+    # The protocol already supports constraints now.
     more = by_hand(run, **given, options={"name": "more", "expression": "id >= -1"})
     assert more["one_table.plan[0]"].told["needs_approval"] is False and len(somebody.shown) == 2
     configuration = table.open().snapshot().metadata.configuration

@@ -26,7 +26,7 @@ from delta_maintenance_airflow.settings import assessment_store
 
 pytestmark = [
     pytest.mark.airflow,
-    # Airflow's own business: one library it uses tells another one about a third.
+    # Caused by the libraries of Airflow.
     pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
 ]
 
@@ -192,14 +192,14 @@ def test_one_question_covers_all_plans_and_the_chosen_ones_run(
     pending = {name: store.load(name).pending for name in ("a", "b", "clean")}
     assert {name: len(plans) for name, plans in pending.items()} == {"a": 0, "b": 1, "clean": 0}
 
-    # The plan of b is asked about again, and costs no task of its own.
+    # The plan of b is part of the next question, and needs no separate task.
     somebody.answer, somebody.given = "Snooze", {"plans": ["all of them"]}
     again = scheduled(run)
     assert "run[0]" not in again and len(again["pending_plans"].told) == 1
     assert again["run_approved"].state == "skipped"
     (first,) = (plan["due_since"] for plan in asked if plan["name"] == "b")
     assert again["pending_plans"].told[0]["due_since"] == first
-    # Nobody is asked about it for a week.
+    # It is not part of a question for a week.
     last = scheduled(run)
     assert last["state"] == "success" and "run[0]" not in last
     assert last["pending_plans"].state == last["approve"].state == "skipped"

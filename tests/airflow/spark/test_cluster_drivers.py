@@ -60,7 +60,7 @@ def test_a_later_try_continues_an_application_that_is_still_running(
     task = operator(report_folder=str(folder))
 
     class Killed(BaseException):
-        """What SIGKILL does, as far as this process lets itself be killed."""
+        """Simulates SIGKILL within this process."""
 
     class Dying(States):
         def set(self, key: str, value: Any, **_: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_cleared_task_does_not_continue_the_earlier_application(
     spark.acts(*SUBMITTED)
     with pytest.raises(AirflowException):
         task.execute(context_with(states, task_context))
-    # What became of the first one is not even asked.
+    # The state of the first application is not requested.
     yarn.requests.clear()
     yarn.answers[:] = [("FINISHED", "SUCCEEDED")]
     spark.acts(*SUBMITTED, reports(DONE))

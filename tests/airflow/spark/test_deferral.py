@@ -66,7 +66,7 @@ def operator(folder: Path, **arguments: Any) -> DeltaCheckpointOperator:
 
 
 def deferred(task: Any, context: dict[str, Any]) -> TaskDeferred:
-    """How the task lets go of its worker."""
+    """Returns the deferral of the task."""
     with pytest.raises(TaskDeferred) as caught:
         task.execute(context)
     # All of it goes through Airflow's database.

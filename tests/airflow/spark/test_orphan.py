@@ -1,4 +1,4 @@
-"""A task that dies by SIGKILL while its Spark job is at work, and is tried again. Real Spark."""
+"""A task that is killed with SIGKILL while its Spark job runs, and is retried. Real Spark."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_second_try_beside_the_driver_of_the_first_does_no_harm(
 
     assert outcome["version"] == 6
     if same_worker:
-        # What the driver of the first try has reported.
+        # The report is that of the first try's driver.
         assert (outcome["engine"], outcome["num_files"]) == ("spark", 490)
     else:
         assert outcome["status"] in ("written", "already-there", "nothing-to-do")

@@ -37,7 +37,7 @@ pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER"
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
 
-# What is shown
+# Output.
 
 
 def test_lines_for_people_are_shown_and_those_of_spark_are_folded(
@@ -116,14 +116,14 @@ def test_an_unsaved_link_does_not_fail_the_task(
     assert operator().execute(task_context)["status"] == "written"
 
 
-# What it is started with
+# Start.
 
 
 def test_a_driver_inherits_neither_the_tasks_stdin_nor_its_process_group(
     spark: FakeSpark, task_context: dict[str, Any]
 ) -> None:
     spark.acts("assert os.getpgid(0) == os.getpid()", reports(DONE))
-    # What Airflow hands a task there is a socket.
+    # Airflow gives tasks a socket as standard input.
     kept, (ours, theirs) = os.dup(0), os.pipe()
     os.dup2(ours, 0)
     try:
@@ -181,7 +181,7 @@ def test_properties_that_load_code_or_hold_secrets_fail_the_task(
     assert spark.starts == [] and "hush" not in str(caught.value)
 
 
-# What a kill ends
+# Kills.
 
 
 def test_a_kill_ends_the_driver_that_spark_submit_has_started(
@@ -239,7 +239,7 @@ task.execute({{"ti": ti, "outlet_events": {{}}, "params": {{}}}})
 
 
 def orphaned(spark: FakeSpark, tmp_path: Path, **arguments: Any) -> None:
-    """A first try that is killed with SIGKILL while its driver is at work."""
+    """A first try that is killed with SIGKILL while its driver is running."""
     arguments = {"table_uri": "s3://lake/events", "engine": "spark", **arguments}
     code = TASK.format(path=sys.path, arguments=arguments)
     with (tmp_path / "task.log").open("wb") as log:
@@ -260,7 +260,7 @@ def works(tmp_path: Path, *lines: str) -> tuple[str, ...]:
     )
 
 
-# What a second try finds
+# Second tries.
 
 
 def test_the_result_of_an_earlier_driver_is_awaited_and_used(
@@ -274,7 +274,7 @@ def test_the_result_of_an_earlier_driver_is_awaited_and_used(
         *works(
             tmp_path,
             f"while not os.path.exists({str(go)!r}): time.sleep(0.05)",
-            # Whoever read its lines is gone.
+            # The reader of its lines has ended.
             "try: print('on and on', flush=True)",
             "except BrokenPipeError: pass",
             reports(DONE),

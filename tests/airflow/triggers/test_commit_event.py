@@ -94,7 +94,7 @@ def changed(first: int, last: int) -> dict[str, Any]:
 
 
 async def polls(store: CountingStore, count: int = 2) -> None:
-    """Waits for so many whole polls."""
+    """Waits for this number of complete polls."""
     seen = len([request for request in store.requests if request.startswith("list")])
     await eventually(
         lambda: len([one for one in store.requests if one.startswith("list")]) > seen + count
@@ -386,7 +386,7 @@ def test_a_lost_permission_is_reported_once_with_its_remedy(
             await polls(store)
             store.fails = denied
             await eventually(lambda: len(events) == 1)
-            # Looked for at once, and again: what the connection says now may be what helps.
+            # Polled immediately and again, because the current options of the connection may help.
             await eventually(lambda: opened.times > 3)
             assert len(events) == 1
         assert events[0]["status"] == "error"

@@ -69,7 +69,7 @@ def watcher(path: str, state: State | None = None, **given: Any) -> DeltaPolicyC
 
 
 def told(events: list[Any]) -> dict[str, list[tuple[int, int]]]:
-    """By the name of each table, which versions were told of."""
+    """Returns the reported versions, by the name of each table."""
     found: dict[str, list[tuple[int, int]]] = {}
     for event in events:
         for one in event["tables"]:
@@ -80,7 +80,7 @@ def told(events: list[Any]) -> dict[str, list[tuple[int, int]]]:
 
 
 async def settled(state: State, count: int) -> None:
-    """Waits until the positions of so many tables are remembered."""
+    """Waits until the positions of this number of tables are stored."""
     await eventually(lambda: sum(map(len, state.values.values())) == count)
 
 
@@ -158,7 +158,7 @@ def test_an_event_that_the_triggerer_may_have_lost_is_sent_again(
         lake["a"].commit(WRITE)
         async with running(watcher(path, state).run()) as events:
             await eventually(lambda: told(events) == {"a": [(1, 2)]})
-            # What comes next must not be remembered in front of the event.
+            # A later position must not be stored before the event.
             lake["a"].commit(OPTIMIZE)
             await asyncio.sleep(20 * QUICK)
         async with running(watcher(path, state).run()) as events:

@@ -34,7 +34,7 @@ FOUND = CheckedRows(
 
 
 class Job:
-    """Answers as a job would, and remembers what it was told."""
+    """Answers like a job, and records its input."""
 
     def __init__(self) -> None:
         self.result: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Job:
         return self.result
 
     def ends(self, **result: Any) -> None:
-        """What it answers."""
+        """Sets the answer."""
         self.result = AddConstraintResult(table="", **result).to_json()
 
 
@@ -89,7 +89,7 @@ def test_the_job_gets_the_options_and_its_result_is_printed(
         name="Positive", expression="id > 0", operation_id="task-1", other_writers="none"
     )
     assert "delta.constraints.positive: id > 0" in cli(*words).out
-    # An id of its own was not there before the plan: no job has to look for it further back.
+    # A generated ID cannot be older than the plan, so the job need not search further back.
     own = AddConstraintOptions.from_json(job.told[1][1]["options"])
     assert own.operation_id and own.operation_since
     assert timedelta() <= clock.now() - own.operation_since < timedelta(minutes=1)

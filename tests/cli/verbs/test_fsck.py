@@ -16,13 +16,13 @@ from delta_maintenance.storage.local.store import LocalStore
 
 @pytest.fixture
 def sound(tmp_path: Path) -> SoundTable:
-    """A table with one of everything on the local disk."""
+    """A table with every kind of file on the local disk."""
     return SoundTable(LocalStore(tmp_path / "table"))
 
 
 @pytest.fixture
 def spoilt(sound: SoundTable) -> SoundTable:
-    """The same with a hint to nowhere and a data file that is gone."""
+    """The same table with a dangling hint and a missing data file."""
     sound.hint(77)
     sound.store.delete("c")
     return sound

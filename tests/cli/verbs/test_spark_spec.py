@@ -1,4 +1,4 @@
-"""`spark-spec` prints what a platform is asked, `spark-stage` puts files where it finds them."""
+"""`spark-spec` prints the request for a platform, `spark-stage` writes the files for it."""
 
 from __future__ import annotations
 

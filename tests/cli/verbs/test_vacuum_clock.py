@@ -1,4 +1,4 @@
-"""`vacuum` tells ages by the instant before it looked, however long looking takes."""
+"""`vacuum` computes ages as of the instant before it listed the table."""
 
 from __future__ import annotations
 

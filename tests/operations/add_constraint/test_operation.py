@@ -1,6 +1,6 @@
-"""`add-constraint`: what it plans, when it commits, and what others do to it meanwhile.
+"""`add-constraint`: plans, commits and concurrent writers.
 
-The rows are looked at by a check of the tests; `tests/spark` has the real one.
+The rows are checked by a fake of the tests; `tests/spark` has the real check.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ Meanwhile = Callable[[], object]
 
 
 class Check:
-    """Finds one row in each file, which violates where the file's name begins with `bad`."""
+    """Finds one row in each file; it violates the constraint if the file's name begins
+    with `bad`.
+    """
 
     def __init__(self, *meanwhile: Meanwhile) -> None:
         self.meanwhile = list(meanwhile)
@@ -273,7 +275,7 @@ def test_dormant_constraints_are_not_activated_unseen() -> None:
     sleeping = {"delta.constraints.other": "id < 9"}
     with pytest.raises(RefusedError, match=r"delta\.constraints\.other"):
         plan(built(configuration=sleeping))
-    # Of one that sleeps itself the rows are looked at before it awakes.
+    # The rows are checked before the dormant constraint itself is activated.
     table = built(log.add("bad"), configuration={KEY: "id > 0"})
     planned = plan(table)
     assert (planned.is_noop, planned.changes) == (False, ())
@@ -328,7 +330,7 @@ def test_on_s3_other_writers_are_required_before_any_check() -> None:
 
 
 class Failing(Check):
-    """Fails as one that meets a damaged file."""
+    """Fails like a check of a damaged file."""
 
     def __call__(self, *arguments: Any, **more: Any) -> CheckedRows:
         raise CorruptTableError("the data file is gone", file="a")
@@ -358,7 +360,7 @@ def test_after_a_lost_put_the_check_is_repeated() -> None:
             self.raced = False
 
         def put_if_absent(self, path: str, data: bytes) -> Put:
-            # At the very last moment, after every look.
+            # At the last moment, after every check.
             if path.endswith("1.json") and not self.raced:
                 self.raced = True
                 table.commit([log.add("bad")])

@@ -34,10 +34,10 @@ def files(snapshot: Snapshot) -> list[Any]:
     for batch in snapshot.scan():
         for row in batch.adds.to_pylist():
             fields = {k: v for k, v in row.items() if v is not None and k not in GIVEN}
-            # A checkpoint types these anew, and the version of a commit is a column of our own.
+            # Checkpoints recompute these, and the version of a commit is a column of this library.
             for name in ("partitionValues_parsed", "_commit_version"):
                 fields.pop(name, None)
-            # Of maps, the order of entries means nothing, nor does an empty one.
+            # The order of entries in maps has no meaning, and an empty map is equivalent to null.
             for name in ("partitionValues", "tags"):
                 fields[name] = dict(fields.get(name) or [])
             kept.append(fields)
@@ -100,7 +100,7 @@ def append(path: Path, *numbers: int) -> None:
 
 
 class RacedLocalStore(LocalStore):
-    """Lets somebody else act at the last moment before a commit of ours."""
+    """Lets another writer act directly before a commit of ours."""
 
     race: Callable[[], None] | None = None
 

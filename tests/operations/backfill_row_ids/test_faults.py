@@ -75,7 +75,7 @@ def backfill(store: Store, name: str, *, checkpoint: bool = True) -> BackfillRow
 
 
 def same_process(_: Store) -> None:
-    """Nobody does anything before the rerun."""
+    """No other process acts before the rerun."""
 
 
 def other_actors(store: Store) -> None:

@@ -152,8 +152,8 @@ def test_a_batch_costs_a_put_and_two_listings_however_long_the_log() -> None:
     kinds = [step.kind for step in store.trace]
     puts = [at for at, kind in enumerate(kinds) if kind == "put_if_absent"]
     assert len(puts) == 12
-    # From one batch to the next: was the commit alone, is there a checksum to go on from, and did
-    # others commit since?
+    # The requests between two batches: the check of the commit, the checksum to continue, and the
+    # commits of others.
     between = [kinds[one + 1 : other] for one, other in zip(puts[1:10], puts[2:11], strict=True)]
     assert between == [["list_from", "read", "list_from"]] * 9
     assert not [step for step in store.trace[puts[1] :] if step.kind == "open"]

@@ -21,7 +21,7 @@ KEPT_MS = epoch_millis(NOW - timedelta(days=30))
 ages = st.integers(-5, 90)
 """In days: of commits on both sides of the retention, and of some that are still to come."""
 clocks = st.tuples(ages, ages | st.none(), ages | st.none())
-"""What a file says, a `commitInfo.timestamp`, and an in-commit timestamp that nobody asked for."""
+"""The time of a file, a `commitInfo.timestamp`, and an in-commit timestamp that is not enabled."""
 
 
 def ago(days: int) -> int:

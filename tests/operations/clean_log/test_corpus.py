@@ -38,7 +38,7 @@ def aged(corpus: Path, name: str, root: Path) -> Table:
 
 
 def view(snapshot: Snapshot) -> Any:
-    """What a version says. Statistics and the like come from wherever the base has them."""
+    """Returns the contents of a version. Statistics depend on the base."""
     keys = [("path", "ascending"), ("dv", "ascending")]
     files = snapshot.live_files().sort_by(keys).select(["path", "dv", "size"])
     return (

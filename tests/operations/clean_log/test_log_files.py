@@ -96,7 +96,7 @@ def litter(table: TableBuilder) -> tuple[set[str], set[str]]:
     "CLEAN-05", "CLEAN-06", "CLEAN-07", "CLEAN-09", "CLEAN-14", "CLEAN-15", "CRC-09", "LOG-09"
 )
 def test_exactly_the_outdated_files_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """deltalake 1.6.6 leaves all but plain commits and checkpoints for ever (D6)."""
+    """deltalake 1.6.6 never deletes other files than plain commits and checkpoints (D6)."""
     table = build(listed=features("v2Checkpoint"))
     expected_gone, expected_kept = litter(table)
     table.checkpoint(9)

@@ -36,7 +36,7 @@ def test_a_sidecar_that_is_reused_during_the_clean_up_is_kept() -> None:
         at_ms = epoch_millis(FIRST + timedelta(days=version))
         table.commit([*lines, add(f"f{version}")], at_ms=at_ms)
     table.checkpoint(2)
-    # What a checkpoint of version 3 is to rest on, written by somebody who takes long over it.
+    # The sidecars of a checkpoint of version 3 that a slow writer has not published yet.
     _, written = table.v2_checkpoint(3, sidecars=1)
     size = len(table.read(written))
     table.write(ORPHAN, table.read(written), at_ms=epoch_millis(FIRST))

@@ -1,4 +1,4 @@
-"""Which windows are compacted, what keeps one from it, and that nothing else is touched."""
+"""The compacted windows, the skipped ones, and that no other file is touched."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def build(commits: int, **configuration: str) -> TableBuilder:
-    """A table with so many commits, each of which adds a file and removes the one before."""
+    """A table with this number of commits, each of which adds a file and removes the
+    previous one.
+    """
     table = TableBuilder()
     table.commit([protocol(), metadata(configuration=configuration), add("f0")])
     for version in range(1, commits):

@@ -57,7 +57,7 @@ def table(tmp_path: Path) -> str:
 
 @pytest.fixture
 def policy(tmp_path: Path, table: str) -> str:
-    """A policy that asks for the exercise, and for an approval of it."""
+    """Writes a policy that requests the exercise, and an approval for it."""
     path = tmp_path / "policy.yaml"
     rules = "touch: {every: 7 days, note: hello}, approval: [touch]"
     path.write_text(f"version: 1\ntables:\n  - {{name: idle, uri: {table}, {rules}}}\n")
@@ -65,7 +65,7 @@ def policy(tmp_path: Path, table: str) -> str:
 
 
 def run(installed: dict[str, str], *arguments: str, status: int = 0) -> str:
-    """What a command line prints on stdout."""
+    """Returns the stdout of a command line."""
     command = [sys.executable, "-m", "delta_maintenance", *arguments]
     ended = subprocess.run(command, env=installed, capture_output=True, text=True)
     assert ended.returncode == status, ended.stderr
@@ -73,7 +73,7 @@ def run(installed: dict[str, str], *arguments: str, status: int = 0) -> str:
 
 
 def told(installed: dict[str, str], code: str, *arguments: str) -> Any:
-    """What a script prints as JSON in its last line."""
+    """Returns the last line of a script's output, parsed as JSON."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *arguments]
     ended = subprocess.run(command, env=installed, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""What Hadoop noted of the files of a log, held against those files."""
+"""Hadoop's checksums of the files of a log."""
 
 from __future__ import annotations
 

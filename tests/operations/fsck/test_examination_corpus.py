@@ -32,7 +32,7 @@ LOG_ONLY = {
 """Tables that were published without their data files, and how many of them are live."""
 
 KNOWN: dict[str, dict[str, int]] = {
-    # Column mapping at reader version 3 stands in one list of two.
+    # Column mapping at reader version 3 is in only one of the two lists.
     "dat-iceberg_compat_v1": {"misplaced-feature": 1},
     "deltars-COVID-19_NYT": {"unknown-file": 3},
     # Made without commit 12, and with a gap before the checkpoint.
@@ -64,12 +64,12 @@ KNOWN: dict[str, dict[str, int]] = {
     "spark-variant-stats-no-checkpoint": {"draft-feature": 1},
     "spark-variant-stats-state-reconstruction": {"draft-feature": 1},
     "kernel-catalog-owned-preview": {"missing-feature": 1},
-    # Compactions that hold one file as an add and as a remove.
+    # Compactions that contain one file as an add and as a remove.
     "kernelrs-compacted-log-files-table": {"compaction-differs": 3},
     # Changed by hand after Hadoop had noted their checksums.
     "golden-checkpoint": {"stale-hadoop-checksum": 1},
     "kernelrs-cdf-column-mapping-name-mode-3-7": {"stale-hadoop-checksum": 2},
-    # A checksum that lies on purpose.
+    # A deliberately wrong checksum.
     "kernelrs-crc-full": {"checksum-differs": 8},
     # Put together from two tables.
     "kernelrs-parquet_row_group_skipping": {"checkpoint-differs": 1},

@@ -31,7 +31,7 @@ ALL = FsckOptions(repair=True, remove_missing_files=True, allow_append_only=True
 
 
 def damaged() -> Files:
-    """A table of which every checkpoint is bad, the hint too, and one data file is gone."""
+    """A table with only bad checkpoints, a bad hint and a missing data file."""
     table = SoundTable(configuration={"delta.appendOnly": "true"})
     table.truncate(classic_checkpoint_name(1), -9)
     table.garbage(multipart_checkpoint_name(2, 1, 2), at=-20)
@@ -42,7 +42,7 @@ def damaged() -> Files:
 
 
 def sound_states() -> list[Any]:
-    """What the versions of that table are without the damage."""
+    """The versions of that table without the damage."""
     return states(SoundTable(configuration={"delta.appendOnly": "true"}).store, range(5))
 
 

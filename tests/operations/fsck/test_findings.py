@@ -33,15 +33,15 @@ from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_
 
 @dataclass(frozen=True)
 class Seed:
-    """One way to spoil a table."""
+    """One way to damage a table."""
 
     spoil: Callable[[SoundTable], object]
     path: str | None = None
-    """What the finding names."""
+    """The path in the finding."""
     also: Mapping[str, int] = field(default_factory=dict)
-    """What follows from it."""
+    """Findings that are caused by it."""
     bare: bool = True
-    """Whether the table is one without checkpoints, compactions and checksums."""
+    """Whether the table has no checkpoints, compactions and checksums."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     count: int = 1
 
@@ -370,7 +370,7 @@ def test_restored_or_remapped_columns_do_not_count_as_reused_names() -> None:
     one, two = ("a", _id(1, "x")), ("b", _id(2, "y"))
     for columns in ((one, two), (one,), (("renamed", _id(1, "x")), two)):
         _mapped(*columns)(table)
-    # Restored, renamed: but then all files are written anew, and ids begin again.
+    # Restored or renamed, but then all files are rewritten, and IDs start again.
     _metadata(table)
     _mapped(("c", _id(1, "y")), ("d", _id(2, "x")))(table)
     assert "reused-physical-name" not in look(table, deep=False).findings.counts

@@ -124,7 +124,7 @@ def test_a_checkpoint_with_a_missing_sidecar_is_rewritten() -> None:
 
     assert outcomes(result) == {"replace-checkpoint": "done"}
     assert result.status == "sound"
-    # The others of the old one are left to clean-log.
+    # The other sidecars of the old checkpoint are left to clean-log.
     assert {count.kind for count in result.counts} == {"orphan-sidecar"}
 
 
@@ -139,7 +139,7 @@ def test_without_a_complete_log_a_bad_checkpoint_is_kept(differs: bool) -> None:
 
     assert result.repairs == ()
     if differs:
-        # With nothing older to hold it against, nobody can know.
+        # Without an older base the checkpoint cannot be compared.
         assert "checkpoint-differs" not in {count.kind for count in result.counts}
     else:
         assert result.status == "corrupt"

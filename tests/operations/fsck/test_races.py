@@ -1,4 +1,4 @@
-"""Repairs of a table that is no longer what it was when they were planned."""
+"""Repairs of a table that has changed since they were planned."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_plan_is_carried_out_only_as_far_as_it_would_still_be_made() -> None:
 
 
 class RacedStore(MemoryStore):
-    """Lets somebody commit right before a commit of ours."""
+    """Lets another writer commit directly before a commit of ours."""
 
     race: Callable[[], object] | None = None
 

@@ -25,7 +25,7 @@ from delta_maintenance.testing.fault_store import FaultStore
 
 
 def vacuumed(days: float, status: str = "COMPLETED") -> dict[str, Any]:
-    """What a vacuum commits at its end."""
+    """The closing commit of a vacuum."""
     return commit_info("VACUUM END", operationParameters={"status": status})
 
 
@@ -96,7 +96,7 @@ def test_commits_of_an_earlier_measurement_are_not_read_again(
     monkeypatch.setattr(type(table.store), "read", counted)
     after = measure(snapshot, now=NOW, previous=before)
     new = [path for path in reads if path.endswith(".json")]
-    # Short commits behind the checkpoint are kept with the snapshot, but for the newest one.
+    # Short commits after the checkpoint are kept with the snapshot, except the newest one.
     assert sorted(set(new)) == [f"_delta_log/{v:020d}.json" for v in (0, 1, 2, 7)]
     assert [p.operation for p in after.commits[-4:]] == ["WRITE"] * 4
     assert [m.operation for m in after.maintenance] == ["OPTIMIZE"]

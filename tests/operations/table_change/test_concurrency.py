@@ -59,7 +59,7 @@ def test_the_first_change_of_protocol_or_metadata_wins(winner: list[log.Action],
     else:
         table.commit(winner)
     result = apply_properties(table.open(), plan)
-    # Of the metadata only what the plan is about matters, as long as nobody is racing.
+    # Only metadata that the plan concerns matters, unless another writer is racing.
     may_follow = when == "between" and "metaData" in winner[0]
     assert result.status == ("committed" if may_follow else "conflict")
     assert table.open().snapshot().properties.enable_change_data_feed is may_follow
@@ -112,7 +112,7 @@ def test_the_same_task_twice_ends_as_done() -> None:
     assert apply_properties(table.open(), plan).status == "already-done"
     table.commit([log.commit_info("WRITE"), log.add("a")], version=2)
     assert apply_properties(table.open(), plan).status == "already-done"
-    # Somebody took it back: the first run is done all the same.
+    # Another writer undid the change; the first run still counts as done.
     table.commit([log.metadata()], version=3)
     assert apply_properties(table.open(), plan).status == "already-done"
     assert table.open().snapshot().version == 3

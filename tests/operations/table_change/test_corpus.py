@@ -1,4 +1,4 @@
-"""Real tables: every one that may be changed loses nothing, whatever it is given."""
+"""Real tables: no change loses anything."""
 
 from __future__ import annotations
 

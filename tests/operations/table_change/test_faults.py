@@ -116,5 +116,5 @@ def test_requests_of_a_commit_without_concurrent_writers() -> None:
     set_properties.apply(table, plan, now=lambda: NOW)
     assert store.trace[: len(opening)] == opening
     kinds = [step.kind for step in store.trace[len(opening) :]]
-    # The commit, the look behind it, and at most the checksum.
+    # The commit, the check after it, and at most the checksum.
     assert kinds[:2] == ["put_if_absent", "list_from"] and len(kinds) <= 4

@@ -1,4 +1,4 @@
-"""Files that a vacuum may delete, and files that it protects or does not look at."""
+"""Files that a vacuum may delete, protects or ignores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from delta_maintenance.testing.actions import (
 )
 from delta_maintenance.testing.table_builder import LOG
 
-# What is protected
+# Protected files.
 
 
 @pytest.mark.conformance("VAC-03", "VAC-06", "VAC-20")
@@ -189,12 +189,12 @@ def test_two_spellings_of_one_file_stop_the_run() -> None:
         table.survey()
 
 
-# What is not looked at
+# Ignored files.
 
 
 @pytest.mark.conformance("VAC-10", "VAC-11", "VAC-12", "VAC-14")
 def test_hidden_names_foreign_files_and_the_log_stay() -> None:
-    """deltalake 1.6.6 looks at the first segment of a path only (D7)."""
+    """deltalake 1.6.6 only checks the first segment of a path (D7)."""
     table = Folder(first=[protocol(), metadata(partitioned_by=["_x"])])
     stay = {
         "_tmp/a.parquet",

@@ -19,7 +19,9 @@ ages = st.integers(-2, 14) | st.none()
 def removal(
     path: str, *, removed: float | None, said: float | None, in_commit: float | None = None
 ) -> list[Line]:
-    """A commit that removes a file and tells these times in days before now, None for no time."""
+    """Returns a commit that removes a file, with these times in days before now, None for
+    no time.
+    """
     fields = {} if in_commit is None else {"inCommitTimestamp": days_ago(in_commit)}
     info = commit_info(timestamp=None if said is None else days_ago(said), **fields)
     return [info, remove(path, deletionTimestamp=OMIT if removed is None else days_ago(removed))]
@@ -46,7 +48,7 @@ def test_a_dropped_tombstone_protects_by_the_latest_time_of_its_commit(
     without_tombstones(table)
     going = table.going(mode=mode)
     assert "a.parquet" not in going
-    # What comes after a young commit is no older than it by its file.
+    # Commits after a recent one are not older by the times of their files.
     assert "b.parquet" in going or late == "file" or mode == "lite"
 
 

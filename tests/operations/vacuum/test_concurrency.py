@@ -40,7 +40,7 @@ def test_a_commit_between_listing_and_reading_the_log_wins(monkeypatch: pytest.M
 
 
 class CleanedUp(MemoryStore):
-    """A store whose log loses a commit each time one of these is about to be read."""
+    """A store whose log loses a commit each time before one of these is read."""
 
     gone: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""The guard: what is never deleted, whoever asks."""
+"""The checks for files that are never deleted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(*paths: str) -> pa.Table:
 
 
 class Quiet:
-    """Nobody commits anything, but for what is said to be in use."""
+    """No concurrent commits, except for files that are declared to be in use."""
 
     def __init__(self, *in_use: str) -> None:
         self.in_use = in_use
@@ -92,7 +92,7 @@ def test_unusual_legal_names_are_literal(path: str) -> None:
 
 
 class Flaky(MemoryStore):
-    """Fails on a file so many times."""
+    """Fails a number of times to delete a file."""
 
     def __init__(self, failures: dict[str, int]) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def test_roots_of_a_whole_store_or_a_home_are_refused(
 
 
 def test_no_other_module_deletes_files_of_a_table() -> None:
-    """Every call of a store's deletion stands in one of these places."""
+    """Every call that deletes files of a store is in one of these places."""
     source = Path(delta_maintenance.__file__).parent
     call = re.compile(r"\.(delete|delete_many|delete_unchanged|remove_empty_director(y|ies))\(")
     found = {

@@ -50,7 +50,7 @@ def test_old_empty_directories_are_deleted_bottom_up(tmp_path: Path) -> None:
         table.touch(path, days_ago(40))
     planned = table.survey()
     assert set(planned.found.directories) == {"a", "a/b", "a/b/c", "empty", "empty/nested"}
-    # Somebody is quicker: what is no longer empty stays, with all above it.
+    # Another writer is faster: a directory that is no longer empty is kept, with all its parents.
     table.file("a/late.parquet", days=0)
     result = _apply(table, planned)
     assert result.directories == 4
@@ -68,7 +68,7 @@ def test_a_directory_that_has_just_changed_stays(tmp_path: Path) -> None:
 
 
 def _apply(table: Folder, planned: vacuum.Survey) -> VacuumResult:
-    """On a disk, whose clock is the real one: only the clock of the check is set."""
+    """On a disk, which uses the real clock: only the clock of the check is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CLOCK_CHECK, lambda *_, **__: None)
         return vacuum.apply(table.open(), planned.plan, now=table.now, surveyed=planned)

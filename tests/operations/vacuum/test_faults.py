@@ -1,7 +1,7 @@
-"""Wherever a vacuum stops, nothing that a retained version needs is gone, and the next run ends it.
+"""Wherever a vacuum stops, all needed files still exist, and the next run completes it.
 
-Every step fails in every way once; a seeded state machine lets writers, restores, checkpoints and
-two vacuums at a time have their turns; and a process is killed in the middle.
+Every step fails once in every way; a seeded state machine interleaves writers, restores,
+checkpoints and two vacuums; and a process is killed in the middle.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def test_a_failing_page_fails_the_listing(page: int) -> None:
 
 
 class Vacuums(RuleBasedStateMachine):
-    """Writers, restores and vacuums in any order: what a retained version needs is always there.
+    """Writers, restores and vacuums in any order: all files of retained versions exist.
 
-    A model keeps what every version refers to, and when it stopped being the newest one.
+    A model records the files of every version, and when it was superseded.
     """
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ class Vacuums(RuleBasedStateMachine):
 
     @rule(days=st.sampled_from([1, 3, 8]))
     def wait(self, days: int) -> None:
-        # Whoever has been writing for longer than the retention has lost: that is documented.
+        # A writer that takes longer than the retention fails, which is documented.
         self.now += timedelta(days=days)
         if days >= 7:
             self.in_flight.clear()
@@ -256,7 +256,7 @@ class Vacuums(RuleBasedStateMachine):
 
     @rule()
     def carry_out(self) -> None:
-        """Perhaps after others have committed, and perhaps a second one of the same kind."""
+        """Possibly after commits of others, and possibly concurrently with another vacuum."""
         if not self.pending:
             return
         surveyed, _ = self.pending.pop(0)

@@ -1,4 +1,4 @@
-"""Vacuum on S3: the number of its requests, and what its commits ask for."""
+"""Vacuum on S3: the number of requests, and the requirements of its commits."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def test_a_thousand_files_take_one_request_to_list_and_one_to_delete(server: S3S
     assert surveyed.plan.files == dead and not surveyed.plan.logs_commits
     pages = [r for r in server.requests if "list-type=2" in r and "delimiter" not in r]
     assert len(pages) == -(-(live + dead + 1) // 1000)
-    # Beside the pages: the log read once, its commits listed and read for what they removed, and
-    # looked at again for what came since.
+    # In addition to the pages: the log is read once, its commits are listed and read for removed
+    # files, and new commits are checked.
     assert len(server.requests) <= len(pages) + 2 + 1 + 1
     server.requests.clear()
     result = vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
     assert (result.deleted, result.failed) == (dead, 0)
     deletions = sum("POST" in request for request in server.requests)
     assert deletions == -(-dead // 1000)
-    # One look at the log for each round of four thousand, and one at the end.
+    # One check of the log for each round of four thousand, and one at the end.
     assert len(server.requests) - deletions <= -(-dead // 4000) + 1
     table.store.close()
 

@@ -51,7 +51,7 @@ def test_windows_are_on_the_clock_of_their_zone() -> None:
 
 
 def test_a_window_in_the_skipped_hour_is_omitted_that_day() -> None:
-    # On 29 March 2026 there is no half past two in Paris.
+    # On 29 March 2026, 02:30 does not exist in Paris.
     hours = Hours(timezone="Europe/Paris", windows=("02:00-03:00",))
     opening = hours.next_opening(at("2026-03-29T00:30", PARIS))
     assert opening == at("2026-03-30T02:00", PARIS)

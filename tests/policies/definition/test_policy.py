@@ -1,4 +1,4 @@
-"""The policy document: what may stand in it, how its layers merge, what is said of mistakes."""
+"""The policy document: its contents, the merging of its layers, and its error messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load(tmp_path: Path) -> Load:
 
 
 def problem(load: Load, text: str, **environment: str) -> str:
-    """The line that is said of a wrong policy."""
+    """Returns the error message for an invalid policy."""
     with pytest.raises(InvalidRequestError) as raised:
         load(text, **environment)
     line = str(raised.value)
@@ -49,7 +49,7 @@ def problem(load: Load, text: str, **environment: str) -> str:
     return line
 
 
-# What may stand in it.
+# Contents.
 
 
 def test_lengths_of_time_and_bytes_are_read_as_people_write_them(load: Load) -> None:
@@ -179,7 +179,7 @@ def _model(lower: Any, upper: Any) -> Any:
 
 
 def _plain(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A layer in which `true` is the empty rule that it stands for."""
+    """Returns a layer in which `true` is replaced by an empty rule."""
     return {k: {} if v is True and k in _SWITCHED else v for k, v in layer.items()}
 
 
@@ -201,7 +201,7 @@ def test_mappings_merge_key_by_key_and_everything_else_replaces(
     assert policy.named_tables[0].rules == Rules.model_validate(merged)
 
 
-# What is said of mistakes.
+# Error messages.
 
 
 @pytest.mark.parametrize(

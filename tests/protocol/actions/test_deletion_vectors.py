@@ -262,7 +262,7 @@ def test_the_inline_vector_of_six_rows_is_read() -> None:
 def test_the_native_layout_is_read() -> None:
     data = NATIVE_MAGIC + struct.pack("<I", 3)
     for rows in ([3, 70_000], [], [5]):
-        # The length, not the bitmap's own end, says where the next one starts.
+        # The length, not the end of the bitmap, determines where the next one starts.
         bucket = bytes(BitMap(rows).serialize()) + b"slack"
         data += struct.pack("<I", len(bucket)) + bucket
 

@@ -62,7 +62,7 @@ def sums(found: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> RowSums:
 
 
 def text(row: dict[str, Any]) -> str:
-    """What tells rows apart: signs of zeros and bits of NaN too."""
+    """Returns a text that distinguishes rows, including signs of zeros and bits of NaN."""
     number = row["f"]
     bits = None if number is None else struct.pack("<d", number)
     return repr((row | {"f": bits}).items())
@@ -80,7 +80,7 @@ def test_sums_are_equal_exactly_for_equal_multisets(
     cut = rng.randint(0, len(one))
     assert sums(batch(one)) == sums(batch(one[:cut])) + sums(batch(one[cut:]))
     assert sums(batch(one)) - sums(batch(one[:cut])) == sums(batch(one[cut:]))
-    # A slice of a batch is what it shows, whatever lies behind it.
+    # Only the rows of a slice count, not those after it.
     assert sums(batch([*other, *one]).slice(len(other))) == sums(batch(one))
 
 

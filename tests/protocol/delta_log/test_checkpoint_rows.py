@@ -66,7 +66,7 @@ def test_unexpired_tombstones_are_kept(times: list[int], instant: int | None) ->
 def test_a_tombstone_is_no_older_than_its_commit() -> None:
     rows = tombstones([None, None, None, 5, 5, 11], [1, 2, 3, 1, 2, 2])
     kept = unexpired(rows, deleted_after_ms=10, commit_times={1: 11, 2: 10})
-    # Of commit 3 nothing is known: it stands in a checkpoint.
+    # Nothing is known about commit 3, which is only in a checkpoint.
     assert kept[COMMIT_VERSION].to_pylist() == [1, 1, 2]
     assert unexpired(rows, deleted_after_ms=None, commit_times={}) is rows
 

@@ -129,7 +129,7 @@ def test_a_summary_comes_back_from_its_tags() -> None:
 def test_a_summary_in_another_format_is_ignored(changed: dict[str, object]) -> None:
     said = json.loads(SUMMARY.to_tags("x")[SUMMARY_TAG])
     assert SidecarSummary.from_tags({SUMMARY_TAG: json.dumps({**said, **changed})}, "x") is None
-    # Nor is one that somebody else has thought up.
+    # A tag of another writer is not valid either.
     said = {name: value for name, value in said.items() if name != "check"} | changed
     said["check"] = _check("x", said)
     assert SidecarSummary.from_tags({SUMMARY_TAG: json.dumps(said)}, "x") is None

@@ -1,4 +1,4 @@
-"""How many sidecars a checkpoint has after thousands of incremental ones, and what they cost."""
+"""The number and the cost of sidecars after thousands of incremental checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Sidecars:
         self.actions = [*kept, *small, *large]
 
     def _rolled(self, sources: list[int], *, at_least: int) -> list[int]:
-        """What is cut off where full, and between two sources where full enough."""
+        """Returns the sidecars that are completed when full, and between two sources when full
+        enough.
+        """
         done, under_way = [], 0
         for source in sources:
             if under_way >= at_least:

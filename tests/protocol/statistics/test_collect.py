@@ -1,4 +1,4 @@
-"""Statistics of rows that are written: what they say, and that nobody can be misled by them."""
+"""Statistics of written rows, which must never mislead a reader."""
 
 from __future__ import annotations
 

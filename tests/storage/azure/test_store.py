@@ -170,7 +170,7 @@ def test_blocks_of_two_writers_of_one_name_do_not_mix(
 
     def overtaken(put: AzurePut, key: str, source: BinaryIO, size: int, put_id: str) -> object:
         publish = staged(put, key, source, size, put_id)
-        # The other's blocks are all there too, and nobody has made the blob.
+        # All blocks of the other writer are uploaded, and the blob does not exist yet.
         staged(
             rival._creator, key, io.BytesIO(theirs), size, "the other put's id, which is as long"
         )
@@ -294,7 +294,7 @@ def test_single_calls_cost_single_requests(azure_server: AzureServer, root: str)
             operation()
             return len(seen)
 
-        # The server is shown once to honour conditions: two puts, one delete.
+        # The server is probed once: two puts, one delete.
         assert cost(lambda: store.put_if_absent("_delta_log/0.json", b"{}")) == 4
         assert cost(lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 1
         assert cost(lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 2
@@ -336,7 +336,7 @@ def test_a_shared_access_signature_opens_a_store_and_is_never_logged(
 
 
 def test_a_refused_overwrite_means_that_another_writer_was_first() -> None:
-    # What a signature gets that may create and not overwrite.
+    # The error for a signature that may create but not overwrite.
     failure = AzureFailure(status=403, code="UnauthorizedBlobOverwrite", said="")
     assert failure.precondition_failed and not failure.access and not failure.unanswered
     failure = AzureFailure(status=409, code="BlobAlreadyExists", said="")

@@ -1,4 +1,4 @@
-"""A stream that is abandoned must not wait for its threads, for nobody knows where that happens."""
+"""An abandoned stream must not wait for its threads, because it can be closed anywhere."""
 
 from __future__ import annotations
 

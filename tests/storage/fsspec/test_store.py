@@ -103,7 +103,7 @@ def store_over(system: Any, base: str, **options: Any) -> FsspecTree:
 
 
 class Fragile:
-    """A file system whose calls fail as they are told to."""
+    """A file system whose calls fail with given errors."""
 
     protocol = "fragile"
     async_impl = False

@@ -1,4 +1,4 @@
-"""Every verb on a table that can only be read: what reads answers, what writes is refused."""
+"""Every verb on a read-only table: reads succeed, writes are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRITING = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A table with commits behind a checkpoint, a dead file and one that nobody knows."""
+    """A table with commits after a checkpoint, an unreferenced file and an unknown one."""
     builder = TableBuilder(tmp_path / "t")
     builder.commit([protocol(), metadata()])
     for number in range(4):
@@ -55,7 +55,7 @@ def address(request: pytest.FixtureRequest, folder: Path) -> str:
             for file in sorted(folder.rglob("*")):
                 archive.write(file, f"t/{file.relative_to(folder)}")
         return f"zip://t::{folder.parent}/t.zip"
-    # Twice the same store: what matters is that nothing of it is kept for later.
+    # The same store twice: nothing may be cached between them.
     return f"simplecache::file://{folder}"
 
 

@@ -168,7 +168,7 @@ def test_data_that_contains_the_boundary_is_stored_completely(
     store.close()
 
 
-# What an operation costs.
+# Costs of operations.
 
 
 def cost(server: GCSServer, operation: Callable[[], object]) -> int:
@@ -178,7 +178,7 @@ def cost(server: GCSServer, operation: Callable[[], object]) -> int:
 
 
 def test_single_calls_cost_single_requests(gcs_server: GCSServer, store: GCSStore) -> None:
-    # The server is shown once to honour conditions: two puts, one delete.
+    # The server is probed once: two puts, one delete.
     assert cost(gcs_server, lambda: store.put_if_absent("_delta_log/0.json", b"{}")) == 4
     assert cost(gcs_server, lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 1
     assert cost(gcs_server, lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 2

@@ -25,7 +25,7 @@ class HdfsStoreContract(StoreContract):
     doomed = 30
     refused_names = frozenset(["a:b"])
     environment: Mapping[str, str] = {}
-    """What other processes need to log in."""
+    """The environment that other processes need for authentication."""
 
     @pytest.fixture
     def store(self, root: str) -> Iterator[HdfsStore]:

@@ -145,7 +145,7 @@ def test_a_table_is_read_and_committed_to(
     caplog.set_level("DEBUG")
     login = LOGINS[name](secured_hdfs)
     enter(login, monkeypatch)
-    # Nobody else may write there.
+    # Only this user may write there.
     root = secured_hdfs.address(f"/user/{USER}/{uuid.uuid4()}", scheme=login.scheme)
     store = open_store(root, login.options)
     TableBuilder(store).commit([protocol(), metadata()])

@@ -174,7 +174,7 @@ def test_a_name_node_that_is_killed_and_restarted_forgets_no_commit(
         version = 0
         while not stop.is_set():
             path = f"_delta_log/{version:020}.json"
-            # With the name node gone, nothing was published or nobody knows.
+            # Without the name node, nothing was published or the outcome is unknown.
             with suppress(StorageError, CommitUnknownError):
                 told[path] = store.put_if_absent(path, path.encode())
             version += 1

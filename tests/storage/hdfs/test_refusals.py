@@ -71,7 +71,7 @@ WRITES: list[Callable[[Store], object]] = [
 
 
 def check_refused(call: Callable[[], object], said: str) -> None:
-    """One line says what helps, and that the result is known."""
+    """Checks that the error is one line with the remedy, and that the outcome is known."""
     with pytest.raises(StorageError, match=f"^file .*{said}") as got:
         call()
     assert "\n" not in str(got.value)

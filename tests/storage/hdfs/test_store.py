@@ -84,7 +84,7 @@ def temporaries(store: Store, directory: str) -> list[str]:
     return [s.path for s in store.list_from(directory) if s.path.endswith(".tmp")]
 
 
-# What is left by those who end in the middle.
+# Writers and nodes that are killed.
 
 
 def put_and_hang(root: str, path: str, step: str) -> None:
@@ -153,7 +153,7 @@ def test_a_killed_data_node_loses_no_acknowledged_file(hdfs: HdfsCluster, store:
             impatient.put_if_absent("b", b"while it is gone")
         assert not isinstance(got.value, CommitUnknownError)
         assert store.stat("b") is None
-        # What the name node knows by itself can still be told.
+        # Metadata is still available from the name node.
         assert [status.path for status in store.list_from("")] == ["a"]
     finally:
         impatient.close()
@@ -170,7 +170,7 @@ def test_a_killed_data_node_loses_no_acknowledged_file(hdfs: HdfsCluster, store:
     assert store.read("b") == b"after"
 
 
-# What an operation costs, and who answers.
+# Costs of operations, and the answering server.
 
 
 def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:

@@ -273,7 +273,7 @@ def test_a_file_deleted_during_a_listing_is_omitted(root: Path) -> None:
     assert [status.path for status in listing] == ["c"]
 
 
-# What else lies about.
+# Other files in the directory.
 
 
 def test_the_checksum_of_an_earlier_file_goes_before_the_new_one_comes(root: Path) -> None:

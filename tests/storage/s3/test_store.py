@@ -99,7 +99,7 @@ def test_a_marker_of_a_folder_is_no_file(
     assert found == ["_delta_log/0.json"]
 
 
-# What an operation costs.
+# Costs of operations.
 
 
 def cost(server: S3Server, operation: Callable[[], object]) -> int:
@@ -125,7 +125,7 @@ def test_listing_a_log_costs_requests_for_its_tail_only(
 
 
 def test_single_calls_cost_single_requests(s3_server: S3Server, store: S3Store) -> None:
-    # The server is shown once to honour conditions: two puts, one delete.
+    # The server is probed once: two puts, one delete.
     assert cost(s3_server, lambda: store.put_if_absent("_delta_log/0.json", b"{}")) == 4
     assert cost(s3_server, lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 1
     assert cost(s3_server, lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 2

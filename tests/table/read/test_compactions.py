@@ -1,4 +1,4 @@
-"""Log compactions: used where they are sound and lie in range, and never needed."""
+"""Log compactions: used if they are sound and in range, and never required."""
 
 from __future__ import annotations
 

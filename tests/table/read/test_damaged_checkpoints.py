@@ -1,7 +1,7 @@
 """Damaged checkpoints: skipped and reported.
 
-Every damage is met twice: in a log that has all its commits, where the answer must not change, and
-in one where the checkpoint is all there is, where the error must tell everything.
+Every damage is tested twice: in a log with all its commits, where the result must not change, and
+in a log with only the checkpoint, where the error must describe it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A snapshot that is brought forward equals one that is opened, and reads only what is new."""
+"""An advanced snapshot equals a newly opened one, and reads only the new commits."""
 
 from __future__ import annotations
 

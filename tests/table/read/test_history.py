@@ -1,4 +1,4 @@
-"""When a version was committed, and which one was current when."""
+"""The times of versions, and the version that was current at a time."""
 
 from __future__ import annotations
 

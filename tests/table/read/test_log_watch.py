@@ -1,4 +1,4 @@
-"""Looks at a log: what they show, what they cost, and logs that go away."""
+"""Polls of a log: their results, their cost, and logs that disappear."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def long_log(store: CountingStore, versions: int) -> TableBuilder:
 
 
 def looks(watch: LogWatch, store: CountingStore) -> Iterator[Sighting]:
-    """Looks until there is no more to see, each with at most two requests."""
+    """Polls until nothing is left to read, each time with at most two requests."""
     more = True
     while more:
         store.requests.clear()

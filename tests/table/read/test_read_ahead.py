@@ -1,4 +1,6 @@
-"""Reading files of the log in a row: in order, by the caller where that is quicker, else ahead."""
+"""Reads files of the log in order, in the calling thread if that is faster, otherwise in
+advance.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def commits(store: MemoryStore, *texts: bytes) -> list[LogEntry]:
 def readers(
     store: MemoryStore, entries: list[LogEntry], wait: Callable[[LogEntry], float]
 ) -> list[bool]:
-    """For each file in turn, whether the caller read it."""
+    """Returns for each file whether the calling thread read it."""
 
     def read(entry: LogEntry) -> tuple[bytes, threading.Thread]:
         time.sleep(wait(entry))

@@ -1,4 +1,4 @@
-"""What a scan holds grows with the files that it has met, not with what happened to them."""
+"""The memory of a scan depends on the number of files, not on the number of actions."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_other_uncertain_logs_are_replayed() -> None:
     table.commit([commit_info(), add("f", size=5)])
     table.compaction(3, 4)
     assert summarize(table.store) is None
-    # A checkpoint that may be one of V2, for its name does not tell.
+    # A checkpoint that may be V2, because its name does not tell.
     table = begun()
     table.commit([commit_info(), add("e", size=5)])
     table.checkpoint()
@@ -264,7 +264,7 @@ def test_no_operation_decides_by_a_checksum(field: str) -> None:
 
 
 def decisions(table: TableBuilder) -> list[Any]:
-    """The plans of operations that delete and of one that writes, without what reads the clock."""
+    """Returns the plans of operations that delete or write, without times."""
     snapshot = table.open().snapshot()
     return [
         snapshot.counts,

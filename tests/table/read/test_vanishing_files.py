@@ -48,7 +48,7 @@ class ShakyStore(MemoryStore):
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tails are read as often as they are asked for, as long ones are."""
+    """Tails are read again at every use, like long ones."""
     monkeypatch.setattr(log_reader, "_KEPT_BYTES", 0)
 
 
@@ -71,7 +71,7 @@ def expected(table: TableBuilder, version: int = 6) -> State:
 
 
 def clean_up(table: TableBuilder, before: int) -> None:
-    """What a clean-up does: a checkpoint, then the commits before it go."""
+    """Simulates a clean-up: writes a checkpoint, then deletes the commits before it."""
     table.checkpoint(before)
     table.drop(*(json_name(version) for version in range(before)))
 
@@ -109,7 +109,7 @@ def test_a_file_that_is_missing_once_is_found_by_the_next_listing() -> None:
 def test_a_clean_up_while_a_snapshot_opens_leads_to_the_checkpoint_it_left(at: int) -> None:
     table, store = shaky()
     store.before_reading = once(lambda: clean_up(table, 4), json_name(at))
-    # How much was read ahead by then is up to the threads: the snapshot may stand on either base.
+    # The threads determine how much was read in advance: the snapshot may use either base.
     snapshot = table.open().snapshot()
     assert snapshot.live_files()["path"].to_pylist() == ["6"]
     assert snapshot.segment.base_version in (-1, 4)

@@ -1,4 +1,4 @@
-"""What was written of a compaction is read back in pieces, and every piece counts."""
+"""A written compaction is read back in pieces, and every piece is checked."""
 
 from __future__ import annotations
 

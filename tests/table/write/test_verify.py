@@ -125,7 +125,7 @@ def expect_nothing_published(table: TableBuilder, kind: str, per_sidecar: int) -
         write(table.open(), kind, per_sidecar)
     assert failure.value.remedy and failure.value.file
     now = files_of(table.store)
-    # Sound sidecars may stand alone, but nothing that a reader would look at has come.
+    # Valid sidecars may exist alone, but no file that readers use has been published.
     visible = {path: data for path, data in now.items() if not path.startswith(SIDECARS)}
     assert visible == before
     if per_sidecar == 0 or kind == "classic":
@@ -190,7 +190,7 @@ def test_a_truncated_staged_file_is_never_announced(
 ) -> None:
     cutting(monkeypatch, "verify_checkpoint")
     table = busy_table()
-    # The damage is not taken for one of the checkpoint that the snapshot rests on.
+    # The damage is not mistaken for damage to the snapshot's own checkpoint.
     table.checkpoint()
     table.commit([add("late")])
     expect_nothing_published(table, kind, per_sidecar)

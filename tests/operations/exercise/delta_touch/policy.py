@@ -1,4 +1,4 @@
-"""When a policy asks for `touch`."""
+"""The policy rule of `touch`."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_a_writer_between_a_lost_request_and_its_retry_wins(
     def overtaken(
         application: Application, environ: Environ, start: StartResponse
     ) -> Iterable[bytes]:
-        # In a thread, as this one holds the answer of the first.
+        # In a thread, because this one holds the answer of the first request.
         with ThreadPoolExecutor(1) as pool:
             won = pool.submit(rival.put_if_absent, PATH, b"rival").result()
         assert won is Put.DONE
@@ -273,7 +273,7 @@ def test_a_client_that_does_not_know_the_condition_is_refused(
 
     def send(client: S3Client, method: str, **parameters: object) -> object:
         if "IfNoneMatch" in parameters:
-            # What botocore says to a parameter that it never heard of.
+            # The error of botocore for an unknown parameter.
             parameters["IfNonsense"] = parameters.pop("IfNoneMatch")
         return real(client, method, **parameters)
 
