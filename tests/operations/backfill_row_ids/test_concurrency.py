@@ -172,7 +172,7 @@ def test_a_suspension_after_the_plan_is_not_lifted() -> None:
     table = built(protocol=TRACKED)
     plan = plan_of(table, lift_suspension=True)
     suspend(table)
-    with pytest.raises(CommitConflictError, match="row tracking is suspended since a commit"):
+    with pytest.raises(CommitConflictError, match="row tracking is suspended after a commit"):
         apply(table, plan)
     assert of(table, "metaData")[-1][1]["configuration"] == SUSPENDED
 

@@ -158,7 +158,7 @@ class RowIdBackfill:
         if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
             return state
         raise CommitConflictError(
-            f"row tracking was set to {state.value} by a commit of another writer",
+            f"row tracking is {state.value} after a commit of another writer",
             table=snapshot.table,
             version=snapshot.version,
             remedy="decide whether the table should have it, then run again",
