@@ -219,7 +219,7 @@ def test_a_version_that_does_not_exist_is_status_2(cli: Any, table: str, verb: s
     for version in ("3", "-1", "99999999999999999999999"):
         outcome = cli(verb, table, "--version", version)
         assert (outcome.status, outcome.out) == (2, ""), version
-        assert f"no version {version}" in outcome.err
+        assert f"version {version} does not exist" in outcome.err
 
 
 def test_a_damaged_line_names_the_table_too(cli: Any, builder: TableBuilder) -> None:

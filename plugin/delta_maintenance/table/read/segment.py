@@ -162,7 +162,7 @@ def choose_segment(
     target = latest if version is None else version
     if not 0 <= target <= latest:
         raise VersionNotFoundError(
-            f"version {target} does not exist", remedy=f"ask for one up to {latest}"
+            f"version {target} does not exist", remedy=f"request one up to {latest}"
         )
     usable = [c for c in listing.checkpoints if c.version <= target and c.name not in avoid]
     checkpoint = usable[-1] if usable else None
