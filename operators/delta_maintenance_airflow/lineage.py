@@ -82,8 +82,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _PLACES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
 
 
-def _facets(told: LineageFacts | None) -> OperatorLineage | None:
-    if told is None:
+def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
+    if lineage_facts is None:
         return None
     try:
         from airflow.providers.common.compat.openlineage.facet import (
@@ -101,12 +101,12 @@ def _facets(told: LineageFacts | None) -> OperatorLineage | None:
     except ImportError:
         return None
 
-    facts = told.facts or {}
+    facts = lineage_facts.facts or {}
     run_facets = {}
     if facts:
         kept = {name: value for name, value in facts.items() if _is_small(name, value)}
         run_facets[RUN_FACET] = RunFacet().with_additional_properties(**kept)
-    named = dataset_name(told.table_uri)
+    named = dataset_name(lineage_facts.table_uri)
     if named is None:
         return OperatorLineage(run_facets=run_facets)
     namespace, name = named
@@ -114,13 +114,13 @@ def _facets(told: LineageFacts | None) -> OperatorLineage | None:
     if facts.get("version") is not None:
         version = str(facts["version"])
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(version)
-    if not told.written:
+    if not lineage_facts.written:
         read = InputDataset(namespace=namespace, name=name, facets=facets)
         return OperatorLineage(inputs=[read], run_facets=run_facets)
     statistics = {}
-    if size := sum(result.get("bytes_written") or 0 for result in told.results):
+    if size := sum(result.get("bytes_written") or 0 for result in lineage_facts.results):
         statistics["outputStatistics"] = OutputStatisticsOutputDatasetFacet(
-            size=size, fileCount=_files(told.results)
+            size=size, fileCount=_files(lineage_facts.results)
         )
     written = OutputDataset(namespace=namespace, name=name, facets=facets, outputFacets=statistics)
     return OperatorLineage(outputs=[written], run_facets=run_facets)

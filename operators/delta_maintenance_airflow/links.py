@@ -47,8 +47,8 @@ class ReportLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         from airflow.sdk.execution_time.xcom import XCom
 
-        told = XCom.get_value(ti_key=ti_key, key=BaseXCom.XCOM_RETURN_KEY)
-        address = told.get("report_uri") if isinstance(told, Mapping) else None
+        value = XCom.get_value(ti_key=ti_key, key=BaseXCom.XCOM_RETURN_KEY)
+        address = value.get("report_uri") if isinstance(value, Mapping) else None
         return address if isinstance(address, str) else ""
 
 

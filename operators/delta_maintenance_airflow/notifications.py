@@ -8,7 +8,7 @@ from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowFailException
-from delta_maintenance_airflow.operators.summary import told_of
+from delta_maintenance_airflow.operators.summary import summary_text
 from delta_maintenance_airflow.settings import notify_conn_id
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class MaintenanceSummaryNotifier(BaseNotifier):
         summary = ti.xcom_pull(task_ids=ti.task_id, key=BaseXCom.XCOM_RETURN_KEY)
         if summary is None or (self.quiet and not summary["num_problems"]):
             return
-        _post(conn_id, {"text": f"{ti.dag_id}: {told_of(summary)}"})
+        _post(conn_id, {"text": f"{ti.dag_id}: {summary_text(summary)}"})
 
 
 class ApprovalNotifier(BaseNotifier):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
 
-def tell_outlets(
+def add_to_outlet_events(
     task: BaseOperator, context: Context, table_uri: str, extra: Mapping[str, Any]
 ) -> None:
     """Adds `extra` to the event of every asset in the task's outlets.

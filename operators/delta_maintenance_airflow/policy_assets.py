@@ -43,9 +43,9 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
     from delta_maintenance.policies.definition.policy import load_policy
 
     path = policy or policy_path()
-    told = [one for some in events.values() for event in some for one in _tables(event)]
+    payloads = [one for some in events.values() for event in some for one in _tables(event)]
     found: dict[str, dict[str, Any]] = {}
-    for payload in told:
+    for payload in payloads:
         uri = payload["table"]
         problem = payload.get("message") if payload.get("status") == "error" else None
         found[uri] = {"name": uri, "uri": uri, "problem": problem}
@@ -59,8 +59,8 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
 def _tables(event: Any) -> list[dict[str, Any]]:
     payload = (event.extra or {}).get("payload") or {}
     # `DeltaCommitEventTrigger` reports one table, `DeltaPolicyCommitTrigger` many.
-    told = payload.get("tables", [payload])
-    return [one for one in told if one.get("table")]
+    payloads = payload.get("tables", [payload])
+    return [one for one in payloads if one.get("table")]
 
 
 def _asset(policy: str, store: str, interval: float, min_commits: int) -> Asset:

@@ -68,8 +68,8 @@ class PolicyWork:
             uri = named[name]
         table = self.policy.table_at(uri, name=name)
         if table.rules.other_writers is None:
-            told = PolicyHook(table.rules.storage).other_writers
-            rules = table.rules.model_copy(update={"other_writers": told})
+            stated = PolicyHook(table.rules.storage).other_writers
+            rules = table.rules.model_copy(update={"other_writers": stated})
             table = table.model_copy(update={"rules": rules})
         return table
 

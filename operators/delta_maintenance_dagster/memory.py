@@ -55,7 +55,7 @@ class Memory:
 
 def recall(instance: dg.DagsterInstance, table: DeltaTable) -> Memory:
     """Returns the state after the last run on a table, from the newest event that contains it."""
-    newest = max(_told(instance, table), key=lambda event: event[0], default=None)
+    newest = max(_recorded_events(instance, table), key=lambda event: event[0], default=None)
     return Memory.from_metadata(newest[1]) if newest is not None else Memory()
 
 
@@ -64,12 +64,12 @@ def recall_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[Memory]:
     kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_OBSERVATION}
     for record in instance.get_records_for_run(run_id, of_type=kinds).records:
         event = record.event_log_entry
-        told = event.asset_materialization or event.asset_observation
-        if told is not None and PENDING_KEY in told.metadata:
-            yield Memory.from_metadata(told.metadata)
+        recorded = event.asset_materialization or event.asset_observation
+        if recorded is not None and PENDING_KEY in recorded.metadata:
+            yield Memory.from_metadata(recorded.metadata)
 
 
-def _told(
+def _recorded_events(
     instance: dg.DagsterInstance, table: DeltaTable
 ) -> Iterable[tuple[float, Mapping[str, Any]]]:
     """Yields instants and values: of the last materialization, and of an observation after a

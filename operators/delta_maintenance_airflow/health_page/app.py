@@ -107,7 +107,7 @@ class Pages:
             page=page,
         )
         known = self._policy.tables()
-        everything = rows.put_together(self._asked(AssessmentStore.load_all), known)
+        everything = rows.build_rows(self._asked(AssessmentStore.load_all), known)
         return self._page(
             request,
             "tables.html",

@@ -109,9 +109,9 @@ class TableRow:
     def last_maintenance(self) -> LastMaintenance | None:
         """The last maintenance of the table, by this library or others."""
         if self.run is not None and self.run.outcomes:
-            begun = [each for each in self.run.outcomes if each.status not in _NOT_BEGUN]
+            started = [each for each in self.run.outcomes if each.status not in _NOT_BEGUN]
             return LastMaintenance(
-                what=", ".join(each.operation for each in begun or self.run.outcomes),
+                what=", ".join(each.operation for each in started or self.run.outcomes),
                 result=run_status(self.run),
                 at=self.run.ended_at,
                 ours=True,
@@ -174,7 +174,7 @@ class Page:
     """The number of tables that are no longer in the policy."""
 
 
-def put_together(
+def build_rows(
     entries: Iterable[AssessmentEntry | UnreadableEntry], known: KnownTables
 ) -> tuple[TableRow, ...]:
     """Builds a row for each entry, and for each table of the policy without an entry."""

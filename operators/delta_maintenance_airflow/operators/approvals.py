@@ -86,7 +86,7 @@ class DeltaPendingPlansOperator(BaseOperator):
         ti = context["ti"]
         names = [
             *(row["name"] for some in _all(ti, self.assess_task) for row in some if row["waits"]),
-            *(each["name"] for each in _all(ti, self.run_task) if _asks(each)),
+            *(each["name"] for each in _all(ti, self.run_task) if _is_waiting(each)),
         ]
         if not names:
             raise AirflowSkipException("no plan waits for an approval")
@@ -272,8 +272,8 @@ def _by_table(plans: Iterable[PendingPlan]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _asks(told: Mapping[str, Any]) -> bool:
-    return any(each.endswith(f": {_WAITING}") for each in told.get("operations") or ())
+def _is_waiting(outcome: Mapping[str, Any]) -> bool:
+    return any(each.endswith(f": {_WAITING}") for each in outcome.get("operations") or ())
 
 
 def _all(ti: Any, task_id: str) -> list[Any]:

@@ -18,7 +18,7 @@ from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink
-from delta_maintenance_airflow.outlets import tell_outlets
+from delta_maintenance_airflow.outlets import add_to_outlet_events
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
 
@@ -84,8 +84,8 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         return core.find(self.operation)
 
     def lineage(self) -> LineageFacts | None:
-        begun = LineageFacts(table_uri=self.table_uri, written=not as_flag(self.plan_only))
-        return self._lineage or begun
+        at_start = LineageFacts(table_uri=self.table_uri, written=not as_flag(self.plan_only))
+        return self._lineage or at_start
 
     def execute(self, context: Context) -> dict[str, Any]:
         plan_only = as_flag(self.plan_only)
@@ -99,7 +99,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         Raises the error that ends the task if the operation did not succeed.
         """
         record = self.record
-        outcome = self._told(document, planned=planned)
+        outcome = self._logged_facts(document, planned=planned)
         self._lineage = LineageFacts(
             table_uri=self.table_uri,
             written=not planned and record.wrote_to_table(document),
@@ -118,7 +118,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
                 "operation": outcome["operation"],
                 "status": outcome["status"],
             }
-            tell_outlets(self, context, self.table_uri, extra)
+            add_to_outlet_events(self, context, self.table_uri, extra)
         return outcome
 
     def run(self, options: Any, *, plan_only: bool) -> Any:
@@ -192,13 +192,13 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         asked = json.dumps([*task, self.table_uri, given], sort_keys=True, default=str)
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}"))
 
-    def _told(self, document: Any, *, planned: bool) -> dict[str, Any]:
+    def _logged_facts(self, document: Any, *, planned: bool) -> dict[str, Any]:
         """Logs the Plan or the Result, and returns its facts for XCom."""
-        record, told = self.record, document.to_json()
+        record, document_facts = self.record, document.to_json()
         # Omitted: the arguments of the task. The report has the same name for all operations.
         for name in ("options", "report"):
-            told.pop(name, None)
-        status = "planned" if planned else told.pop("status")
+            document_facts.pop(name, None)
+        status = "planned" if planned else document_facts.pop("status")
         report = self.reported(document)
         more = {**record.totals(document), **({} if report is None else {"report_uri": report})}
         self.log.info("%s, version %d: %s", document.table, document.version, status)
@@ -206,7 +206,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         for name, value in core.shown(facts):
             for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
-        return flat({"operation": self.operation, "status": status, **told, **more})
+        return flat({"operation": self.operation, "status": status, **document_facts, **more})
 
 
 _LOGGED = ("table", "version", "status", "reason")

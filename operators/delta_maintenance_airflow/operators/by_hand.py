@@ -146,9 +146,9 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         }
 
     def _ended(self, context: Context, result: RunResult) -> dict[str, Any]:
-        told = super()._ended(context, result)
+        result_facts = super()._ended(context, result)
         if not self.plans or not result.outcomes:
-            return told
+            return result_facts
         from delta_maintenance.policies.approval import ApprovedPlan
 
         outcome = result.outcomes[-1]
@@ -157,10 +157,10 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             approved = ApprovedPlan.of(
                 outcome.operation, plan, planned_at=outcome.started_at
             ).to_json()
-            told["plan"] = approved
-        told["plan_text"] = plan_text(outcome.operation, outcome.reason, plan)
-        self.log.info("%s", told["plan_text"])
-        return told
+            result_facts["plan"] = approved
+        result_facts["plan_text"] = plan_text(outcome.operation, outcome.reason, plan)
+        self.log.info("%s", result_facts["plan_text"])
+        return result_facts
 
     def _needs_approval(self, result: RunResult) -> bool:
         from delta_maintenance.policies.approval import asks_for_approval

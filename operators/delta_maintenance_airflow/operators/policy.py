@@ -24,7 +24,7 @@ from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink
-from delta_maintenance_airflow.outlets import tell_outlets
+from delta_maintenance_airflow.outlets import add_to_outlet_events
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.template_values import as_flag
@@ -105,7 +105,7 @@ class DeltaAssessOperator(BaseOperator):
 
         def look(table: Mapping[str, str]) -> dict[str, Any]:
             assessment, known = _assessed(work, table, store, link)
-            self.log.info("%s", _told(assessment))
+            self.log.info("%s", _log_line(assessment))
             due, waits = _divided(assessment, known)
             last_run_at = known.run.ended_at if known is not None and known.run else None
             return {
@@ -229,8 +229,8 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
 
     def lineage(self) -> LineageFacts | None:
         uri = (self.table or {}).get("uri")
-        begun = LineageFacts(table_uri=uri, written=not as_flag(self.plan_only)) if uri else None
-        return self._lineage or begun
+        at_start = LineageFacts(table_uri=uri, written=not as_flag(self.plan_only)) if uri else None
+        return self._lineage or at_start
 
     def _ended(self, context: Context, result: RunResult) -> dict[str, Any]:
         for outcome in result.outcomes:
@@ -269,7 +269,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 "status": facts["status"],
                 "operations": facts["operations"],
             }
-            tell_outlets(self, context, result.uri, extra)
+            add_to_outlet_events(self, context, result.uri, extra)
         return facts
 
 
@@ -307,11 +307,11 @@ def _is_mapped(ti: Any) -> bool:
 
 
 def _assessed(
-    work: PolicyWork, told: Mapping[str, str], store: AssessmentStore, link: str
+    work: PolicyWork, entry: Mapping[str, str], store: AssessmentStore, link: str
 ) -> tuple[Assessment, AssessmentEntry | None]:
     """Assesses a table and saves the result. Returns it with the entry that was saved before."""
-    known = entry_of(store, told.get("name") or told["uri"])
-    assessment = _looked_at(work, told, known)
+    known = entry_of(store, entry.get("name") or entry["uri"])
+    assessment = _assess_one(work, entry, known)
     store.save(assessment, link=link)
     return assessment, known
 
@@ -329,15 +329,15 @@ def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[lis
     return due, [operation for operation in waiting if operation not in later]
 
 
-def _looked_at(
-    work: PolicyWork, told: Mapping[str, str], known: AssessmentEntry | None
+def _assess_one(
+    work: PolicyWork, entry: Mapping[str, str], known: AssessmentEntry | None
 ) -> Assessment:
     from delta_maintenance import clock
     from delta_maintenance.policies.assess import assess_table
     from delta_maintenance.policies.models import Assessment
 
-    uri = told["uri"]
-    name = told.get("name") or uri
+    uri = entry["uri"]
+    name = entry.get("name") or uri
     try:
         table = work.table(name, uri)
         return assess_table(
@@ -392,7 +392,7 @@ def _version(assessment: Assessment | None) -> int | None:
     return health.version if health is not None else None
 
 
-def _told(assessment: Assessment) -> str:
+def _log_line(assessment: Assessment) -> str:
     due = ", ".join(f"{each.operation} ({each.reason})" for each in assessment.due)
     if due or assessment.problem:
         return f"{assessment.name}: {due or assessment.problem}"

@@ -41,5 +41,5 @@ class DeltaReportingOperator(DeltaMaintenanceOperator):
 
     def reported(self, document: Any) -> str | None:
         # Some documents contain the address of the report, or None.
-        told: str | None = getattr(document, "report", self._report)
-        return told
+        report: str | None = getattr(document, "report", self._report)
+        return report

@@ -85,8 +85,8 @@ class DeltaFindTablesOperator(BaseOperator):
         batches = [tables[first : first + size] for first in range(0, len(tables), size)]
         self.log.info("%d tables in %d batches", len(tables), len(batches))
         unlisted = [{"name": each.name, "problem": each.problem} for each in failures]
-        told = {"tables": len(tables), "batches": len(batches), "unlisted": unlisted}
-        ti.xcom_push(key=FOUND, value={**told, "skipped": None})
+        counts = {"tables": len(tables), "batches": len(batches), "unlisted": unlisted}
+        ti.xcom_push(key=FOUND, value={**counts, "skipped": None})
         return batches
 
     def _is_another_at_work(self, ti: Any) -> bool:

@@ -54,19 +54,21 @@ class DeltaSummaryOperator(BaseOperator):
         failures = [row for row in failures if row["problem"]]
         missing = found["batches"] - len(assessed)
         if missing > 0:
-            told = f"{missing} of {found['batches']} batches of tables were not assessed"
-            failures.append({"name": self.assess_task, "problem": f"{told}; see its failed tasks"})
+            problem = f"{missing} of {found['batches']} batches of tables were not assessed"
+            failures.append(
+                {"name": self.assess_task, "problem": f"{problem}; see its failed tasks"}
+            )
         summary = summarised(
             work=_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [],
             outcomes={each["name"]: each for each in _all(ti, self.run_task)},
             failures=failures,
             left_over=_one(ti, self.select_task, LEFT_OVER) or {},
         )
-        self.log.info("%s", told_of(summary))
+        self.log.info("%s", summary_text(summary))
         if summary["num_problems"]:
             # Airflow pushes the return value of a task only if it succeeds.
             ti.xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=summary)
-            raise AirflowFailException(told_of(summary))
+            raise AirflowFailException(summary_text(summary))
         return summary
 
 
@@ -119,7 +121,7 @@ def summarised(
     }
 
 
-def told_of(summary: Mapping[str, Any]) -> str:
+def summary_text(summary: Mapping[str, Any]) -> str:
     """Formats the summary for people."""
     shown = summary["problems"]
     more = summary["num_problems"] - len(shown)

@@ -148,5 +148,5 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
 
     def _cursor_name(self) -> str:
         """The same for equal watchers: an asset may have several."""
-        told_apart = json.dumps([self.table_uri, self.operations, self.min_commits])
-        return f"delta_commits_{hashlib.sha256(told_apart.encode()).hexdigest()[:16]}"
+        identity = json.dumps([self.table_uri, self.operations, self.min_commits])
+        return f"delta_commits_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

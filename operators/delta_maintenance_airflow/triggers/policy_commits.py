@@ -99,8 +99,8 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
             await watched.stop()
 
     def _board_name(self) -> str:
-        told_apart = f"{self.policy}\n{self.store}\n{self.min_commits}"
-        return f"delta_policy_{hashlib.sha256(told_apart.encode()).hexdigest()[:16]}"
+        identity = f"{self.policy}\n{self.store}\n{self.min_commits}"
+        return f"delta_policy_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 class _Watched:

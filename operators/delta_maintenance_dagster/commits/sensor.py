@@ -146,9 +146,9 @@ def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
 
 
 def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Sequence[str]) -> str:
-    said = f"{len(moved)} of {len(tables)} tables changed, and none by enough commits"
+    message = f"{len(moved)} of {len(tables)} tables changed, and none by enough commits"
     if not moved:
-        said = f"none of {len(tables)} tables changed"
+        message = f"none of {len(tables)} tables changed"
     if problems:
-        said = f"{said}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
-    return said
+        message = f"{message}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
+    return message

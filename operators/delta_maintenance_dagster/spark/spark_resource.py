@@ -120,9 +120,9 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             try:
                 return read_report().result_or_raise()
             except FileNotFoundError:
-                said = process.tail[-1] if process.tail else "it printed nothing"
+                last_line = process.tail[-1] if process.tail else "it printed nothing"
                 raise DeltaMaintenanceError(
-                    f"the Spark job ended with status {status} and without a report: {said}",
+                    f"the Spark job ended with status {status} and without a report: {last_line}",
                     table=spec.table,
                     remedy="check the output of the step; it is safe to run again",
                 ) from None

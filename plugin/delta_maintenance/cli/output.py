@@ -76,9 +76,9 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
 
 def print_facts(title: str, facts: Facts) -> None:
     """Prints facts about a Plan or a Result, for people; grids come last."""
-    told = dict(shown(facts))
-    grids = [value for value in told.values() if isinstance(value, Grid)]
-    print_fields(title, {k: v for k, v in told.items() if not isinstance(v, Grid)})
+    named = dict(shown(facts))
+    grids = [value for value in named.values() if isinstance(value, Grid)]
+    print_fields(title, {k: v for k, v in named.items() if not isinstance(v, Grid)})
     for grid in grids:
         print_table(grid.columns, grid.rows)
 

@@ -65,19 +65,19 @@ def run_spark_job(
     environment = driver_environment(os.environ, secrets=secrets, remote=remote)
     with scratch_folder() as directory:
         spec_file, report_file = directory / "spec.json", directory / "report.json"
-        told = (spec.write(spec_file), os.fspath(report_file))
+        files = (spec.write(spec_file), os.fspath(report_file))
         if remote is not None:
             if conf:
                 raise InvalidRequestError(
                     "Spark properties cannot be sent to a Spark Connect server",
                     remedy="omit --spark-conf, or set the properties when the server is started",
                 )
-            command = connect_command(*told)
+            command = connect_command(*files)
         else:
             home = find_spark_home()
             environment["SPARK_HOME"] = os.fspath(home)
             command = submit_command(
-                *told,
+                *files,
                 spark_submit=os.fspath(home / "bin" / "spark-submit"),
                 master=arguments.master,
                 conf=conf,

@@ -227,8 +227,14 @@ class _Run:
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
         status = self._status(before)
         last = self.outcomes[-1] if self.outcomes else None
-        told = before if before.status == "failed" else last if status in _ENDING else None
-        problem = told.problem if isinstance(told, Assessment) else told.reason if told else None
+        ended_by = before if before.status == "failed" else last if status in _ENDING else None
+        problem = (
+            ended_by.problem
+            if isinstance(ended_by, Assessment)
+            else ended_by.reason
+            if ended_by
+            else None
+        )
         return RunResult(
             name=self.context.policy_table.name,
             uri=self.context.policy_table.uri,
@@ -240,8 +246,8 @@ class _Run:
             after=after,
             last_runs=tuple(self.last_runs.values()),
             problem=problem,
-            exit_status=told.exit_status if told is not None else 0,
-            retryable=told is not None and told.retryable,
+            exit_status=ended_by.exit_status if ended_by is not None else 0,
+            retryable=ended_by is not None and ended_by.retryable,
         )
 
     def _status(self, before: Assessment) -> RunStatus:

@@ -93,8 +93,8 @@ class JobReport(Record):
     @classmethod
     def of_error(cls, error: Exception) -> JobReport:
         """Builds the report of a job that ended with an error."""
-        told = JobError.of(error)
-        return cls(status="refused" if told.exit_status == 3 else "failed", error=told)
+        job_error = JobError.of(error)
+        return cls(status="refused" if job_error.exit_status == 3 else "failed", error=job_error)
 
     def to_json(self) -> dict[str, Any]:
         """Contains either `result` or `error`."""

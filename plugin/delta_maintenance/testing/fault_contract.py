@@ -160,14 +160,14 @@ class FaultContract:
         stores = [open_one() for _ in range(4)]
         names = [f"_delta_log/{version:020}.json" for version in range(8)]
         proxy.choose = choose
-        told: dict[str, list[Put | None]] = {}
+        outcomes_of: dict[str, list[Put | None]] = {}
         with ThreadPoolExecutor(4) as pool:
             for name in names:
                 tasks = [pool.submit(attempt, stores[n], name, b"%d" % n) for n in range(4)]
-                told[name] = [task.result() for task in tasks]
+                outcomes_of[name] = [task.result() for task in tasks]
         proxy.choose = lambda request: None
         assert len(proxy.injected) > 10
-        for name, outcomes in told.items():
+        for name, outcomes in outcomes_of.items():
             assert outcomes.count(Put.DONE) <= 1, name
             if stores[0].stat(name) is None:
                 assert Put.DONE not in outcomes and Put.EXISTS not in outcomes
@@ -175,7 +175,7 @@ class FaultContract:
             winner = int(stores[0].read(name))
             assert outcomes[winner] is not Put.EXISTS
             assert Put.DONE not in outcomes or outcomes[winner] is Put.DONE
-        assert sum(Put.DONE in outcomes for outcomes in told.values()) >= len(names) // 2
+        assert sum(Put.DONE in outcomes for outcomes in outcomes_of.values()) >= len(names) // 2
 
     @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.value)
     def test_a_large_stream_survives_the_loss_of_any_answer(

@@ -48,9 +48,9 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
 def test_unknown_values_are_sorted_last(
     lake: Callable[[str], list[str]], site: Site, column: str
 ) -> None:
-    from delta_maintenance_airflow.health_page.rows import COLUMNS, put_together
+    from delta_maintenance_airflow.health_page.rows import COLUMNS, build_rows
 
-    rows = {row.name: row for row in put_together(site.store.load_all(), PolicyFile(None).tables())}
+    rows = {row.name: row for row in build_rows(site.store.load_all(), PolicyFile(None).tables())}
     up, down = lake(f"sort={column}"), lake(f"sort={column}&order=desc")
     for names, sign in ((up, 1), (down, -1)):
         values = [COLUMNS[column](rows[name]) for name in names]

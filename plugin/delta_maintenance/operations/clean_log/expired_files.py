@@ -90,29 +90,29 @@ _BECAUSE: dict[GroupKind, tuple[str, str]] = {
 
 def _by_version(kind: GroupKind, entries: Sequence[LogEntry], cut_off: int) -> FileGroup | None:
     in_order = sorted(entries, key=lambda entry: (entry.file.version or 0, entry.file.name))
-    going = [entry for entry in in_order if is_expired(entry.file, cut_off)]
-    staying = [entry for entry in in_order if not is_expired(entry.file, cut_off)]
+    expired = [entry for entry in in_order if is_expired(entry.file, cut_off)]
+    retained = [entry for entry in in_order if not is_expired(entry.file, cut_off)]
     because, kept_because = _BECAUSE[kind]
-    return _group(kind, going, because, staying[:1], kept_because)
+    return _group(kind, expired, because, retained[:1], kept_because)
 
 
 def _hadoop_checksums(
     entries: Iterable[LogEntry], cut_off: int, deleted: set[str]
 ) -> FileGroup | None:
-    going: list[LogEntry] = []
-    staying: list[LogEntry] = []
+    expired: list[LogEntry] = []
+    retained: list[LogEntry] = []
     for entry in entries:
         file = checksummed_file(entry.file)
         if file is None:
             continue
         # If the file no longer exists, its checksum could only damage a later file of the same
         # name.
-        (going if file.name in deleted or is_expired(file, cut_off) else staying).append(entry)
+        (expired if file.name in deleted or is_expired(file, cut_off) else retained).append(entry)
     return _group(
         "hadoop-checksums",
-        going,
+        expired,
         "Hadoop's checksums of files that are deleted or no longer exist",
-        staying[:1],
+        retained[:1],
         "its file is kept",
     )
 
@@ -151,9 +151,9 @@ def _by_age(
     kind: GroupKind, entries: Iterable[LogEntry], young_ms: int, because: str, kept_because: str
 ) -> FileGroup | None:
     in_order = sorted(entries, key=lambda entry: (entry.status.modified_ms, entry.file.name))
-    going = [entry for entry in in_order if _is_older(entry, young_ms)]
-    staying = [entry for entry in in_order if not _is_older(entry, young_ms)]
-    return _group(kind, going, because, staying[:1], kept_because)
+    expired = [entry for entry in in_order if _is_older(entry, young_ms)]
+    retained = [entry for entry in in_order if not _is_older(entry, young_ms)]
+    return _group(kind, expired, because, retained[:1], kept_because)
 
 
 def _is_older(entry: LogEntry, young_ms: int) -> bool:
@@ -163,21 +163,21 @@ def _is_older(entry: LogEntry, young_ms: int) -> bool:
 
 def _group(
     kind: GroupKind,
-    going: Sequence[LogEntry],
+    expired: Sequence[LogEntry],
     because: str,
-    staying: Sequence[LogEntry],
+    retained: Sequence[LogEntry],
     kept_because: str,
 ) -> FileGroup | None:
-    if not going:
+    if not expired:
         return None
     return FileGroup(
         kind=kind,
-        count=len(going),
-        bytes=sum(entry.status.size for entry in going),
-        first=going[0].file.name,
-        last=going[-1].file.name,
+        count=len(expired),
+        bytes=sum(entry.status.size for entry in expired),
+        first=expired[0].file.name,
+        last=expired[-1].file.name,
         because=because,
-        kept=staying[0].file.name if staying else None,
-        kept_because=kept_because if staying else None,
-        names=tuple(entry.file.name for entry in going),
+        kept=retained[0].file.name if retained else None,
+        kept_because=kept_because if retained else None,
+        names=tuple(entry.file.name for entry in expired),
     )

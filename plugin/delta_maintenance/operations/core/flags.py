@@ -128,7 +128,7 @@ def _fields_of(kind: type[Any]) -> set[str]:
 
 
 def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
-    metadata, kind, may_be_none = _taken_apart(hint)
+    metadata, kind, may_be_none = _unwrapped(hint)
     flag = next((each for each in metadata if isinstance(each, Flag)), None)
     if flag is None:
         return None
@@ -146,17 +146,17 @@ def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
     )
 
 
-def _taken_apart(hint: Any) -> tuple[list[Any], Any, bool]:
+def _unwrapped(hint: Any) -> tuple[list[Any], Any, bool]:
     """Splits a type into its metadata and the type without metadata and None; also whether it
     allows None.
     """
     if get_origin(hint) is Annotated:
         kind, *metadata = get_args(hint)
-        inner, bare, may_be_none = _taken_apart(kind)
+        inner, bare, may_be_none = _unwrapped(kind)
         return [*metadata, *inner], bare, may_be_none
     parts = get_args(hint)
     if type(None) in parts:
         (kind,) = (part for part in parts if part is not type(None))
-        metadata, bare, _ = _taken_apart(kind)
+        metadata, bare, _ = _unwrapped(kind)
         return metadata, bare, True
     return [], hint, False

@@ -164,15 +164,15 @@ def apply(
         )
     if plan.is_noop:
         return _result(plan, plan.findings, plan.counts, report=plan.report)
-    begun = as_clock(now)()
+    started = as_clock(now)()
     try:
         # The engine of the plan is kept, however many files there are now.
         options = replace(plan.options, engine=plan.engine)
-        look = partial(survey, table, options, now=begun, engine=engine, progress=progress)
+        look = partial(survey, table, options, now=started, engine=engine, progress=progress)
         surveyed = surveyed or look()
         wanted = {_key(repair) for repair in plan.repairs}
         repairing = Repairing(
-            table=table, found=surveyed.found, options=options, now=begun, new_id=new_id
+            table=table, found=surveyed.found, options=options, now=started, new_id=new_id
         )
         outcomes = tuple(
             repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted

@@ -95,8 +95,8 @@ def measure(
         series = commit_series(
             snapshot, inventory.listing, max_commits=max_commits, previous=previous
         )
-        told = last_vacuum(series.maintenance)
-        vacuumed = max((at for at in (told, vacuumed_at) if at is not None), default=None)
+        logged = last_vacuum(series.maintenance)
+        vacuumed = max((at for at in (logged, vacuumed_at) if at is not None), default=None)
         sums = sum_files(
             snapshot,
             small_bytes=SMALL_FILE_BYTES,

@@ -174,13 +174,15 @@ def old_enough(store: Store, files: pa.Table, search: Search, dead: DeadFiles) -
 
     Reads missing times from the store.
     """
-    untold = pc.is_null(files["modified_ms"])
-    if pc.any(untold).as_py():
-        asked = files.filter(untold)
-        told = store.statuses(asked["path"])
-        at = pc.index_in(told["path"], value_set=_one(asked["path"]))
-        told = told.append_column(DEAD_FILES.field("reason"), asked["reason"].take(at))
-        files = pa.concat_tables([files.filter(pc.invert(untold)), told])
+    unknown = pc.is_null(files["modified_ms"])
+    if pc.any(unknown).as_py():
+        asked = files.filter(unknown)
+        found_statuses = store.statuses(asked["path"])
+        at = pc.index_in(found_statuses["path"], value_set=_one(asked["path"]))
+        found_statuses = found_statuses.append_column(
+            DEAD_FILES.field("reason"), asked["reason"].take(at)
+        )
+        files = pa.concat_tables([files.filter(pc.invert(unknown)), found_statuses])
     known = pc.greater(files["modified_ms"], 0)
     old = pc.less(files["modified_ms"], search.modified_before_ms)
     dead.keep(
@@ -215,10 +217,10 @@ def require_no_missing(
                 )
 
 
-def _checksums(entries: Sequence[pa.Table], going: pa.Table) -> pa.Table:
+def _checksums(entries: Sequence[pa.Table], deleted_files: pa.Table) -> pa.Table:
     """Returns Hadoop's checksums of files that are deleted."""
     found = [DEAD_FILES.empty_table()]
-    owners = _one(going["path"])
+    owners = _one(deleted_files["path"])
     for batch in entries:
         rows = np.flatnonzero(checksums_of(_one(batch["path"]), owners))
         if len(rows):
@@ -229,12 +231,12 @@ def _checksums(entries: Sequence[pa.Table], going: pa.Table) -> pa.Table:
 
 
 def directories_in(
-    entries: Sequence[pa.Table], going: pa.Table, search: Search
+    entries: Sequence[pa.Table], deleted_files: pa.Table, search: Search
 ) -> tuple[set[str], set[str]]:
     """Returns the directories without recent changes, and those with a remaining file."""
     old: set[str] = set()
     held: set[str] = set()
-    deleted = _one(going["path"])
+    deleted = _one(deleted_files["path"])
     for batch in entries:
         is_directory = pc.equal(batch["kind"], int(EntryKind.DIRECTORY))
         directories = batch.filter(is_directory)
@@ -243,9 +245,9 @@ def directories_in(
         aged = pc.fill_null(aged, False)
         old.update(directories["path"].filter(aged).to_pylist())
         held.update(directories["path"].filter(pc.invert(aged)).to_pylist())
-        staying = batch["path"].filter(pc.invert(is_directory))
-        staying = staying.filter(pc.invert(pc.is_in(staying, value_set=deleted)))
-        held.update(pc.unique(directories_of(staying)).to_pylist())
+        remaining = batch["path"].filter(pc.invert(is_directory))
+        remaining = remaining.filter(pc.invert(pc.is_in(remaining, value_set=deleted)))
+        held.update(pc.unique(directories_of(remaining)).to_pylist())
     return old, held
 
 

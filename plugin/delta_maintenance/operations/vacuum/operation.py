@@ -98,9 +98,9 @@ def apply(
     if it exceeds the limits of its options, or if the clocks of this machine and of the store
     differ.
     """
-    begun = as_clock(now)()
+    started = as_clock(now)()
     try:
-        _require_young(plan, begun)
+        _require_young(plan, started)
         if surveyed is None and not plan.is_noop:
             snapshot = table.snapshot()
             surveyed = survey(
@@ -120,7 +120,7 @@ def apply(
                 status="nothing-to-do",
                 notes=(made.reason, *made.notes),
             )
-        return _VacuumRun(table, surveyed, begun, new_id, progress).run()
+        return _VacuumRun(table, surveyed, started, new_id, progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
@@ -286,15 +286,15 @@ class _VacuumRun:
 
     def _retention(self) -> dict[str, Any]:
         options = self.planned.options
-        told: dict[str, Any] = {
+        spark_parameters: dict[str, Any] = {
             "retentionCheckEnabled": not (
                 options.allow_short_retention and options.no_other_writers
             ),
             "defaultRetentionMillis": _millis(self.watch.settings.retention),
         }
         if options.retention is not None:
-            told["specifiedRetentionMillis"] = _millis(options.retention)
-        return told
+            spark_parameters["specifiedRetentionMillis"] = _millis(options.retention)
+        return spark_parameters
 
 
 class _LogWatch:

@@ -72,7 +72,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     elif due_at is not None:
         return not_due("vacuum", reason, due_at)
     mode = rule.mode
-    if mode == "lite" and not _goes_back_far_enough(context):
+    if mode == "lite" and not _has_all_commits(context):
         mode = "full"
         reason += ", in full, because the log no longer contains all removals"
     share = context.rules.limits.max_deleted_share
@@ -103,7 +103,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     )
 
 
-def _goes_back_far_enough(context: EvaluationContext) -> bool:
+def _has_all_commits(context: EvaluationContext) -> bool:
     """Returns whether all commits exist that no `lite` vacuum has read yet."""
     # Imported here, because reading a policy must not load pyarrow.
     from delta_maintenance.operations.vacuum.removed_in_log import last_vacuumed

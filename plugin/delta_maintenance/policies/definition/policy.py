@@ -162,11 +162,11 @@ def _table(defaults: Rules, layers: list[TableEntry], uri: str, name: str) -> Po
 
 
 def _merged(defaults: Rules, layers: list[TableEntry]) -> Rules:
-    said = [layer.model_dump(include=_RULES, exclude_unset=True) for layer in layers]
-    if not any(said):
+    layers_given = [layer.model_dump(include=_RULES, exclude_unset=True) for layer in layers]
+    if not any(layers_given):
         return defaults
     merged = defaults.model_dump(exclude_unset=True)
-    for each in said:
+    for each in layers_given:
         merged = _over(merged, each)
     return Rules.model_validate(merged)
 

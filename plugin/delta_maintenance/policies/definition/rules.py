@@ -95,11 +95,11 @@ Operations = Annotated[tuple[OperationName, ...], AfterValidator(_operations)]
 
 def _key(part: PolicyPart) -> tuple[Any, Any]:
     """The type and the default of an operation's key."""
-    told = Field(default=None, description=part.description)
+    key_field = Field(default=None, description=part.description)
     if part.rule == "bool":
-        return bool | None, told
+        return bool | None, key_field
     rule = load(part.rule)
-    return Annotated[rule | None, BeforeValidator(_switched), _Switch()], told
+    return Annotated[rule | None, BeforeValidator(_switched), _Switch()], key_field
 
 
 if TYPE_CHECKING:

@@ -55,11 +55,11 @@ def checkpoint_tags(
 def stated_sums(tags: Mapping[str, str] | None) -> Tally | None:
     """Parses the tally in this library's tag; None if it is missing or invalid."""
     try:
-        said = json.loads((tags or {})[SUMS_TAG])
-        adds, tombstones, size = (said[name] for name in ("adds", "tombstones", "bytes"))
+        stated = json.loads((tags or {})[SUMS_TAG])
+        adds, tombstones, size = (stated[name] for name in ("adds", "tombstones", "bytes"))
         if not all(type(n) is int and 0 <= n < 2**63 for n in (adds, tombstones, size)):
             return None
-        return Tally(adds, tombstones, size, int(said["keys"], 16) % 2**64)
+        return Tally(adds, tombstones, size, int(stated["keys"], 16) % 2**64)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

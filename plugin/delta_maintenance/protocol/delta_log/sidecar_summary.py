@@ -66,7 +66,7 @@ class SidecarSummary:
     def to_tags(self, name: str) -> dict[str, str]:
         """Returns the value of `sidecar.tags`; `name` is the bare name of the file."""
         tally = self.tally
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             "adds": tally.adds,
             "tombstones": tally.tombstones,
             "bytes": tally.size,
@@ -74,11 +74,11 @@ class SidecarSummary:
             "places": [quote(self.first_place), quote(self.last_place)],
         }
         if self.deleted_first is not None and self.deleted_last is not None:
-            said["deleted"] = [self.deleted_first, self.deleted_last]
+            values["deleted"] = [self.deleted_first, self.deleted_last]
         if self.filter is not None:
-            said["filter"] = [self.filter.offset, self.filter.length]
-        said["check"] = _check(name, said)
-        return {SUMMARY_TAG: json.dumps(said, separators=(",", ":"))}
+            values["filter"] = [self.filter.offset, self.filter.length]
+        values["check"] = _check(name, values)
+        return {SUMMARY_TAG: json.dumps(values, separators=(",", ":"))}
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str] | None, name: str) -> Self | None:
@@ -90,12 +90,12 @@ class SidecarSummary:
         if text is None:
             return None
         try:
-            said = json.loads(text)
-            if said.pop("check") != _check(name, said):
+            values = json.loads(text)
+            if values.pop("check") != _check(name, values):
                 return None
-            counts = [said[name] for name in ("adds", "tombstones", "bytes")]
-            first, last = said["places"]
-            deleted, place = said.get("deleted"), said.get("filter")
+            counts = [values[name] for name in ("adds", "tombstones", "bytes")]
+            first, last = values["places"]
+            deleted, place = values.get("deleted"), values.get("filter")
             numbers = [*counts, *(deleted or ()), *(place or ())]
             if not all(type(number) is int and abs(number) < 2**63 for number in numbers):
                 return None
@@ -103,7 +103,7 @@ class SidecarSummary:
                 return None
             adds, tombstones, size = counts
             return cls(
-                tally=Tally(adds, tombstones, size, int(said["keys"], 16) % 2**64),
+                tally=Tally(adds, tombstones, size, int(values["keys"], 16) % 2**64),
                 first_place=unquote_to_bytes(first),
                 last_place=unquote_to_bytes(last),
                 deleted_first=None if deleted is None else deleted[0],
@@ -124,11 +124,11 @@ def stated_summary(sidecar: Sidecar) -> SidecarSummary | None:
     return SidecarSummary.from_tags(sidecar.tags, bare_name(sidecar))
 
 
-def _check(name: str, said: Mapping[str, Any]) -> int:
+def _check(name: str, values: Mapping[str, Any]) -> int:
     """Returns a checksum of the tag. Readers do not open the file, so damage must be detectable in
     the tag.
     """
-    return zlib.crc32(json.dumps([name, said], sort_keys=True).encode())
+    return zlib.crc32(json.dumps([name, values], sort_keys=True).encode())
 
 
 @dataclass(slots=True)

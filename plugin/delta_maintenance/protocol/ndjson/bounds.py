@@ -53,17 +53,17 @@ def has_too_many_keys(lines: Sequence[bytes]) -> bool:
     colons = sum(line.count(b":") for line in lines)
     if colons * len(lines) <= _MOST_CELLS:
         return False
-    met: set[str] = set()
+    keys: set[str] = set()
 
-    def meet(pairs: list[tuple[str, Any]]) -> None:
-        met.update(key for key, _ in pairs)
+    def collect(pairs: list[tuple[str, Any]]) -> None:
+        keys.update(key for key, _ in pairs)
 
-    decoder = json.JSONDecoder(object_pairs_hook=meet)
+    decoder = json.JSONDecoder(object_pairs_hook=collect)
     for line in lines:
         try:
             decoder.decode(line.decode())
         except (ValueError, RecursionError):
             return True
-        if len(met) > MOST_KEYS:
+        if len(keys) > MOST_KEYS:
             return True
     return False

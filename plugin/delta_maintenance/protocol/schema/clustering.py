@@ -42,7 +42,7 @@ def clustering_columns(domains: Mapping[str, str]) -> tuple[tuple[str, ...], ...
 def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappingMode) -> str:
     """The configuration of the domain with the logical names of the clustering columns.
 
-    `schema` is the logical schema. Raises `RefusedError` if a column cannot be told.
+    `schema` is the logical schema. Raises `RefusedError` if a column cannot be determined.
     """
     try:
         value = json.loads(configuration)
@@ -52,7 +52,7 @@ def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappi
         renamed = [_renamed(column, schema, mode) for column in columns]
     except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
         raise RefusedError(
-            "the columns by which the table is clustered cannot be told",
+            "the clustering columns of the table cannot be determined",
             remedy="set them again with the engine that clusters the table",
         ) from None
     if renamed == columns:

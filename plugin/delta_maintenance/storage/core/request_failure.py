@@ -98,12 +98,12 @@ def patiently(
 
     Raises the last failure if no attempt succeeds. `elapsed` is a clock in seconds.
     """
-    begun = elapsed()
+    started = elapsed()
     for pause in pauses:
         try:
             return attempt()
         except RequestFailure as failure:
-            if not (failure.unanswered or failure.conflict) or elapsed() - begun > PATIENCE:
+            if not (failure.unanswered or failure.conflict) or elapsed() - started > PATIENCE:
                 raise
         sleep(pause)
     return attempt()

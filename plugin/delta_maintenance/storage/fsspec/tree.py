@@ -84,7 +84,7 @@ class FsspecTree(FileTree):
         except ImportError as cause:
             error = InvalidRequestError(
                 f"addresses that begin with {address.scheme or 'this chain'}: need another package "
-                f"({_said(cause, secrets)})",
+                f"({_error_text(cause, secrets)})",
                 remedy="install it",
             )
         except ValueError as cause:
@@ -104,7 +104,7 @@ class FsspecTree(FileTree):
                 cause, FileNotFoundError | PermissionError
             )
             error = (StorageError if passing else StorageAccessError)(
-                f"the file system cannot be opened ({_said(cause, secrets)})",
+                f"the file system cannot be opened ({_error_text(cause, secrets)})",
                 remedy="check the address, the storage options and the credentials",
             )
         else:
@@ -305,12 +305,13 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
 
 def _unopened(cause: Exception, secrets: Sequence[str]) -> InvalidRequestError:
     return InvalidRequestError(
-        f"the file system does not accept the address or the options ({_said(cause, secrets)})",
+        "the file system does not accept the address or the options "
+        f"({_error_text(cause, secrets)})",
         remedy="correct them; a number is written in digits, a switch as true or false",
     )
 
 
-def _said(error: BaseException, secrets: Sequence[str]) -> str:
+def _error_text(error: BaseException, secrets: Sequence[str]) -> str:
     text = _text(error, secrets)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -99,14 +99,14 @@ class GCSPut(ConditionalPut):
         self, description: dict[str, object], source: BinaryIO, size: int
     ) -> Callable[[], object]:
         """Uploads all parts except the last one, which creates the object."""
-        begun = self._client.call(
+        session = self._client.call(
             "POST",
             self._upload_path,
             query={"uploadType": "resumable", "ifGenerationMatch": 0},
             headers={"Content-Type": "application/json", "X-Upload-Content-Type": OBJECT},
             body=json.dumps(description).encode(),
         )
-        upload = begun.headers["Location"]
+        upload = session.headers["Location"]
         with self._aborting(upload):
             first = 0
             while size - first > self.part_size:

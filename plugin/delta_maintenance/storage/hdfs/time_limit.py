@@ -25,18 +25,18 @@ def within_steps(attempt: Callable[[Step], T], patience: float) -> T:
     """
     done = threading.Event()
     # Held while a step begins and while an attempt is abandoned, so that no step begins afterwards.
-    turn = threading.Lock()
-    begun = time.monotonic()
+    lock = threading.Lock()
+    started = time.monotonic()
     is_abandoned = False
     results: list[T] = []
     errors: list[BaseException] = []
 
     def step(call: Callable[[], R]) -> R:
-        nonlocal begun
-        with turn:
+        nonlocal started
+        with lock:
             if is_abandoned:
                 raise TimeoutError
-            begun = time.monotonic()
+            started = time.monotonic()
         return call()
 
     def run() -> None:
@@ -49,9 +49,9 @@ def within_steps(attempt: Callable[[Step], T], patience: float) -> T:
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        while not done.wait(max(0.0, begun + patience - time.monotonic())):
-            with turn:
-                if time.monotonic() - begun >= patience:
+        while not done.wait(max(0.0, started + patience - time.monotonic())):
+            with lock:
+                if time.monotonic() - started >= patience:
                     is_abandoned = True
                     raise TimeoutError
     except BaseException:

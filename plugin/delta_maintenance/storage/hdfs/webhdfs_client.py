@@ -185,9 +185,9 @@ def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
     """Converts an unsuccessful answer to a failure."""
     code, said = f"HTTP {answer.status}", ""
     try:
-        told = json.loads(answer.body)["RemoteException"]
-        code = str(told["exception"])
-        lines = str(told["message"]).splitlines()
+        exception = json.loads(answer.body)["RemoteException"]
+        code = str(exception["exception"])
+        lines = str(exception["message"]).splitlines()
         said = redact(redacted(lines[0], (token,)))[:200] if lines else ""
     except (ValueError, KeyError, TypeError):
         # Proxies answer in plain text.

@@ -141,8 +141,8 @@ class _Sums:
                 self.deleted_rows += pc.sum(pc.struct_field(chunk, "cardinality")).as_py() or 0
         if self.with_vectors:
             self.live.extend(hash_texts(chunk) for chunk in adds["path"].chunks)
-            told = record_counts(adds, stated=stated_row_counts)
-            rows = None if told.null_count else pc.sum(told).as_py() or 0
+            counts = record_counts(adds, stated=stated_row_counts)
+            rows = None if counts.null_count else pc.sum(counts).as_py() or 0
             self.rows = None if self.rows is None or rows is None else self.rows + rows
 
     def _take_tombstones(self, removes: pa.Table) -> None:

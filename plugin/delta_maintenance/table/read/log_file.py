@@ -24,7 +24,7 @@ def read_listed(store: Store, listed: FileStatus) -> bytes:
     data = store.read(listed.path)
     if data and len(data) >= listed.size:
         return data
-    return _looked_at_again(store, listed.path, data)
+    return _read_again(store, listed.path, data)
 
 
 def read_text(store: Store, path: str) -> bytes:
@@ -33,7 +33,7 @@ def read_text(store: Store, path: str) -> bytes:
     data = store.read_head(path, most + 1)
     if len(data) > most:
         raise _oversized(store, path, f"more than {most}", most)
-    return data or _looked_at_again(store, path, data)
+    return data or _read_again(store, path, data)
 
 
 def read_hint(store: Store, path: str) -> bytes:
@@ -47,7 +47,7 @@ def read_hint(store: Store, path: str) -> bytes:
     return data if len(data) <= most else b""
 
 
-def _looked_at_again(store: Store, path: str, data: bytes) -> bytes:
+def _read_again(store: Store, path: str, data: bytes) -> bytes:
     status = store.stat(path)
     if status is None:
         raise FileNotFoundError(path)

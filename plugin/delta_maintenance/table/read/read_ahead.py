@@ -42,9 +42,9 @@ def read_ahead(
         entry = entries[left - 1]
         if entry.status.size > _SMALL_BYTES:
             break
-        begun, busy = perf_counter(), thread_time()
+        started, busy = perf_counter(), thread_time()
         made = _named(read, entry)
-        waits += perf_counter() - begun - (thread_time() - busy) > _LONG_WAIT
+        waits += perf_counter() - started - (thread_time() - busy) > _LONG_WAIT
         yield entry, made
         left -= 1
     if left:

@@ -478,10 +478,14 @@ def record_counts(
 
     `stated` reads them from JSON: `num_records` for decisions, `stated_row_counts` for totals.
     """
-    told = stated(_column(batch, "stats", ADD_TYPES))
-    told = pa.chunked_array([told]) if isinstance(told, pa.Array) else told
-    if "stats_parsed" not in batch.column_names or not told.null_count:
-        return told
+    counts_in_json = stated(_column(batch, "stats", ADD_TYPES))
+    counts_in_json = (
+        pa.chunked_array([counts_in_json])
+        if isinstance(counts_in_json, pa.Array)
+        else counts_in_json
+    )
+    if "stats_parsed" not in batch.column_names or not counts_in_json.null_count:
+        return counts_in_json
     parsed = []
     for chunk in batch["stats_parsed"].chunks:
         names = [field.name for field in chunk.type]
@@ -490,7 +494,7 @@ def record_counts(
             if "numRecords" in names
             else pa.nulls(len(chunk), pa.int64())
         )
-    return pc.coalesce(told, pa.chunked_array(parsed, pa.int64()))
+    return pc.coalesce(counts_in_json, pa.chunked_array(parsed, pa.int64()))
 
 
 def _column(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
