@@ -125,7 +125,7 @@ def test_every_check_fails_if_the_table_could_not_be_assessed() -> None:
     delta_table = DeltaTable(policy=named, key=KEY)
     found = list(judge(failed, delta_table, HealthThresholds()))
     assert [each.name for each in found] == [spec.name for spec in check_specs(delta_table)]
-    assert {(each.passed, each.said) for each in found} == {(False, "not there")}
+    assert {(each.passed, each.message) for each in found} == {(False, "not there")}
 
 
 def test_checks_run_by_themselves_and_change_nothing(

@@ -65,7 +65,7 @@ class Judgement:
 
     name: str
     passed: bool
-    said: str
+    message: str
     facts: dict[str, Any] = field(default_factory=dict)
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
 
@@ -77,7 +77,7 @@ class Judgement:
             passed=self.passed,
             metadata=self.facts,
             severity=self.severity,
-            description=self.said,
+            description=self.message,
         )
 
     def result(self, table: DeltaTable) -> dg.AssetCheckResult:
@@ -88,7 +88,7 @@ class Judgement:
             passed=self.passed,
             metadata=self.facts,
             severity=self.severity,
-            description=self.said,
+            description=self.message,
         )
 
 
@@ -203,7 +203,7 @@ def judge(
             yield Judgement(
                 name=name,
                 passed=False,
-                said=in_dagster(assessment.problem or "the table could not be read"),
+                message=in_dagster(assessment.problem or "the table could not be read"),
                 severity=dg.AssetCheckSeverity.ERROR,
             )
         return
@@ -227,7 +227,7 @@ def _checkpoint_lag(
     return Judgement(
         name="checkpoint_lag",
         passed=lag <= limit,
-        said=f"{lag} commits since the last checkpoint; up to {limit} are fine",
+        message=f"{lag} commits since the last checkpoint; up to {limit} are fine",
         facts={
             "commits_since_checkpoint": lag,
             "bytes_since_checkpoint": health.bytes_since_checkpoint,
@@ -242,7 +242,7 @@ def _log_length(health: "TableHealth", thresholds: HealthThresholds) -> Judgemen
     return Judgement(
         name="log_length",
         passed=expired <= thresholds.max_expired_log_files,
-        said=(
+        message=(
             f"{expired} files of the log are older than {_days(health.log_retention)}; up to "
             f"{thresholds.max_expired_log_files} are fine"
         ),
@@ -261,7 +261,7 @@ def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgeme
     return Judgement(
         name="small_files",
         passed=_share_passes(health, share, thresholds.max_small_file_share),
-        said=(
+        message=(
             f"{health.small_files} of {health.num_files} files are smaller than "
             f"{health.small_file_bytes} bytes"
         ),
@@ -283,7 +283,7 @@ def _reclaimable_bytes(
     return Judgement(
         name="reclaimable_bytes",
         passed=health.reclaimable_bytes <= limit,
-        said=(
+        message=(
             f"a vacuum would free {health.reclaimable_bytes} bytes or more; up to {limit} are fine"
         ),
         facts={
@@ -299,7 +299,7 @@ def _deletion_vectors(health: "TableHealth", thresholds: HealthThresholds) -> Ju
     return Judgement(
         name="deletion_vector_share",
         passed=_share_passes(health, share, thresholds.max_deletion_vector_share),
-        said=(
+        message=(
             f"{health.files_with_deletion_vector} of {health.num_files} files have a deletion "
             "vector"
         ),
@@ -317,7 +317,7 @@ def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> 
     return Judgement(
         name="retention_settings",
         passed=health.log_retention >= log and health.deleted_file_retention >= files,
-        said=(
+        message=(
             f"versions are kept for {_days(health.log_retention)} and removed files for "
             f"{_days(health.deleted_file_retention)}; at least {_days(log)} and {_days(files)} are "
             "fine"
@@ -340,7 +340,7 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
     return Judgement(
         name="protocol",
         passed=not missing,
-        said="; ".join(missing) or f"as the policy requires: {metadata.protocol_of(health)}",
+        message="; ".join(missing) or f"as the policy requires: {metadata.protocol_of(health)}",
         facts={
             "protocol": metadata.protocol_of(health),
             "row_tracking": health.row_tracking,
@@ -354,7 +354,7 @@ def _approvals(pending: Sequence["PendingPlan"]) -> Judgement:
     return Judgement(
         name="approvals",
         passed=not pending,
-        said=f"waiting for an approval: {operations}" if pending else "no plan is waiting",
+        message=f"waiting for an approval: {operations}" if pending else "no plan is waiting",
         facts=metadata.of_pending(pending) if pending else {},
     )
 
