@@ -326,7 +326,8 @@ def test_the_policy_overrides_options_of_due_operations() -> None:
         "checkpoint": {"max_commits": 2, "kind": "classic"},
         "vacuum": {"mode": "lite", "retention": "20 days", "log_commits": True},
         "fsck": {"deep": True},
-        "engine": {"spark_log_bytes": "1 MiB", "spark_files": 7},
+        "optimize": {"min_files_saved": 1},
+        "engine": {"spark_log_bytes": "1 MiB", "spark_files": 7, "spark_data_bytes": "1 B"},
         "other_writers": "conditional_put",
         "limits": {"max_deleted_share": 0.9},
     }
@@ -342,6 +343,8 @@ def test_the_policy_overrides_options_of_due_operations() -> None:
     assert options["vacuum"].log_commits and options["vacuum"].allow_large_delete
     assert options["vacuum"].other_writers == "conditional_put"
     assert due["fsck"].engine == "spark", "twelve files are more than seven"
+    assert (due["optimize"].engine, options["optimize"].auto_spark_bytes) == ("spark", 1)
+    assert only(assessed(grown(12), optimize=True)).engine == "local"
     engine = {"spark_log_bytes": "1 B"}
     large = only(assessed(grown(12), compact_log=True, engine=engine))
     assert (large.engine, large.options.auto_spark_bytes) == ("spark", 1)
