@@ -56,7 +56,6 @@ OPERATION = "REMOVE COLUMN MAPPING"
 """The operation in `commitInfo`, named as Delta Spark names it."""
 
 
-
 def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:
     """Commits the table without its mapping; None if it has none.
 
