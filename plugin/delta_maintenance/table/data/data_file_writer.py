@@ -30,8 +30,12 @@ GROUP_ROWS = 1 << 20
 """The most rows of a row group."""
 _ENCODED_ROWS = 1 << 14
 """Values of a column that are encoded at once; far fewer cost more time than they save room."""
+_ENCODED_BYTES = 4 << 20
+"""Bytes of rows that are encoded at once: Arrow ends a page only between two such pieces."""
 _SAMPLE = 1 << 14
 """The first rows, by which it is decided which columns repeat their values."""
+_LEAST_SAMPLE = 64
+"""The least rows of a sample, however long they are."""
 _REPEATED = 0.5
 """A column repeats its values where fewer than this share of the sample are different."""
 _WORDS = 4
@@ -205,9 +209,13 @@ class DataFileWriter:
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,
-            write_batch_size=_ENCODED_ROWS,
+            write_batch_size=self._encoded_rows(),
             **options,
         )
+
+    def _encoded_rows(self) -> int:
+        width = self._waiting_bytes // max(1, self._waiting_rows)
+        return max(1, min(_ENCODED_ROWS, _ENCODED_BYTES // max(1, width)))
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -256,14 +264,21 @@ def _repeated_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> l
 
 
 def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    taken, rows = [], 0
+    taken, rows, most = [], 0, _sampled_rows(chunks)
     for chunk in chunks:
-        part = chunk.slice(0, _SAMPLE - rows)
+        part = chunk.slice(0, most - rows)
         taken.append(part.cast(kind) if pa.types.is_dictionary(part.type) else part)
         rows += len(part)
-        if rows >= _SAMPLE:
+        if rows >= most:
             break
     return pa.concat_arrays(taken) if taken else pa.array([], kind)
+
+
+def _sampled_rows(chunks: Sequence[pa.Array]) -> int:
+    """The rows of a sample, fewer of them where they are long."""
+    values = [c.dictionary if pa.types.is_dictionary(c.type) else c for c in chunks]
+    width = sum(value.nbytes for value in values) // max(1, sum(map(len, values)))
+    return max(_LEAST_SAMPLE, min(_SAMPLE, _ENCODED_BYTES // max(1, width)))
 
 
 def leaf_paths(schema: pa.Schema, columns: Sequence[str]) -> list[str]:

@@ -1,0 +1,45 @@
+"""The memory that a plan states holds while files are rewritten, whatever their size."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from resources import measured
+from rewrites.data_files import DataTable, field
+from rewrites.rewritten_tables import NOW, ids
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations import optimize
+from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.table.read.table import Table
+
+TEXT = 8 << 10
+"""Bytes of a text."""
+
+
+def texts(count: int) -> pa.Table:
+    """Different texts that compress to nearly nothing, so that the files take no memory."""
+    numbers = pa.array(range(count), pa.int64()).cast(pa.string())
+    return pa.table({"b": pc.utf8_rpad(numbers, TEXT, "x")})
+
+
+@pytest.mark.conformance("RW-43")
+def test_a_rewrite_takes_no_more_memory_than_its_plan_states() -> None:
+    made = DataTable(field("b", "string"))
+    rows = 13_000
+    file = texts(rows)
+    made.append(file, file, writing={"compression": "zstd", "use_dictionary": False})
+    del file
+    made.store.now_ms = lambda: epoch_millis(NOW)
+    settings = OptimizeOptions(workers=1)
+    table = Table(made.store)
+    planned = optimize.plan(table.snapshot(), settings, now=NOW)
+    # The table is larger, so that a rewrite that held it as a whole would exceed the bound.
+    own = planned.memory_bytes - (200 << 20)
+    assert own < 2 * rows * TEXT
+    with measured() as taken:
+        result = optimize.apply(table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None)
+    assert result.status == "rewritten" and result.rows == 2 * rows
+    # What Python and Arrow themselves take was there before.
+    assert taken.memory < own
