@@ -2,8 +2,8 @@
 
 Footers are not believed for floating point numbers, because writers differ in NaN; for INT96, whose
 order is not defined; and for lists and maps, whose nulls a footer does not count. For texts and for
-decimals in bytes, only some writers are believed. Other columns are to be decoded. Implements "Per-file Statistics" for rows that are
-not decoded.
+decimals in bytes, only some writers are believed. Other columns are to be decoded. Implements
+"Per-file Statistics" for rows that are not decoded.
 """
 
 from __future__ import annotations
