@@ -19,6 +19,7 @@ from delta_maintenance.table.data.footer_bounds import bounds_of
 SPARK, ARROW = "parquet-mr version 1.16.0 (build x)", "parquet-cpp-arrow version 26.0.0"
 LEAF = StatisticsLeaf(path=("c",), bounded=True)
 DECIMAL = pa.decimal128(9, 2)
+WIDE = pa.decimal128(38, 2)
 INSTANT = pa.timestamp("us", "UTC")
 
 
@@ -40,6 +41,7 @@ def bounds(
         ([datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)], INSTANT, 1_000_000, 1_000_000),
         (["b", "ä", None], pa.string(), b"b", "ä".encode()),
         ([Decimal("1.25"), Decimal("-3")], DECIMAL, Decimal("-3"), Decimal("1.25")),
+        ([Decimal("0.01"), Decimal(-(10**30))], WIDE, Decimal(-(10**30)), Decimal("0.01")),
         ([None, None], pa.int32(), None, None),
     ],
 )
@@ -50,6 +52,8 @@ def test_bounds_that_every_writer_stores_alike_are_believed(
     for created_by in (SPARK, ARROW):
         found = bounds(values, kind, created_by=created_by, store_decimal_as_integer=True)
         assert found == ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+    # Decimals in bytes.
+    assert bounds(values, kind) == found
 
 
 @pytest.mark.conformance("RW-23")
@@ -58,7 +62,7 @@ def test_bounds_that_every_writer_stores_alike_are_believed(
     [
         ([1.5], pa.float64(), {}),
         ([1.5], pa.float32(), {}),
-        ([Decimal("1.25")], DECIMAL, {}),
+        ([Decimal("1.25")], WIDE, {"created_by": "parquet-rs version 60.0.0"}),
         ([datetime(2024, 1, 1, tzinfo=UTC)], INSTANT, {"use_deprecated_int96_timestamps": True}),
         (["x" * 64], pa.string(), {}),
         (["a", "x" * 64], pa.string(), {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -24,14 +25,21 @@ from rewrites.data_files import (
     source,
 )
 
-from delta_maintenance.errors import VerificationError
+from delta_maintenance.errors import StorageError, VerificationError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.names import FileNaming
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data import data_file_reader, data_file_writer, rewrite
+from delta_maintenance.table.data import (
+    data_file_reader,
+    data_file_writer,
+    read_back,
+    rewrite,
+)
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, DataFileWriter
+from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.rewrite import Bin, RewriteSpec, RewrittenBin, rewrite_bin
 
 FIELDS = (
@@ -64,9 +72,15 @@ def rows(start: int, count: int) -> pa.Table:
     )
 
 
-def run(*, group_rows: int = 8, proof: Any = "rows") -> RewrittenBin:
+def run(
+    *,
+    group_rows: int = 8,
+    proof: Any = "rows",
+    helpers: Helpers | None = None,
+    store: MemoryStore | None = None,
+) -> RewrittenBin:
     """A bin of three files of 20 rows, the middle one with deleted rows, with row tracking."""
-    store = MemoryStore()
+    store = MemoryStore(now_ms=lambda: 0) if store is None else store
     protocol = Protocol(
         min_reader_version=3,
         min_writer_version=7,
@@ -98,9 +112,14 @@ def run(*, group_rows: int = 8, proof: Any = "rows") -> RewrittenBin:
                 default_row_commit_version=number,
             )
         )
-    return rewrite_bin(
-        store, Bin(number=0, sources=tuple(sources), reasons=(("small",),) * 3), spec
-    )
+    work = Bin(number=0, sources=tuple(sources), reasons=(("small",),) * 3)
+    return rewrite_bin(store, work, spec, new_id=lambda: "0", helpers=helpers)
+
+
+def free(count: int) -> Helpers:
+    helpers = Helpers()
+    helpers.add(count)
+    return helpers
 
 
 def test_without_a_fault_everything_is_proved() -> None:
@@ -369,11 +388,52 @@ def a_type_is_narrower(patch: Patch) -> None:
 
 
 @pytest.mark.conformance("RW-40", "RW-41", "RT-18")
+@pytest.mark.parametrize("helpers", [0, 1])
 @pytest.mark.parametrize("name", sorted(FAULTS))
-def test_the_fault_is_found_before_anything_is_committed(name: str, monkeypatch: Patch) -> None:
+def test_the_fault_is_found_before_anything_is_committed(
+    name: str, helpers: int, monkeypatch: Patch
+) -> None:
     FAULTS[name](monkeypatch)
     with pytest.raises(VerificationError):
-        run()
+        run(helpers=free(helpers))
+
+
+def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
+    threads: set[int] = set()
+    encode, sums = DataFileWriter._encode, read_back._sums
+
+    def encoding(self: DataFileWriter, *arguments: Any) -> None:
+        threads.add(threading.get_ident())
+        encode(self, *arguments)
+
+    def summing(*arguments: Any) -> RowSums:
+        threads.add(threading.get_ident())
+        return sums(*arguments)
+
+    monkeypatch.setattr(DataFileWriter, "_encode", encoding)
+    monkeypatch.setattr(read_back, "_sums", summing)
+    alone = run(store=(one := MemoryStore(now_ms=lambda: 0)))
+    assert threads == {threading.get_ident()}
+    helpers = free(1)
+    helped = run(store=(other := MemoryStore(now_ms=lambda: 0)), helpers=helpers)
+    # One thread encodes, and one reads back.
+    assert len(threads - {threading.get_ident()}) in (1, 2)
+    assert helped == alone
+    assert one.read(alone.outputs[0].name) == other.read(helped.outputs[0].name)
+    assert helpers.take() and not helpers.take()
+
+
+def test_an_error_in_the_thread_of_a_helper_ends_the_bin(monkeypatch: Patch) -> None:
+    def failing(self: DataFileWriter, *arguments: Any) -> None:
+        raise StorageError("the disk is full")
+
+    store, helpers = MemoryStore(), free(1)
+    monkeypatch.setattr(DataFileWriter, "_encode", failing)
+    with pytest.raises(StorageError, match="full"):
+        run(store=store, helpers=helpers)
+    assert helpers.take()
+    paths = [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
+    assert sorted(paths) == ["f0", "f1", "f2"]
 
 
 def test_counts_alone_find_what_is_lost_or_doubled(monkeypatch: Patch) -> None:

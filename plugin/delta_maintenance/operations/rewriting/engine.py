@@ -13,6 +13,7 @@ import pyarrow as pa
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, VerificationError
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.rewrite import Bin, RewriteSpec, RewrittenBin, rewrite_bin
 
 _MOST_WORKERS = 8
@@ -44,7 +45,8 @@ class BinEngine(Protocol):
 
 
 class LocalEngine:
-    """Threads of this process, each on one bin at a time."""
+    """Threads of this process, each on one bin at a time. When there are no more bins, those that
+    have none help the others, so that a single bin has several threads, too."""
 
     def __init__(self, store: Store, *, new_id: NewId = new_id) -> None:
         self._store = store
@@ -56,6 +58,7 @@ class LocalEngine:
         """See `BinEngine`."""
         upcoming = iter(bins)
         running: set[Future[BinOutcome]] = set()
+        helpers, helping = Helpers(), 0
         most = workers or default_workers()
         with ThreadPoolExecutor(most) as pool:
             while True:
@@ -63,21 +66,31 @@ class LocalEngine:
                     work = next(upcoming, None)
                     if work is None:
                         break
-                    running.add(pool.submit(self._one, work, spec))
+                    running.add(pool.submit(self._one, work, spec, helpers))
                 if not running:
                     return
+                free = most - len(running)
+                helpers.add(free - helping)
+                helping = free
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
 
-    def _one(self, work: Bin, spec: RewriteSpec) -> BinOutcome:
-        return rewritten(self._store, work, spec, new_id=self._new_id)
+    def _one(self, work: Bin, spec: RewriteSpec, helpers: Helpers) -> BinOutcome:
+        return rewritten(self._store, work, spec, new_id=self._new_id, helpers=helpers)
 
 
-def rewritten(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId = new_id) -> BinOutcome:
+def rewritten(
+    store: Store,
+    work: Bin,
+    spec: RewriteSpec,
+    *,
+    new_id: NewId = new_id,
+    helpers: Helpers | None = None,
+) -> BinOutcome:
     """Rewrites one bin. A failure is an outcome, so that it does not affect other bins."""
     try:
-        done = rewrite_bin(store, work, spec, new_id=new_id)
+        done = rewrite_bin(store, work, spec, new_id=new_id, helpers=helpers)
     except VerificationError as error:
         return BinOutcome(number=work.number, failure="not-proved", problem=str(error))
     except (DeltaMaintenanceError, pa.ArrowException, OSError, MemoryError) as error:

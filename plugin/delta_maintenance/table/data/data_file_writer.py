@@ -1,16 +1,19 @@
 """New data files: rows in, one Parquet file and what the log is to say of it out.
 
 The file is written under a name of its own and appears whole or not at all. A row group is cut by
-its bytes in memory, so that a writer holds about one. Implements "Data Files", "Per-file
+its bytes in memory. A free worker encodes it while the rows of the next one come in; without one, a
+writer holds about one row group. Implements "Data Files", "Per-file
 Statistics" and the writers' side of "Delta Data Type to Parquet Type Mappings".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,12 +26,13 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.helpers import Helped, Helpers
 
 GROUP_BYTES = 32 << 20
 """Bytes in memory, before encoding, from which on a row group is written."""
 GROUP_ROWS = 1 << 20
 """The most rows of a row group."""
-_ENCODED_ROWS = 1 << 14
+_ENCODED_ROWS = 1 << 16
 """Values of a column that are encoded at once; far fewer cost more time than they save room."""
 _ENCODED_BYTES = 4 << 20
 """Bytes of rows that are encoded at once: Arrow ends a page only between two such pieces."""
@@ -77,7 +81,9 @@ class WrittenFile:
 class DataFileWriter:
     """Writes one file. A context manager: left with an exception, no file appears."""
 
-    def __init__(self, store: Store, name: str, spec: DataFileSpec) -> None:
+    def __init__(
+        self, store: Store, name: str, spec: DataFileSpec, helpers: Helpers | None = None
+    ) -> None:
         """`FileExistsError`, when the block ends, where somebody else's file has the name."""
         self._store = store
         self._name = name
@@ -89,8 +95,12 @@ class DataFileWriter:
         self._parquet: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
+        self._helped = Helped(helpers)
+        self._encoding: Future[None] | None = None
         self._early = False
-        self._size = 0
+        self._rows = self._size = 0
+        self.written = 0
+        """Bytes that had gone to the store when the last row group was begun."""
         self.is_closed = False
         self.dictionaries: tuple[str, ...] = ()
         """Columns of texts that repeat their values, once that is known."""
@@ -105,22 +115,18 @@ class DataFileWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.is_closed = True
-        if error is None:
-            self._finish()
-        elif self._parquet is not None:
-            # Its own end would write a footer into a file that nobody is to see.
-            self._parquet.is_open = False
-        self._stack.__exit__(kind, error, traceback)
+        try:
+            if error is None:
+                self._finish()
+        except BaseException as failure:
+            self._leave(type(failure), failure, failure.__traceback__)
+            raise
+        self._leave(kind, error, traceback)
 
     @property
     def rows(self) -> int:
         """Rows taken in so far."""
-        return self._statistics.rows + self._waiting_rows
-
-    @property
-    def written(self) -> int:
-        """Bytes that have gone to the store so far; rows that wait for their row group are none."""
-        return self._sink.tell()
+        return self._rows
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes in rows, in the columns of the layout; texts may be dictionaries."""
@@ -130,6 +136,7 @@ class DataFileWriter:
             self._waiting.append(piece)
             self._waiting_bytes += _bytes(piece)
             self._waiting_rows += piece.num_rows
+            self._rows += piece.num_rows
             if self._parquet is None and self._waiting_rows >= _SAMPLE:
                 self._parquet = self._open()
             if self._waiting_bytes >= self._spec.group_bytes or self._waiting_rows >= GROUP_ROWS:
@@ -159,22 +166,47 @@ class DataFileWriter:
     def _finish(self) -> None:
         if self._waiting or self._parquet is None:
             self._write_group()
+        self._wait()
         assert self._parquet is not None
         if self._early:
             self._parquet.add_key_value_metadata(_CALENDAR)
         self._parquet.close()
         self._size = self._sink.tell()
 
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._helped.close()
+        if error is not None and self._parquet is not None:
+            # Its own end would write a footer into a file that nobody is to see.
+            self._parquet.is_open = False
+        self._stack.__exit__(kind, error, traceback)
+
+    def _wait(self) -> None:
+        """Waits for the row group that is being encoded."""
+        encoding, self._encoding = self._encoding, None
+        if encoding is not None:
+            encoding.result()
+
     def _write_group(self) -> None:
         if self._parquet is None:
             self._parquet = self._open()
-        table = _one_group(self._waiting, self._schema, self.dictionaries)
+        batches = self._waiting
         self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+        self._wait()
+        self.written = self._sink.tell()
+        self._encoding = self._helped.begin(partial(self._encode, self._parquet, batches))
+
+    def _encode(self, parquet: pq.ParquetWriter, batches: Sequence[pa.RecordBatch]) -> None:
+        table = _one_group(batches, self._schema, self.dictionaries)
         self._statistics.offer(table)
         self._early = self._early or _has_early_days(table)
         if table.num_rows:
             try:
-                self._parquet.write_table(table, row_group_size=table.num_rows)
+                parquet.write_table(table, row_group_size=table.num_rows)
             except StorageError:
                 raise
             except OSError as error:

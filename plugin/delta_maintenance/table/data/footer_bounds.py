@@ -1,9 +1,9 @@
 """The statistics of columns from the footers of data files, where a footer is exact.
 
-Footers are not believed for floating point numbers, because writers differ in NaN; for decimals in
-bytes and for INT96, whose order is not always defined; and for lists and maps, whose nulls a footer
-does not count. Such columns are to be decoded. Implements "Per-file Statistics" for rows that are
-not decoded.
+Footers are not believed for floating point numbers, because writers differ in NaN; for INT96, whose
+order is not defined; and for lists and maps, whose nulls a footer does not count. For texts and for
+decimals in bytes, only some writers are believed. Other columns are to be decoded. Implements
+"Per-file Statistics" for rows that are not decoded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _COMPLETE = ("parquet-mr version ", "parquet-cpp-arrow version ")
 """Writers whose footers hold complete texts, or none."""
 _EXACT = Context(prec=38)
 _INTEGERS = ("INT32", "INT64")
+_BYTES = ("FIXED_LEN_BYTE_ARRAY", "BYTE_ARRAY")
 
 
 def bounds_of(
@@ -44,6 +45,8 @@ def bounds_of(
     least, greatest = found.min_raw, found.max_raw
     if pa.types.is_string(kind):
         return _of_texts(nulls, kind, least, greatest, created_by)
+    if pa.types.is_decimal(kind) and chunk.physical_type in _BYTES:
+        return _of_decimals(nulls, kind, least, greatest, created_by)
     integers = isinstance(least, int) and isinstance(greatest, int)
     if chunk.physical_type not in _INTEGERS or not integers:
         return None
@@ -61,6 +64,23 @@ def _of_texts(
     if not all(isinstance(value, bytes) and len(value) < _LONG for value in values):
         return None
     if not created_by.startswith(_COMPLETE):
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
+
+
+def _of_decimals(
+    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
+) -> ColumnBounds | None:
+    """Unscaled values in two's complement. Arrow hides those of releases that ordered them as bytes
+    without a sign."""
+    if not (isinstance(least, bytes) and isinstance(greatest, bytes)):
+        return None
+    if not created_by.startswith(_COMPLETE):
+        return None
+    values = [
+        _decimal(int.from_bytes(raw, "big", signed=True), kind.scale) for raw in (least, greatest)
+    ]
+    if values[0] > values[1]:
         return None
     return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
 

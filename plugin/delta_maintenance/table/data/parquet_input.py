@@ -21,7 +21,7 @@ from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hyb
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.parquet_footer import require_readable_file
 
-ROWS = 1 << 16
+ROWS = 1 << 15
 """The most rows that a batch has."""
 BATCH_BYTES = 8 << 20
 """About the most bytes of a batch; a single row may be larger."""
@@ -136,15 +136,19 @@ class ParquetInput:
         )
         return StoredColumns(mode=mode, hybrid_calendar=hybrid, widens=widens, verbatim=verbatim)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows in their order, with these top-level columns.
+    def batches(
+        self, columns: Sequence[str], groups: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows in their order, with these top-level columns; of some row groups, if any are
+        named.
 
         `CorruptTableError` where there are more or fewer rows than the footer says, or where
         timestamps are finer than microseconds.
         """
-        seen = 0
+        seen = expected = 0
         exact = self._nanoseconds(columns)
-        for group in range(self.row_groups):
+        for group in range(self.row_groups) if groups is None else groups:
+            expected += int(self.metadata.row_group(group).num_rows)
             size = self._batch_rows(group, columns)
             batches = self._file.iter_batches(
                 size, row_groups=[group], columns=list(columns), use_threads=False
@@ -160,8 +164,10 @@ class ParquetInput:
                     _require_microseconds(batch, next(finer))
                 seen += batch.num_rows
                 yield batch
-        if seen != self.rows:
-            raise CorruptTableError(f"the data file has {seen} rows, its footer says {self.rows}")
+        if groups is None:
+            expected = self.rows
+        if seen != expected:
+            raise CorruptTableError(f"the data file has {seen} rows, its footer says {expected}")
 
     def _nanoseconds(self, columns: Sequence[str]) -> tuple[pq.ParquetFile, list[str]] | None:
         """The columns of INT96 once more as nanoseconds, where their writer may have had finer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums,
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import WrittenFile
+from delta_maintenance.table.data.helpers import Helped, Helpers
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 
@@ -24,6 +26,7 @@ def read_back(
     partition: Mapping[str, str | None],
     dictionaries: Sequence[str] = (),
     statistics: StatisticsCollector | None = None,
+    helpers: Helpers | None = None,
 ) -> RowSums:
     """The digest of the rows of a new file; without a digest only their number.
 
@@ -41,20 +44,42 @@ def read_back(
             require_schema(parquet.schema, layout.schema, written.name)
             if digest is None and statistics is None:
                 return RowSums(rows=parquet.rows)
-            found = RowSums()
-            for batch in parquet.batches(layout.schema.names):
-                if statistics is not None:
-                    statistics.offer(batch)
-                if digest is None:
-                    found += RowSums(rows=batch.num_rows)
-                else:
-                    found += row_sums(digest.hashes(batch, partition))
-            return found
+            columns, groups = layout.schema.names, range(parquet.row_groups)
+            if statistics is not None or helpers is None or len(groups) < 2:
+                return _sums(parquet.batches(columns), digest, partition, statistics)
+            middle = len(groups) // 2
+
+            def first_half() -> RowSums:
+                with ParquetInput(store.open(written.name), dictionaries=dictionaries) as again:
+                    batches = again.batches(columns, groups[:middle])
+                    return _sums(batches, RowDigest(layout.schema), partition)
+
+            with closing(Helped(helpers)) as helped:
+                first = helped.begin(first_half)
+                second = _sums(parquet.batches(columns, groups[middle:]), digest, partition)
+                return first.result() + second
     except (pa.ArrowException, OSError, CorruptTableError) as error:
         problem = " ".join(str(error).split())[:300]
         raise VerificationError(
             f"the new data file cannot be read back ({problem})", file=written.name
         ) from None
+
+
+def _sums(
+    batches: Iterable[pa.RecordBatch],
+    digest: RowDigest | None,
+    partition: Mapping[str, str | None],
+    statistics: StatisticsCollector | None = None,
+) -> RowSums:
+    found = RowSums()
+    for batch in batches:
+        if statistics is not None:
+            statistics.offer(batch)
+        if digest is None:
+            found += RowSums(rows=batch.num_rows)
+        else:
+            found += row_sums(digest.hashes(batch, partition))
+    return found
 
 
 def require_schema(found: pa.Schema, wanted: pa.Schema, name: str) -> None:

@@ -39,6 +39,7 @@ from delta_maintenance.table.data.data_file_writer import (
     DataFileWriter,
     WrittenFile,
 )
+from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.data.read_back import read_back
 from delta_maintenance.table.data.row_group_copy import (
@@ -133,9 +134,14 @@ class RewrittenBin:
 
 
 def rewrite_bin(
-    store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId = new_id
+    store: Store,
+    work: Bin,
+    spec: RewriteSpec,
+    *,
+    new_id: NewId = new_id,
+    helpers: Helpers | None = None,
 ) -> RewrittenBin:
-    """Rewrites one bin.
+    """Rewrites one bin, in the calling thread and with the help of free workers.
 
     A source that cannot be carried on exactly is left out, and the bin begun anew without it. If
     none of the others has a reason of its own then, nothing is written: no outputs and no runs.
@@ -152,7 +158,7 @@ def rewrite_bin(
         copied = _copied_bin(store, work, spec, new_id)
         if copied is not None:
             return replace(copied, refused=tuple(refused))
-        attempt = _Attempt(store, work, spec, new_id)
+        attempt = _Attempt(store, work, spec, new_id, helpers)
         try:
             attempt.run()
         except _SourceError as error:
@@ -252,11 +258,19 @@ class _SourceError(Exception):
 
 
 class _Attempt:
-    def __init__(self, store: Store, work: Bin, spec: RewriteSpec, new_id: NewId) -> None:
+    def __init__(
+        self,
+        store: Store,
+        work: Bin,
+        spec: RewriteSpec,
+        new_id: NewId,
+        helpers: Helpers | None,
+    ) -> None:
         self._store = store
         self._work = work
         self._spec = spec
         self._new_id = new_id
+        self._helpers = helpers
         self._partition: Mapping[str, str | None] = dict(work.partition_values)
         self._digest = RowDigest(spec.files.layout.schema)
         self._digested = LiveRowSums(self._digest, self._partition)
@@ -297,6 +311,7 @@ class _Attempt:
                 self._digest if self._spec.proof == "rows" else None,
                 partition=self._partition,
                 dictionaries=writer.dictionaries,
+                helpers=self._helpers,
             )
         if found != expected:
             raise VerificationError(
@@ -345,7 +360,7 @@ class _Attempt:
             name = self._spec.naming.name(
                 self._partition, len(self._writers), self._new_id(), codec
             )
-            writer = DataFileWriter(self._store, name, self._spec.files)
+            writer = DataFileWriter(self._store, name, self._spec.files, self._helpers)
             self._writers.append(open_file.enter_context(writer))
         return self._writers[-1]
 

@@ -1,0 +1,42 @@
+"""The threads of a run on one machine: each on a bin of its own, and then on those of others."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from delta_maintenance.operations.rewriting import engine
+from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.helpers import Helpers
+from delta_maintenance.table.data.rewrite import Bin, RewriteSpec
+
+
+@pytest.mark.parametrize(("workers", "bins", "free"), [(3, 1, 2), (2, 3, 1), (2, 2, 0), (1, 2, 0)])
+def test_workers_without_a_bin_help_those_that_have_one(
+    workers: int, bins: int, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last bin of a run sees as many helpers as there are other workers without a bin."""
+    found: list[int] = []
+
+    def rewritten(store: object, work: Bin, *_: object, helpers: Helpers, **__: Any) -> BinOutcome:
+        if work.number == bins - 1:
+            # The other bins are done by now, unless they are being worked on.
+            end = time.monotonic() + (5 if free else 0.02)
+            count = 0
+            while count < free and time.monotonic() < end:
+                count += helpers.take()
+                time.sleep(0.001)
+            found.append(count + helpers.take())
+        elif free == 0 and workers > 1:
+            time.sleep(0.05)
+        return BinOutcome(number=work.number)
+
+    monkeypatch.setattr(engine, "rewritten", rewritten)
+    upcoming = (Bin(number=number, sources=(), reasons=()) for number in range(bins))
+    local = LocalEngine(MemoryStore())
+    outcomes = list(local.rewrite(upcoming, cast(RewriteSpec, None), workers=workers))
+    assert sorted(outcome.number for outcome in outcomes) == list(range(bins))
+    assert found == [free]
