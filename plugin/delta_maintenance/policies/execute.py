@@ -20,6 +20,7 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
 from delta_maintenance.policies.models import OperationOutcome
+from delta_maintenance.policies.paused import JobLeftRunningError, PausedOperation
 from delta_maintenance.table.read.table import Table
 
 
@@ -38,6 +39,11 @@ class Context:
     """Whether a plan that only a job can make is worth the job."""
     claim: Callable[[], object] = _no_lease
     """Takes the lease of the table, before the first change of a run; later calls do nothing."""
+
+    def paused(self, due: AssessedOperation) -> PausedOperation | None:
+        """The state of this operation, if it is the one whose job was left running."""
+        run = self.environment.paused
+        return run.operation if run is not None and run.operation.due is due else None
 
 
 Status = Literal["done", "nothing-to-do", "planned", "incomplete", "failed"]
@@ -69,6 +75,8 @@ def execute(
     effect raises `RefusedError`. Raises the errors of the operation.
     """
     asked = _Asked(context, find(due.operation), due, approved)
+    if asked.is_applied_by_job:
+        return asked.ended_by_job()
     return asked.planned_only() if plan_only else asked.carried_out(commits_made)
 
 
@@ -80,7 +88,10 @@ def plan_for_approval(
     Ends as `needs-approval` with the plan as its result. A plan beyond the limits of the policy
     ends as `stopped`, and one that changes nothing is applied at once, without an approval.
     """
-    return _Asked(context, find(due.operation), due, None).for_approval(commits_made)
+    asked = _Asked(context, find(due.operation), due, None)
+    if asked.is_applied_by_job:
+        return asked.ended_by_job()
+    return asked.for_approval(commits_made)
 
 
 class _Asked:
@@ -100,11 +111,13 @@ class _Asked:
         self.due = due
         self.approved = approved
         self.limits = context.policy_table.rules.limits
+        paused = context.paused(due)
+        self.is_applied_by_job = paused is not None and paused.applies
         self.blank = OperationOutcome(
             operation=due.operation,
             status="planned",
             reason=due.reason,
-            started_at=context.environment.now(),
+            started_at=context.environment.now() if paused is None else paused.begun_at,
         )
 
     def planned_only(self) -> OperationOutcome:
@@ -143,6 +156,10 @@ class _Asked:
             return self._stopped(replace(self.blank, engine=waiting.engine), beyond, plan)
         return replace(waiting, result=plan.to_json())
 
+    def ended_by_job(self) -> OperationOutcome:
+        """The Result of a job that was left running, after every check of its plan."""
+        return self._ended(replace(self.blank, engine="spark"), self._by_job())
+
     def carried_out(self, commits_made: int) -> OperationOutcome:
         """The Result, unless the plan breaks a limit."""
         prepared = None if self.due.engine == "spark" else self._prepared()
@@ -154,7 +171,7 @@ class _Asked:
         if beyond is not None:
             return self._stopped(self.blank, beyond, plan)
         if self.record.needs_job(plan):
-            return self._ended(replace(self.blank, engine="spark"), self._by_job())
+            return self.ended_by_job()
         if not plan.is_noop:
             self.context.claim()
         return self._ended(self.blank, prepared.apply())
@@ -203,9 +220,15 @@ class _Asked:
         if has_engine:
             options = replace(options, engine="spark")  # type: ignore[call-arg]  # has_engine
         due = replace(self.due, engine="spark", options=options)
-        if plan_only:
-            return dict(submit(table, due, plan_only=True))
-        return dict(submit(table, due))
+        try:
+            return dict(submit(table, due, plan_only=True) if plan_only else submit(table, due))
+        except JobLeftRunningError as left:
+            left.operation = PausedOperation(
+                due=replace(self.due, engine="spark"),
+                begun_at=self.blank.started_at,
+                applies=not plan_only,
+            )
+            raise
 
     def _require_approved(self, plan: Any) -> None:
         # A table that already has the change, perhaps by an earlier try, needs no approval.
