@@ -133,9 +133,7 @@ def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:
     environment: dict[str, Any] = {"now": clock, "lease": lambda: leases.held("t", holder="task")}
     rules = asked(vacuum=True, engine={"prefer": "spark"})
     with pytest.raises(JobLeftRunningError) as caught:
-        run(
-            table.open(), rules, environment=RunEnvironment(submit=cluster, **environment)
-        )
+        run(table.open(), rules, environment=RunEnvironment(submit=cluster, **environment))
     assert len(list(store.list_from(""))) == 1
     clock.at += LIFE / 2
     leases.renew("t", holder="somebody else")
@@ -173,9 +171,7 @@ def test_approved_plans_continue_where_they_were(tmp_path: Path) -> None:
         }
     )
     plans = [approved("clean-log"), approved("vacuum")]
-    plan = vacuum.plan(
-        open_table(table.uri).snapshot(), now=plans[1].planned_at
-    ).to_json()
+    plan = vacuum.plan(open_table(table.uri).snapshot(), now=plans[1].planned_at).to_json()
     cluster = Cluster(plan, {**VACUUMED, "table": table.uri})
     result, pauses = run_to_the_end(
         lambda given: run_plans(open_table(table.uri), on_spark, plans, environment=given), cluster

@@ -105,7 +105,7 @@ def start_waiter(
     key: str,
     on_start: Callable[[WaiterProcess], None],
 ) -> None:
-    """Starts the driver with this command, below a waiter, to which the folder of the task is handed over.
+    """Starts the driver with this command below a waiter, which gets the folder of the task.
 
     `on_start` is called with the waiter, which a kill of the task must end from then on.
     """

@@ -288,9 +288,7 @@ class SparkSubmission:
             application=application,
         )
 
-    def _start_waiter(
-        self, command: Sequence[str], name: str, process: Mapping[str, Any]
-    ) -> None:
+    def _start_waiter(self, command: Sequence[str], name: str, process: Mapping[str, Any]) -> None:
         def running(waiter: _Killable) -> None:
             self._running = waiter
 
@@ -381,9 +379,7 @@ class SparkSubmission:
             self._running = None
         return self._settled(report)
 
-    def _defer_connected(
-        self, job: ConnectedJob, spec: JobSpec, name: str, lock: int
-    ) -> NoReturn:
+    def _defer_connected(self, job: ConnectedJob, spec: JobSpec, name: str, lock: int) -> NoReturn:
         """Runs the job in a process below a waiter, instead of in the task."""
         assert self._report_folder is not None
         file = self._folder.path / f"{clock.new_id()}.spec"

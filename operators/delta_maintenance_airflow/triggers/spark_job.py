@@ -26,8 +26,8 @@ _MOST_FAILURES = 30
 class DeltaSparkJobTrigger(BaseTrigger):
     """Waits for the end of a Spark job, then fires once.
 
-    The event is `{"status", "job", "run"}`. The status is `ended`; `lost`, if nothing is known of the
-    driver any more; or `timeout`, if the job was ended at the deadline; the last two with a
+    The event is `{"status", "job", "run"}`. The status is `ended`; `lost`, if nothing is known of
+    the driver any more; or `timeout`, if the job was ended at the deadline; the last two with a
     `message`. The task reads the report of the job in each case. If a user clears the task, or sets
     its state, the job is ended. If the triggerer ends, the job runs on, and the next triggerer
     waits for it. Meanwhile the lease of the table is renewed.

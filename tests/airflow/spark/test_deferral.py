@@ -43,6 +43,7 @@ from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The report folder."""
@@ -52,9 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "delta_maintenance_airflow.spark.deferral.SECONDS_BETWEEN_POLLS", 0.1
-    )
+    monkeypatch.setattr("delta_maintenance_airflow.spark.deferral.SECONDS_BETWEEN_POLLS", 0.1)
 
 
 def operator(folder: Path, **arguments: Any) -> DeltaCheckpointOperator:
@@ -295,7 +294,7 @@ def test_a_job_on_a_server_runs_beside_the_task(
     assert start["words"][:2] == ["-m", "delta_maintenance.spark.job"]
     assert not any("tok" in word for word in start["words"])
     spark.acts(LIVES)
-    trigger: Any = deferred(operator(folder, options={"kind": "v1"}), task_context).trigger
+    trigger: Any = deferred(operator(folder, options={"kind": "v2-parquet"}), task_context).trigger
     wait_for(lambda: len(spark.starts) == 2)
     asyncio.run(trigger.on_kill())
     wait_for(lambda: not is_alive(spark.starts[1]["pid"]))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk.exceptions import TaskDeferred
-from fake_spark import DONE, FakeSpark, is_alive, reports, wait_for
+from fake_spark import FakeSpark, is_alive, reports, wait_for
 from orchestrators.deferrals import LIVES, deferred, driver_of, is_clean, resumed
 
 from delta_maintenance.policies.assessments import AssessmentStore
@@ -25,13 +25,15 @@ pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER"
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
 Make = Callable[..., DeltaPolicyRunOperator]
-COMPACTED = {"table": "s3://lake/events", "version": 9, "status": "written"}
+DONE = {"table": "s3://lake/events", "version": 9}
+COMPACTED = {"status": "done", "result": {**DONE, "status": "written"}}
+VACUUMED = {"status": "done", "result": {**DONE, "status": "vacuumed"}}
 BOTH = (
     "spec = json.load(open(words[words.index('--spec') + 1][1:]))",
-    "if spec['operation'] == 'checkpoint':",
-    *(f"    {line}" for line in reports(DONE).splitlines()),
+    "if spec['operation'] == 'vacuum':",
+    *(f"    {line}" for line in reports(VACUUMED).splitlines()),
     "else:",
-    *(f"    {line}" for line in reports({"status": "done", "result": COMPACTED}).splitlines()),
+    *(f"    {line}" for line in reports(COMPACTED).splitlines()),
 )
 """A driver that plays either operation of the policy."""
 
@@ -63,7 +65,7 @@ def make(
 ) -> Make:
     """Makes a task for the neglected table, whose policy sends all work to Spark."""
     uri = str(tmp_path / "table")
-    rules = {"checkpoint": {"max_commits": 5}, "compact_log": {"commits_per_file": 5}}
+    rules = {"compact_log": {"commits_per_file": 5}, "vacuum": True}
     policy = {
         "version": 1,
         "defaults": {**rules, "engine": {"prefer": "spark"}},
@@ -88,19 +90,20 @@ def test_a_task_with_several_jobs_holds_no_worker_and_keeps_its_lease(
 ) -> None:
     spark.acts(*BOTH)
     first = deferred(make(), task_context)
-    assert len(spark.starts) == 1 and len(leases(kept)) == 1
+    driver_of(spark)
     [lease] = leases(kept)
     before = lease.read_bytes()
     with pytest.raises(TaskDeferred) as caught:
         resumed(make(), task_context, first)
     second = caught.value
-    assert len(spark.starts) == 2 and [*leases(kept)] == [lease] and lease.read_bytes() != before
+    wait_for(lambda: len(spark.starts) == 2)
+    assert leases(kept) == [lease] and lease.read_bytes() != before
     told = resumed(make(), task_context, second)
-    assert told["operations"] == ["checkpoint: done", "compact-log: done"]
+    assert told["operations"] == ["compact-log: done", "vacuum: done"]
     assert told["status"] == "done" and len(spark.starts) == 2
     assert leases(kept) == []
     entry: Any = AssessmentStore(str(kept)).load("t")
-    assert [each.operation for each in entry.run.outcomes] == ["checkpoint", "compact-log"]
+    assert [each.operation for each in entry.run.outcomes] == ["compact-log", "vacuum"]
     wait_for(lambda: is_clean(folder))
 
 
@@ -119,7 +122,7 @@ def test_a_user_ends_the_job_and_the_lease(
 def test_the_trigger_renews_the_lease_and_never_that_of_another_task(
     spark: FakeSpark, task_context: dict[str, Any], make: Make, kept: Path
 ) -> None:
-    spark.acts(reports(DONE))
+    spark.acts(*BOTH)
     trigger: Any = deferred(make(), task_context).trigger
     [lease] = leases(kept)
     told = json.loads(lease.read_text())
@@ -134,7 +137,7 @@ def test_another_task_that_took_the_table_over_is_left_alone(
     spark: FakeSpark, task_context: dict[str, Any], make: Make, kept: Path
 ) -> None:
     """The triggerer was away for longer than a lease lives."""
-    spark.acts(reports(DONE))
+    spark.acts(*BOTH)
     deferral = deferred(make(), task_context)
     [lease] = leases(kept)
     told = {**json.loads(lease.read_text()), "holder": "somebody else"}
@@ -155,11 +158,11 @@ def test_a_driver_that_dies_is_tried_again(
 def test_a_manual_run_is_deferred_too_and_carries_out_its_plan(
     spark: FakeSpark, task_context: dict[str, Any], make: Make, folder: Path, kept: Path
 ) -> None:
-    spark.acts(reports(DONE))
-    task = make(DeltaManualOperator, operation="checkpoint", options={})
+    spark.acts(*BOTH)
+    task = make(DeltaManualOperator, operation="compact-log")
     deferral = deferred(task, task_context)
-    again = make(DeltaManualOperator, operation="checkpoint", options={})
-    assert resumed(again, task_context, deferral)["operations"] == ["checkpoint: done"]
+    again = make(DeltaManualOperator, operation="compact-log")
+    assert resumed(again, task_context, deferral)["operations"] == ["compact-log: done"]
     assert leases(kept) == []
 
 
@@ -171,5 +174,5 @@ def test_the_deployment_decides_by_default_and_without_a_folder_the_worker_waits
     deferred(make(deferrable=None), task_context)
     monkeypatch.delenv("AIRFLOW__DELTA_MAINTENANCE__REPORT_FOLDER")
     done = make(deferrable=None).execute(task_context)
-    assert done["operations"] == ["checkpoint: done", "compact-log: done"]
+    assert done["operations"] == ["compact-log: done", "vacuum: done"]
     assert "AIRFLOW__DELTA_MAINTENANCE__REPORT_FOLDER" not in os.environ
