@@ -26,7 +26,15 @@ from java_home import OWN_HOME, machine_java, packaged_java
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / "build" / "nightly"
-TEST_PACKAGES = ("azure-storage-blob", "deltalake==1.6.6", "hypothesis", "moto[server]", "pytest")
+TEST_PACKAGES = (
+    "azure-storage-blob",
+    "deltalake==1.6.6",
+    "hypothesis",
+    "moto[server]",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,16 @@ PARTS = {
         },
     ),
     "fuzz": Part(command=("make", "fuzz")),
+    # Airflow reaches PostgreSQL, of the packages of the machine, by two drivers.
+    "many-tables": Part(
+        tests=("-s", "tests/stack/test_many_tables.py"),
+        overlay=("psycopg2-binary==2.9.13", "asyncpg==0.32.0"),
+        variables={"DELTA_MAINTENANCE_TABLES": "2000"},
+    ),
+    "dagster-many-tables": Part(
+        tests=("-s", "tests/dagster/test_cost.py"),
+        variables={"DELTA_MAINTENANCE_TABLES": "500"},
+    ),
     # Compiled for the Kerberos libraries, so it needs their headers and a compiler.
     "kerberos": Part(tests=KERBEROS_TESTS, overlay=("requests-gssapi==1.4.0",)),
     "spark-4.0": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.0.5",)),
@@ -128,7 +146,7 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
     variables = dict(part.variables)
     place = ENVIRONMENTS / name
     done = place / "done"
-    requirements = "\n".join((part.extras, *part.overlay, *part.packages))
+    requirements = "\n".join((part.extras, *part.overlay, *part.packages, *TEST_PACKAGES))
     made = done.is_file() and done.read_text() == requirements
     if not made:
         shutil.rmtree(place, ignore_errors=True)

@@ -33,6 +33,7 @@ defs = component_defs(component=DeltaMaintenanceComponent.from_attributes_dict(a
 """
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not TABLES, reason="DELTA_MAINTENANCE_TABLES names no number of tables")
 @pytest.mark.parametrize("execution", [{"tables_per_step": 50}, {"in_process": True}])
 def test_a_run_over_idle_tables_costs_minutes_at_most(

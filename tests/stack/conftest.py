@@ -134,6 +134,7 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
         "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(lake / "policy.yaml"),
         "AIRFLOW__DELTA_MAINTENANCE__POLL_INTERVAL": str(POLL_INTERVAL),
+        "AIRFLOW__DELTA_MAINTENANCE__REPORT_FOLDER": str(lake / "spark-reports"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
         "PROBE_TABLE": str(lake / "probed"),
     }

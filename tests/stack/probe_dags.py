@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG
 
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
+from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 
 TABLE = os.environ.get("PROBE_TABLE", "/nowhere")
@@ -34,11 +35,9 @@ with DAG(dag_id="probe_spark", schedule=None, start_date=START):
     )
 
 with DAG(dag_id="probe_deferred", schedule=None, start_date=START):
-    DeltaCheckpointOperator(
-        task_id="checkpoint",
-        table_uri=f"{TABLE}-by-deferred-task",
-        engine="spark",
-        options={"kind": "v2-parquet"},
+    DeltaPolicyRunOperator(
+        task_id="run",
+        table={"name": "deferred", "uri": f"{TABLE}-by-deferred-task"},
+        policy=f"{TABLE}-policy.yaml",
         deferrable=True,
-        report_folder=f"{TABLE}-reports",
     )

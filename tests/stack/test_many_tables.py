@@ -28,7 +28,7 @@ from delta_maintenance.testing.table_builder import TableBuilder
 from .conftest import Airflow, standalone
 from .postgresql import postgresql, programs
 
-pytestmark = [pytest.mark.airflow]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
 TABLES = int(os.environ.get("DELTA_MAINTENANCE_TABLES", "0"))
 WORK = 24

@@ -32,11 +32,18 @@ def tables(lake: Path) -> None:
     for name in ("worn", "approved", "rejected", "asked", "unasked"):
         worn_table(lake / name)
     append(lake / "busy")
-    (lake / "probed-reports").mkdir()
+    (lake / "spark-reports").mkdir()
     for name in ("probed", "probed-by-deferred-task"):
         probed = TableBuilder(lake / name)
         probed.commit([features("v2Checkpoint"), metadata()])
         probed.commit([add(f"{number}.parquet") for number in range(3)])
+    on_spark = {
+        "checkpoint": {"max_commits": 1, "kind": "v2-parquet"},
+        "engine": {"prefer": "spark"},
+    }
+    deferred = {"name": "deferred", "uri": str(lake / "probed-by-deferred-task"), **on_spark}
+    policy = {"version": 1, "tables": [deferred]}
+    (lake / "probed-policy.yaml").write_text(yaml.safe_dump(policy))
     own = {"checkpoint": False, "vacuum": False}
     policy = {
         "version": 1,
@@ -208,17 +215,20 @@ def test_a_task_killed_with_its_driver_alive_is_tried_again_and_does_no_harm(
 
 
 @pytest.mark.spark
-def test_a_deferred_task_that_is_killed_ends_its_driver_and_works_when_it_is_cleared(
+def test_a_deferred_run_that_is_killed_ends_its_driver_and_works_when_it_is_cleared(
     airflow: Airflow, lake: Path
 ) -> None:
+    """The task of a policy's Dag."""
     run_id = airflow.trigger("probe_deferred")
-    task = airflow.wait_for_task("probe_deferred", run_id, "checkpoint", "deferred")
+    task = airflow.wait_for_task("probe_deferred", run_id, "run", "deferred")
     assert task["trigger"]["classpath"].endswith("DeltaSparkJobTrigger")
     airflow.wait_for("the driver", lambda: driver_process(lake / "probed"))
-    path = f"/api/v2/dags/probe_deferred/dagRuns/{run_id}/taskInstances/checkpoint"
+    assert len(leases(airflow)) == 1
+    path = f"/api/v2/dags/probe_deferred/dagRuns/{run_id}/taskInstances/run"
     airflow.call("PATCH", path, {"new_state": "failed"})
     airflow.wait_for("the end of the driver", lambda: not driver_process(lake / "probed"))
-    clear = {"dry_run": False, "task_ids": ["checkpoint"], "dag_run_id": run_id}
+    airflow.wait_for("the end of the lease", lambda: not leases(airflow))
+    clear = {"dry_run": False, "task_ids": ["run"], "dag_run_id": run_id}
     airflow.call(
         "POST",
         "/api/v2/dags/probe_deferred/clearTaskInstances",
@@ -226,8 +236,13 @@ def test_a_deferred_task_that_is_killed_ends_its_driver_and_works_when_it_is_cle
     )
     assert airflow.wait_for_run("probe_deferred", run_id) == "success"
     assert checkpoint_of(lake / "probed-by-deferred-task") == 1
-    told = airflow.told("probe_deferred", run_id, "checkpoint")
-    assert (told["status"], told["engine"]) == ("written", "spark")
+    told = airflow.told("probe_deferred", run_id, "run")
+    assert (told["status"], told["operations"]) == ("done", ["checkpoint: done"])
+    assert leases(airflow) == []
+
+
+def leases(airflow: Airflow) -> list[Path]:
+    return list((airflow.home / "assessments").glob("*.lease"))
 
 
 def driver_process(table: Path) -> psutil.Process | None:

@@ -16,6 +16,7 @@ from delta_maintenance.operations.health.models import (
     SizeBucket,
     TableHealth,
 )
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import (
     AssessedOperation,
@@ -199,6 +200,37 @@ def run_result(name: str = "orders", **changes: Any) -> RunResult:
         last_runs=(LastRun(operation="checkpoint", at=at, version=1121, status="written"),),
     )
     return replace(known, **changes)
+
+
+def waiting(name: str, *, seed: int = 0, **numbers: Any) -> tuple[Assessment, RunResult]:
+    """A table whose vacuum waits for an approval, and the run that has planned it."""
+    asked = assessment(name, seed=seed)
+    plan = VacuumPlan(
+        table=asked.uri,
+        version=3,
+        planned_at=NOW,
+        options=VacuumOptions(),
+        engine="local",
+        retention=timedelta(days=7),
+        delete_before=NOW,
+        files=numbers.get("files", 12),
+        bytes=numbers.get("bytes", 3 << 30),
+        groups=(),
+        kept=(),
+        listed=numbers.get("listed", 40),
+        live_files=18,
+        directories=0,
+        sample_directories=(),
+        large=None,
+        logs_commits=False,
+        reason="listed",
+    )
+    due = replace(asked.operations[0], operation="vacuum", needs_approval=True)
+    run = run_result(name)
+    outcome = replace(
+        run.outcomes[1], reason="the last one was on 2026-11-12", result=plan.to_json()
+    )
+    return replace(asked, operations=(due,)), replace(run, status="blocked", outcomes=(outcome,))
 
 
 def fill(store: AssessmentStore, tables: int) -> None:

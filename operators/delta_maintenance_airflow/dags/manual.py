@@ -80,7 +80,7 @@ def manual_dag(
                 type="object",
                 title="Options",
                 description="Fields of the operation's options, which override the policy: "
-                f'{{"retention": "P30D"}}. {required_options()}',
+                f'`{{"retention": "P30D"}}`. {required_options()}',
             ),
             "plan_only": Param(
                 False,

@@ -12,7 +12,6 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.approver import name_of, require_other_person
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
@@ -22,9 +21,7 @@ from delta_maintenance_airflow.operators.policy import (
     DeltaPolicyRunOperator,
     entry_of,
     link_to,
-    task_key,
 )
-from delta_maintenance_airflow.policy_work import submitter
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.template_values import as_flag
 
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.environment import Lease
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.models import RunResult
     from delta_maintenance.policies.pending import PendingPlan
 
@@ -226,10 +223,9 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         return AirflowException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
+        self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
-        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.on_demand import run_plans
 
         return run_plans(
@@ -237,11 +233,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
             table,
             [ApprovedPlan.from_json(plan) for plan in self.plans],
             last_runs=known.last_runs if known is not None else (),
-            environment=RunEnvironment(
-                submit=submitter(context, task_key(self, context), self._submissions.append),
-                lease=lease,
-                progress=LoggedProgress(self.log),
-            ),
+            environment=environment,
         )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.approver import (
     require_allowed_options,
     require_other_person,
@@ -18,8 +17,8 @@ from delta_maintenance_airflow.approver import (
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.plan_texts import plan_text
-from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
-from delta_maintenance_airflow.policy_work import PolicyWork, submitter
+from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.environment import Lease
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.models import RunResult
 
 
@@ -108,10 +107,9 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return AirflowException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
+        self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
-        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.on_demand import run_operation
 
         self._table = table
@@ -125,11 +123,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             last_runs=known.last_runs if known is not None else (),
             plan_only=self.plans,
             approved=ApprovedPlan.from_json(approved) if approved else None,
-            environment=RunEnvironment(
-                submit=submitter(context, task_key(self, context), self._submissions.append),
-                lease=lease,
-                progress=LoggedProgress(self.log),
-            ),
+            environment=environment,
         )
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
@@ -19,14 +19,16 @@ from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
+    default_deferrable,
 )
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.outlets import add_to_outlet_events
-from delta_maintenance_airflow.policy_work import PolicyWork, submitter
+from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
 from delta_maintenance_airflow.settings import assessment_store, leases
+from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.environment import Lease
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -139,6 +141,10 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     :param policy: see `DeltaAssessOperator`. (templated)
     :param plan_only: only report what would be done. (templated)
     :param approved: the approved operations, of those that need an approval. (templated)
+    :param deferrable: wait for Spark jobs in the triggerer, so that they hold no slot of a worker;
+        see `DeltaJobOperator`. The lease of the table is kept meanwhile. The report folder is
+        `[delta_maintenance] report_folder`. The default is `[operators] default_deferrable`, with
+        which a job that cannot be deferred is waited for in the worker.
     """
 
     template_fields: Sequence[str] = ("table", "policy", "plan_only", "approved")
@@ -152,9 +158,11 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         policy: str | None = None,
         plan_only: bool | str = False,
         approved: Sequence[str] = (),
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.deferrable = deferrable
         self.table = table
         self.policy = policy
         self.plan_only = plan_only
@@ -165,17 +173,26 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         if self.table.get("problem") and not self.table.get("due"):
             raise AirflowFailException(self.table["problem"])
+        return self._run(context, None)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Continues the run for whose Spark job the task was deferred."""
+        return self._run(context, event)
+
+    def _run(self, context: Context, event: Mapping[str, Any] | None) -> dict[str, Any]:
         with retrying_only_what_may_pass():
             table = self.policy_work().table(self.table.get("name"), self.table.get("uri"))
             store = assessment_store()
-            lease = partial(leases(store).held, table.name, holder=holder(context))
+            environment = self._environment(context, table, store, event)
             try:
-                result = self.work(table, context, entry_of(store, table.name), lease)
+                result = self.work(table, environment, entry_of(store, table.name))
                 store.save(
                     result.after or result.before or _nothing(result),
                     run=result,
                     link=link_to(context),
                 )
+            except JobDeferredError as left:
+                self._defer(left, {"name": table.name, "holder": holder(context)})
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
@@ -191,14 +208,13 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         return AirflowSkipException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
+        self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
     ) -> RunResult:
-        """Runs the operations. `lease` keeps other tasks from changing the table in the
-        meantime.
+        """Runs the operations. The lease of the environment keeps other tasks from changing the
+        table in the meantime.
         """
         from delta_maintenance import clock
         from delta_maintenance.policies.approval import Approvals
-        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.pending import still_asked
         from delta_maintenance.policies.run import run
 
@@ -212,12 +228,46 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
             ),
             plan_only=plan_only,
-            environment=RunEnvironment(
-                submit=submitter(context, task_key(self, context), self._submissions.append),
-                lease=lease,
-                progress=LoggedProgress(self.log),
-            ),
+            environment=environment,
         )
+
+    def _environment(
+        self,
+        context: Context,
+        table: PolicyTable,
+        store: AssessmentStore,
+        event: Mapping[str, Any] | None,
+    ) -> RunEnvironment:
+        """The environment of the run, or of the rest of a run after the event of its trigger."""
+        from delta_maintenance.policies.environment import RunEnvironment
+        from delta_maintenance.policies.paused import PausedRun
+
+        paused = finished = None
+        if event is not None:
+            paused = PausedRun.from_json(event["run"])
+            finished = FinishedJob(
+                job=DeferredJob(**event["job"]),
+                event=event,
+                operation=paused.operation.due.operation,
+                plans=not paused.operation.applies,
+            )
+        deferrable = default_deferrable() if self.deferrable is None else self.deferrable
+        return RunEnvironment(
+            submit=submitter(
+                context,
+                task_key(self, context),
+                self._submissions.append,
+                deferral=Deferral(required=bool(self.deferrable)) if deferrable else None,
+                finished=finished,
+            ),
+            lease=partial(leases(store).held, table.name, holder=holder(context)),
+            progress=LoggedProgress(self.log),
+            paused=paused,
+        )
+
+    def _defer(self, left: JobDeferredError, lease: Mapping[str, str]) -> NoReturn:
+        trigger = left.trigger(timeout=self.execution_timeout, lease=lease)
+        self.defer(trigger=trigger, method_name="execute_complete")
 
     def on_kill(self) -> None:
         for submission in self._submissions:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from delta_maintenance import clock
 from delta_maintenance.errors import (
     DeltaMaintenanceError,
     RefusedError,
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.operations.core.execution import Prepared
-
-_SECONDS_BETWEEN_POLLS = 10.0
 
 
 class DeltaJobOperator(DeltaMaintenanceOperator):
@@ -185,7 +182,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
                 settles=settles,
             )
         except JobDeferredError as deferred:
-            self._defer(deferred.job)
+            self._defer(deferred)
         return self._reported(submission, document)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,19 +214,9 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
             self.reported_at(submission.report_uri)
         return document
 
-    def _defer(self, job: DeferredJob) -> NoReturn:
-        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
-        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
-
-        limit = self.execution_timeout
-        self.defer(
-            trigger=DeltaSparkJobTrigger(
-                job=asdict(job),
-                deadline=None if limit is None else (clock.now() + limit).timestamp(),
-                poll_interval=_SECONDS_BETWEEN_POLLS,
-            ),
-            method_name="execute_complete",
-        )
+    def _defer(self, left: JobDeferredError) -> NoReturn:
+        trigger = left.trigger(timeout=self.execution_timeout)
+        self.defer(trigger=trigger, method_name="execute_complete")
 
     def reported_at(self, address: str) -> None:
         """Stores the address of the list that the job has written."""

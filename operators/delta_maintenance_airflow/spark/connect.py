@@ -1,8 +1,12 @@
-"""Runs a job in this process, on a Spark Connect server."""
+"""Runs a job on a Spark Connect server, in this process or in one of its own."""
 
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance_airflow.compat import AirflowFailException
@@ -17,7 +21,8 @@ _log = logging.getLogger(__name__)
 class ConnectedJob:
     """One job through a connection of the type `spark_connect`.
 
-    The driver is this process, so it ends with the task and commits nothing afterwards.
+    The driver is the process that runs the job, so it commits nothing after the end of this
+    process.
     """
 
     def __init__(self, spark_conn_id: str) -> None:
@@ -26,20 +31,13 @@ class ConnectedJob:
 
     def run(self, spec: JobSpec) -> JobReport:
         """Runs the job to its end. Raises `AirflowFailException` if PySpark is missing."""
-        try:
-            from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-
+        with _told_what_is_missing():
             from delta_maintenance.spark.connect import connected
             from delta_maintenance.spark.job import run
-        except ImportError as error:
-            raise AirflowFailException(
-                "the Apache Spark provider or PySpark is missing: install "
-                "delta-maintenance[airflow-spark], or use the local engine"
-            ) from error
         from delta_maintenance.errors import DeltaMaintenanceError
         from delta_maintenance.submission.job_report import JobReport
 
-        address = SparkConnectHook(self._spark_conn_id).get_connection_url()
+        address = self._address()
         try:
             with connected(address) as self._session:
                 result = run(spec, self._session)
@@ -53,6 +51,24 @@ class ConnectedJob:
         finally:
             self._session = None
 
+    def command(self, spec: str, report: str) -> tuple[str, ...]:
+        """The words that run the job in a process of its own. `spec` and `report` are arguments of
+        `delta_maintenance.spark.job`."""
+        job = "delta_maintenance.spark.job"
+        words = (sys.executable, "-m", job, "--spec", spec, "--discard-spec", "--report", report)
+        return words
+
+    def environment(self) -> dict[str, str]:
+        """The variables of this process, which other users cannot read: the address has a token."""
+        return {"SPARK_REMOTE": self._address()}
+
+    def _address(self) -> str:
+        with _told_what_is_missing():
+            from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+            import_module("pyspark.sql")
+        return str(SparkConnectHook(self._spark_conn_id).get_connection_url())
+
     def on_kill(self) -> None:
         """Interrupts the work of this job on the server."""
         session = self._session
@@ -61,3 +77,14 @@ class ConnectedJob:
                 session.interruptAll()
             except Exception:
                 _log.warning("the server could not be asked to end the job", exc_info=True)
+
+
+@contextmanager
+def _told_what_is_missing() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise AirflowFailException(
+            "the Apache Spark provider or PySpark is missing: install "
+            "delta-maintenance[airflow-spark], or use the local engine"
+        ) from error

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance import clock
+from delta_maintenance.policies.paused import JobLeftRunningError
 from delta_maintenance_airflow.spark.mailbox import Mailbox
 from delta_maintenance_airflow.spark.waiter_process import Order, WaiterProcess
 
 if TYPE_CHECKING:
     from delta_maintenance_airflow.hooks.delta import DeltaHook
     from delta_maintenance_airflow.spark.folder import JobFolder
+    from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+
+SECONDS_BETWEEN_POLLS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +46,27 @@ class DeferredJob:
         return Mailbox(open_store(self.report_folder, options), self.name)
 
 
-class JobDeferredError(BaseException):
-    """Ends the code of a submission whose job continues without the task.
-
-    Not an `Exception`, because it is not a failure and must not be handled as one.
-    """
+class JobDeferredError(JobLeftRunningError):
+    """Ends the code of a submission whose job continues without the task."""
 
     def __init__(self, job: DeferredJob) -> None:
         super().__init__(job.name)
         self.job = job
+
+    def trigger(
+        self, *, timeout: timedelta | None, lease: Mapping[str, str] | None = None
+    ) -> DeltaSparkJobTrigger:
+        """The trigger that waits for the job, ends it after `timeout`, and keeps the lease."""
+        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
+        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+
+        return DeltaSparkJobTrigger(
+            job=asdict(self.job),
+            deadline=None if timeout is None else (clock.now() + timeout).timestamp(),
+            poll_interval=SECONDS_BETWEEN_POLLS,
+            lease=lease,
+            run=None if self.run is None else self.run.to_json(),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +80,6 @@ class Deferral:
 
     def obstacle(self, *, connection: Any, report_folder: str | None, followed: bool) -> str | None:
         """Returns the reason why a job cannot be deferred; None if it can."""
-        if connection.conn_type == "spark_connect":
-            return "the driver of Spark Connect is the task itself"
         if not report_folder:
             return (
                 "worker and triggerer need a folder in common for its report: give report_folder, "
@@ -82,9 +98,8 @@ class Deferral:
 
 
 def start_waiter(
-    hook: Any,
+    command: Sequence[str],
     *,
-    application: str,
     job: DeferredJob,
     delta_hook: DeltaHook,
     process: Mapping[str, Any],
@@ -92,13 +107,13 @@ def start_waiter(
     key: str,
     on_start: Callable[[WaiterProcess], None],
 ) -> None:
-    """Starts the driver below a waiter, to which the folder of the task is handed over.
+    """Starts the driver with this command below a waiter, which gets the folder of the task.
 
     `on_start` is called with the waiter, which must be ended if the task is killed from then on.
     """
     [lock] = process["pass_fds"]
     order = Order(
-        command=tuple(hook._build_spark_submit_command(application)),
+        command=tuple(command),
         key=key,
         lock=lock,
         report_folder=job.report_folder,

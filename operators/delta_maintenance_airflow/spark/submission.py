@@ -1,7 +1,8 @@
 """Runs an operation as a Spark job, through a connection of the Apache Spark provider.
 
 The provider starts `spark-submit` and ends it; `delta_maintenance.submission` has the specification
-and the report of the job. With a connection to Spark Connect, the job runs in this process.
+and the report of the job. With a connection to Spark Connect, the job runs in this process, or, if
+the task is deferred, in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.sdk import BaseHook
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.specification import Code
     from delta_maintenance_airflow.hooks.delta import DeltaHook
+    from delta_maintenance_airflow.spark.connect import ConnectedJob
 
 _log = logging.getLogger(__name__)
 
@@ -130,9 +132,11 @@ class SparkSubmission:
                 "plan_only": plan_only,
             }
         )
+        connected = None
         if connection.conn_type == "spark_connect":
-            self._can_defer(followed=False)
-            return self._run_connected(spec, conf)
+            connected = self._connected_job(conf)
+            if not self._can_defer(followed=False):
+                return self._run_connected(connected, spec)
         if on_cluster and not self._report_folder:
             raise AirflowFailException(
                 "a driver on the cluster cannot write its report in this worker: give report_folder"
@@ -144,6 +148,8 @@ class SparkSubmission:
                 if report.status == "done" and not plan_only and settles(report.result or {}):
                     _log.info("an earlier try of this task has already done the work")
                     return self._settled(report)
+            if connected is not None:
+                self._defer_connected(connected, spec, reports.new_name(), lock)
             return self._settled(self._submitted(spec, conf, code, reports, lock, on_cluster))
 
     def finished(self, job: DeferredJob, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +229,8 @@ class SparkSubmission:
                 self._running = followed
                 followed.execute_resumable(self._context)
             elif is_deferred:
-                self._start_waiter(hook, code, name, settings["process"])
+                command = hook._build_spark_submit_command(code.application)
+                self._start_waiter(command, name, settings["process"])
                 defer()
             else:
                 self._running = hook
@@ -283,13 +290,12 @@ class SparkSubmission:
             application=application,
         )
 
-    def _start_waiter(self, hook: Any, code: Code, name: str, process: Mapping[str, Any]) -> None:
+    def _start_waiter(self, command: Sequence[str], name: str, process: Mapping[str, Any]) -> None:
         def running(waiter: _Killable) -> None:
             self._running = waiter
 
         start_waiter(
-            hook,
-            application=code.application,
+            command,
             job=self._deferred(name),
             delta_hook=self._delta_hook,
             process=process,
@@ -360,7 +366,7 @@ class SparkSubmission:
         file.write_bytes(library_zip())
         return (os.fspath(file),)
 
-    def _run_connected(self, spec: JobSpec, conf: Mapping[str, str]) -> dict[str, Any]:
+    def _connected_job(self, conf: Mapping[str, str]) -> ConnectedJob:
         from delta_maintenance_airflow.spark.connect import ConnectedJob
 
         if conf or self._spark_code:
@@ -368,13 +374,30 @@ class SparkSubmission:
                 "a server of Spark Connect has its properties and its Python: leave spark_conf and "
                 "spark_code out"
             )
-        job = ConnectedJob(self._spark_conn_id)
+        return ConnectedJob(self._spark_conn_id)
+
+    def _run_connected(self, job: ConnectedJob, spec: JobSpec) -> dict[str, Any]:
         self._running = job
         try:
             report = job.run(spec)
         finally:
             self._running = None
         return self._settled(report)
+
+    def _defer_connected(self, job: ConnectedJob, spec: JobSpec, name: str, lock: int) -> NoReturn:
+        """Runs the job in a process below a waiter, instead of in the task."""
+        assert self._report_folder is not None
+        file = self._folder.path / f"{clock.new_id()}.spec"
+        command = job.command(spec.write(file), report_address(self._report_folder, name))
+        process = {"env": {**os.environ, **job.environment()}, "pass_fds": (lock,)}
+        try:
+            self._start_waiter(command, name, process)
+        except BaseException:
+            self.kill()
+            self._running = None
+            raise
+        # A kill that comes before Airflow has deferred the task still ends the job.
+        raise JobDeferredError(self._deferred(name))
 
     def _report_store(self) -> Store:
         from delta_maintenance.storage import open_store

@@ -12,11 +12,15 @@ from delta_maintenance import clock
 from delta_maintenance.moved_arguments import fields_of, moved_arguments
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.table.progress import Progress
 
 
 class SubmitToSpark(Protocol):
-    """Runs an operation as a Spark job; returns its Result as JSON, with `plan_only` its Plan."""
+    """Runs an operation as a Spark job; returns its Result as JSON, with `plan_only` its Plan.
+
+    Raises `JobLeftRunningError` if the job runs on without this process.
+    """
 
     def __call__(
         self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
@@ -36,6 +40,8 @@ class RunEnvironment:
     lease: Lease | None = None
     """The lease of the table, which a run takes before its first change."""
     progress: Progress | None = None
+    paused: PausedRun | None = None
+    """The run to continue. Its first job is the one that was left running."""
     # Evaluated late, because tests replace the clock.
     now: clock.Clock = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)

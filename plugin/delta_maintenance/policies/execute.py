@@ -20,6 +20,7 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
 from delta_maintenance.policies.models import OperationOutcome
+from delta_maintenance.policies.paused import JobLeftRunningError, PausedOperation
 from delta_maintenance.table.read.table import Table
 
 
@@ -38,6 +39,11 @@ class Context:
     """Whether to submit a Spark job for a plan that only a job can make."""
     claim: Callable[[], object] = _no_lease
     """Takes the lease of the table, before the first change of a run; later calls do nothing."""
+
+    def paused(self, due: AssessedOperation) -> PausedOperation | None:
+        """The state of this operation, if it is the one whose job was left running."""
+        run = self.environment.paused
+        return run.operation if run is not None and run.operation.due is due else None
 
 
 Status = Literal["done", "nothing-to-do", "planned", "incomplete", "failed"]
@@ -69,6 +75,8 @@ def execute(
     another effect raises `RefusedError`. Raises the errors of the operation.
     """
     asked = _Request(context, find(due.operation), due, approved)
+    if asked.is_applied_by_job:
+        return asked.ended_by_job()
     return asked.planned_only() if plan_only else asked.executed(commits_made)
 
 
@@ -80,7 +88,10 @@ def plan_for_approval(
     Ends as `needs-approval` with the plan as its result. A plan that exceeds the limits of the
     policy ends as `stopped`. A plan that changes nothing is applied at once, without an approval.
     """
-    return _Request(context, find(due.operation), due, None).for_approval(commits_made)
+    asked = _Request(context, find(due.operation), due, None)
+    if asked.is_applied_by_job:
+        return asked.ended_by_job()
+    return asked.for_approval(commits_made)
 
 
 class _Request:
@@ -100,11 +111,13 @@ class _Request:
         self.due = due
         self.approved = approved
         self.limits = context.policy_table.rules.limits
+        paused = context.paused(due)
+        self.is_applied_by_job = paused is not None and paused.applies
         self.blank = OperationOutcome(
             operation=due.operation,
             status="planned",
             reason=due.reason,
-            started_at=context.environment.now(),
+            started_at=context.environment.now() if paused is None else paused.begun_at,
         )
 
     def planned_only(self) -> OperationOutcome:
@@ -143,6 +156,10 @@ class _Request:
             return self._stopped(replace(self.blank, engine=waiting.engine), beyond, plan)
         return replace(waiting, result=plan.to_json())
 
+    def ended_by_job(self) -> OperationOutcome:
+        """Returns the Result of a job that was left running, after every check of its plan."""
+        return self._ended(replace(self.blank, engine="spark"), self._by_job())
+
     def executed(self, commits_made: int) -> OperationOutcome:
         """Returns the Result, unless the plan exceeds a limit."""
         prepared = None if self.due.engine == "spark" else self._prepared()
@@ -154,7 +171,7 @@ class _Request:
         if beyond is not None:
             return self._stopped(self.blank, beyond, plan)
         if self.record.needs_job(plan):
-            return self._ended(replace(self.blank, engine="spark"), self._by_job())
+            return self.ended_by_job()
         if not plan.is_noop:
             self.context.claim()
         return self._ended(self.blank, prepared.apply())
@@ -203,9 +220,15 @@ class _Request:
         if has_engine:
             options = replace(options, engine="spark")  # type: ignore[call-arg]  # has_engine
         due = replace(self.due, engine="spark", options=options)
-        if plan_only:
-            return dict(submit(table, due, plan_only=True))
-        return dict(submit(table, due))
+        try:
+            return dict(submit(table, due, plan_only=True) if plan_only else submit(table, due))
+        except JobLeftRunningError as left:
+            left.operation = PausedOperation(
+                due=replace(self.due, engine="spark"),
+                begun_at=self.blank.started_at,
+                applies=not plan_only,
+            )
+            raise
 
     def _require_approved(self, plan: Any) -> None:
         # If the table already has the change, possibly from an earlier attempt, no approval is

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.policies.paused import JobLeftRunningError
 from delta_maintenance.storage.core.base import Put, Store
 
 LIFE = timedelta(minutes=5)
@@ -61,21 +62,52 @@ class Leases:
     def held(self, name: str, *, holder: str) -> Iterator[None]:
         """Holds the lease of a table for the duration of the block.
 
-        Raises `BusyError`, which names the holder, if another process has the lease.
+        Raises `BusyError`, which names the holder, if another process has the lease. If a job runs
+        on after the block, its watcher must `renew` and `release` the lease.
         """
         path = _file_name(name)
         self._take(path, name, holder)
         ended = threading.Event()
         renewing = threading.Thread(
-            target=self._renew, args=(path, name, holder, ended), name="lease", daemon=True
+            target=self._keep, args=(name, holder, ended), name="lease", daemon=True
         )
         renewing.start()
+        is_left = False
         try:
             yield
+        except JobLeftRunningError:
+            is_left = True
+            raise
         finally:
             ended.set()
             renewing.join()
-            self._release(path, holder)
+            if not is_left:
+                self.release(name, holder=holder)
+
+    @property
+    def renewal_interval(self) -> timedelta:
+        """The time between two renewals."""
+        return self._life / 3
+
+    def renew(self, name: str, *, holder: str) -> None:
+        """Extends the lease of a table. Does nothing if this holder does not have it."""
+        path = _file_name(name)
+        try:
+            found = self._read(path)
+            if found is not None and found.holder == holder:
+                self._store.put(path, self._written(name, holder))
+        except DeltaMaintenanceError as error:
+            _log.warning("the lease of %s could not be renewed: %s", name, error)
+
+    def release(self, name: str, *, holder: str) -> None:
+        """Ends the lease of a table. Does nothing if this holder does not have it."""
+        path = _file_name(name)
+        try:
+            found = self._read(path)
+            if found is not None and found.holder == holder:
+                self._store.delete(path)
+        except DeltaMaintenanceError as error:
+            _log.warning("a lease could not be released and will expire: %s", error)
 
     def _take(self, path: str, name: str, holder: str) -> None:
         for _ in range(2):
@@ -93,20 +125,9 @@ class Leases:
             self._store.delete(path)
         raise BusyError(f"another process has just started to work on {name}", remedy="try again")
 
-    def _renew(self, path: str, name: str, holder: str, ended: threading.Event) -> None:
-        while not ended.wait(self._life.total_seconds() / 3):
-            try:
-                self._store.put(path, self._written(name, holder))
-            except DeltaMaintenanceError as error:
-                _log.warning("the lease of %s could not be renewed: %s", name, error)
-
-    def _release(self, path: str, holder: str) -> None:
-        try:
-            found = self._read(path)
-            if found is not None and found.holder == holder:
-                self._store.delete(path)
-        except DeltaMaintenanceError as error:
-            _log.warning("a lease could not be released and will expire: %s", error)
+    def _keep(self, name: str, holder: str, ended: threading.Event) -> None:
+        while not ended.wait(self.renewal_interval.total_seconds()):
+            self.renew(name, holder=holder)
 
     def _written(self, name: str, holder: str) -> bytes:
         lease = Lease(

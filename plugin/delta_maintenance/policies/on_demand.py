@@ -21,6 +21,7 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment, separate_arguments
 from delta_maintenance.policies.execute import Context, execute
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
+from delta_maintenance.policies.paused import JobLeftRunningError, PausedRun
 from delta_maintenance.policies.run import RunStatus
 from delta_maintenance.table.read.table import Table
 
@@ -51,17 +52,19 @@ def run_operation(
 
     `options` are fields of the operation's Options, which override those of the policy. With
     `approved`, it runs only if its plan has the approved effect. Errors of the library are
-    returned, not raised, except the `BusyError` of a lease.
+    returned, not raised, except the `BusyError` of a lease. If a Spark job is left running, its
+    `JobLeftRunningError` has the state with which to continue.
     """
     environment = environment or RunEnvironment()
-    now, record = environment.now, find(operation)
-    started = now()
+    now, record, paused = environment.now, find(operation), environment.paused
+    started = now() if paused is None else paused.started_at
+    last_runs = last_runs if paused is None else paused.last_runs
 
     def assess(rules: PolicyTable, runs: Sequence[LastRun], known: Assessment | None) -> Assessment:
         previous = known.health if known is not None else None
         return assess_table(table, rules, now=now(), last_runs=runs, previous=previous)
 
-    before = assess(policy_table, last_runs, None)
+    before = assess(policy_table, last_runs, None) if paused is None else paused.before
     result = RunResult(
         name=policy_table.name,
         uri=policy_table.uri,
@@ -79,8 +82,14 @@ def run_operation(
             exit_status=before.exit_status,
             retryable=before.retryable,
         )
-    at_once = policy_table.model_copy(update={"rules": policy_table.rules.asking_for(record.name)})
-    forced = assess(at_once, (), before)
+
+    def asked() -> AssessedOperation:
+        if paused is not None:
+            return paused.operation.due
+        rules = policy_table.rules.asking_for(record.name)
+        forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
+        return _asked(policy_table, record, forced, options or {})
+
     with environment.claiming() as claim:
         context = Context(
             table=table,
@@ -89,13 +98,17 @@ def run_operation(
             plans_on_spark=environment.submit is not None,
             claim=claim,
         )
-        outcome = _outcome(
-            context,
-            record,
-            lambda: _asked(policy_table, record, forced, options or {}),
-            plan_only=plan_only,
-            approved=approved,
-        )
+        try:
+            outcome = _outcome(context, record, asked, plan_only=plan_only, approved=approved)
+        except JobLeftRunningError as left:
+            assert left.operation is not None
+            left.run = PausedRun(
+                started_at=started,
+                before=before,
+                operation=left.operation,
+                last_runs=tuple(last_runs),
+            )
+            raise
     runs = tuple(last_runs)
     # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
@@ -129,15 +142,27 @@ def run_plans(
     There must be at least one plan. A failed or incomplete operation ends the run.
     """
     results: list[RunResult] = []
-    for plan in plans:
-        result = run_operation(
-            table,
-            policy_table,
-            plan.operation,
-            last_runs=last_runs,
-            approved=plan,
-            environment=environment,
-        )
+    environment = environment or RunEnvironment()
+    done = environment.paused.outcomes if environment.paused is not None else ()
+    for plan in plans[len(done) :]:
+        try:
+            result = run_operation(
+                table,
+                policy_table,
+                plan.operation,
+                last_runs=last_runs,
+                approved=plan,
+                environment=environment,
+            )
+        except JobLeftRunningError as left:
+            assert left.run is not None
+            left.run = replace(left.run, outcomes=(*done, *_outcomes(results)))
+            if results:
+                first = results[0]
+                assert first.before is not None
+                left.run = replace(left.run, started_at=first.started_at, before=first.before)
+            raise
+        environment = replace(environment, paused=None)
         results.append(result)
         last_runs = result.last_runs
         if result.status != "done":
@@ -147,8 +172,12 @@ def run_plans(
         last,
         started_at=first.started_at,
         before=first.before,
-        outcomes=tuple(outcome for result in results for outcome in result.outcomes),
+        outcomes=(*done, *_outcomes(results)),
     )
+
+
+def _outcomes(results: Sequence[RunResult]) -> tuple[OperationOutcome, ...]:
+    return tuple(outcome for result in results for outcome in result.outcomes)
 
 
 def _outcome(

@@ -30,6 +30,7 @@ from delta_maintenance.policies.models import (
     OperationOutcome,
     RunResult,
 )
+from delta_maintenance.policies.paused import JobLeftRunningError, PausedRun
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -71,7 +72,8 @@ def run(
     `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
     and each outcome contains the Plan for the table as it is now. The lease of `environment` is
     taken before the first change and held until the end; a run that changes nothing never takes it.
-    Errors of the library are returned, not raised, except the `BusyError` of the lease.
+    Errors of the library are returned, not raised, except the `BusyError` of the lease. If a Spark
+    job is left running, its `JobLeftRunningError` contains the state with which to continue.
     """
     environment = environment or RunEnvironment()
     with environment.claiming() as claim:
@@ -128,17 +130,30 @@ class _Run:
     """The snapshot of the last assessment, which the next one updates."""
 
     def run(self) -> RunResult:
-        started = self.context.environment.now()
-        before = latest = self._assess(None)
-        while (due := self._next(latest)) is not None:
-            outcome = self._outcome(due, started)
+        paused = self.context.environment.paused
+        if paused is None:
+            started, before = self.context.environment.now(), self._assess(None)
+            latest, due = before, self._next(before)
+        else:
+            started, before, due = paused.started_at, paused.before, paused.operation.due
+            latest = self._restored(paused)
+        while due is not None:
+            outcome = self._outcome_or_pause(due, started, before)
             self.outcomes.append(outcome)
             if outcome.status in _ENDING:
                 break
             if outcome.status in ("done", "nothing-to-do"):
                 latest = self._assess(latest)
+            due = self._next(latest)
         after = self._assess(latest) if self._ended_early(latest) else latest
         return self._result(started, before, None if after is before else after)
+
+    def _restored(self, paused: PausedRun) -> Assessment:
+        """Restores the state of a paused run; returns the newest assessment."""
+        self.outcomes = list(paused.outcomes)
+        self.at_version = {name: list(versions) for name, versions in paused.versions.items()}
+        self.last_runs = {each.operation: each for each in paused.last_runs}
+        return self._assess(paused.before) if paused.outcomes else paused.before
 
     def _assess(self, previous: Assessment | None) -> Assessment:
         return assess_table(
@@ -170,8 +185,26 @@ class _Run:
                 return due
         return None
 
+    def _outcome_or_pause(
+        self, due: AssessedOperation, started: datetime, before: Assessment
+    ) -> OperationOutcome:
+        try:
+            return self._outcome(due, started)
+        except JobLeftRunningError as left:
+            assert left.operation is not None
+            left.run = PausedRun(
+                started_at=started,
+                before=before,
+                operation=left.operation,
+                outcomes=tuple(self.outcomes),
+                versions={name: tuple(versions) for name, versions in self.at_version.items()},
+                last_runs=tuple(self.last_runs.values()),
+            )
+            raise
+
     def _outcome(self, due: AssessedOperation, started: datetime) -> OperationOutcome:
-        now = self.context.environment.now()
+        paused = self.context.paused(due)
+        now = self.context.environment.now() if paused is None else paused.begun_at
         blank = OperationOutcome(
             operation=due.operation,
             status="needs-approval",
@@ -181,11 +214,11 @@ class _Run:
         )
         needed = due.needs_approval and not self.plan_only
         needed = needed and due.operation not in self.approvals.operations
-        if needed and due.operation in self.approvals.asked:
+        if needed and due.operation in self.approvals.asked and paused is None:
             return blank
         approved = self.approvals.plan_of(due.operation) if needed else None
         limit = self.context.policy_table.rules.limits.max_duration
-        if limit is not None and now - started >= limit:
+        if limit is not None and now - started >= limit and paused is None:
             return replace(
                 blank,
                 status="stopped",

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -122,12 +124,19 @@ def _in_session(spec: JobSpec) -> dict[str, Any]:
     try:
         _announce(spark)
         if is_connected(spark) and not shared:
+            _end_session_if_terminated()
             ship_library(spark)
         return run(spec, spark)
     finally:
         # A notebook's or a job server's session outlives the job.
         if not shared:
             spark.stop()
+
+
+def _end_session_if_terminated() -> None:
+    """Makes SIGTERM end the session first: the server would work on for a client that is gone."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _announce(spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from assessed_tables import assessment, fill, health, run_result
+from assessed_tables import assessment, fill, health, run_result, waiting
 from hostile.attacking_site import attacking_site
 from orchestrators.health_server import Server, eventually, framed, picture, signed_in, visitor
 from servers.browser import open_browser
@@ -96,6 +96,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         outcomes = (outcome, *run.outcomes[1:])
         run = replace(run, outcomes=outcomes, before=before, after=assessment())
         store.save(replace(assessment("orders"), assessed_at=now), run, link="/dags/d/runs/r")
+    for seed, name in enumerate(("sales/returns", "sales/stores")):
+        numbers = {"files": 5_400 << seed, "bytes": 216 << 30, "listed": 30_000}
+        store.save(*waiting(name, seed=seed, **numbers), link="/dags/d/runs/r")
+    store.link_pending("sales/returns", ["vacuum"], "/dags/d/runs/r/tasks/approve")
     unlisted = assessment("s3://lake/**", status="failed", health=None, operations=())
     told = "the store turns the credentials away; correct them"
     store.save(replace(unlisted, subject="pattern", problem=f"table s3://lake: {told}"))
@@ -141,7 +145,7 @@ def test_airflows_own_pages_link_to_it(server: Server, browser: Browser) -> None
         page.wait_for_url("**/plugin/delta-tables**")
         frame = framed(page)
         assert frame.locator("h1").inner_text() == "Delta tables"
-        assert frame.locator("tbody tr").count() == 100
+        assert frame.locator(".tables tbody tr").count() == 100
         # The pages can be opened from Airflow's page, and their addresses can be shared.
         frame.locator("a.name").nth(70).click()
         frame.wait_for_selector(".drawing svg")
@@ -168,6 +172,7 @@ def test_tables_are_found_by_typing_sorting_and_choosing(
         page.goto(f"{server.address}/delta-maintenance/?q=s3://lake&sort=tombstones&order=desc")
         picture(page, f"health-tables-{theme}")
         page.goto(f"{server.address}/delta-maintenance/")
+        picture(page, f"health-inbox-{theme}")
         search = page.get_by_role("searchbox")
         search.press_sequentially("gold clicks", delay=20)
         page.wait_for_url("**q=gold**clicks**")
@@ -218,6 +223,7 @@ def test_the_charts_of_a_table_are_drawn(server: Server, browser: Browser, theme
         page.locator("summary").first.press("Enter")
         assert page.locator("figure table").first.is_visible()
         page.locator("summary").first.press("Enter")
+        page.locator("summary").first.evaluate("it => it.blur()")
         picture(page, f"health-table-{theme}", full_page=True)
 
 
@@ -277,7 +283,10 @@ def test_a_phone_shows_the_columns_that_matter(server: Server, browser: Browser)
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= 390, f"{path} is {wide} pixels wide"
         page.goto(f"{server.address}/delta-maintenance/")
-        picture(page, "health-phone")
+        for part in (".inbox .scroll", ".scroll.tall"):
+            hidden = page.locator(part).evaluate("it => it.scrollWidth - it.clientWidth")
+            assert hidden <= 0, f"{hidden} pixels of {part} are out of sight"
+        picture(page, "health-phone", full_page=True)
 
 
 def test_the_keyboard_reaches_everything(server: Server, browser: Browser) -> None:

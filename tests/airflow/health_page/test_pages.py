@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from assessed_tables import NOW, assessment, health, run_result
+from assessed_tables import NOW, assessment, health, run_result, waiting
 from orchestrators.health_site import POLICY, Elements, Site
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.pending import PutOff
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -217,6 +216,7 @@ def test_the_history_of_a_table_has_its_last_runs(site: Site) -> None:
     for hours in range(3):
         assert f"/dags/d/runs/r{hours}" in page
     assert "History" in page
+    assert "checkpoint: done, vacuum: waits for you" in words(page)
 
 
 def test_missing_approvals_have_one_name_everywhere(site: Site) -> None:
@@ -231,13 +231,7 @@ def test_missing_approvals_have_one_name_everywhere(site: Site) -> None:
 
 
 def test_waiting_plans_are_listed_with_their_open_question(site: Site) -> None:
-    waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
-    asked = assessment("orders", operations=(waiting,), status="due")
-    plan = {**_PLAN, "table": asked.uri}
-    outcome = replace(
-        run_result().outcomes[0], operation="vacuum", status="needs-approval", result=plan
-    )
-    site.store.save(asked, run_result(status="blocked", outcomes=(outcome,)))
+    site.store.save(*waiting("orders"))
     page = site.get("/").text
     assert "will be asked about by the next run" in page
     site.store.link_pending("orders", ["vacuum"], "/dags/d/runs/r/tasks/approve")
@@ -249,28 +243,6 @@ def test_waiting_plans_are_listed_with_their_open_question(site: Site) -> None:
     snoozed = PutOff(operation="vacuum", answer="snoozed", until=NOW + timedelta(days=1), at=NOW)
     site.store.put_off("orders", snoozed)
     assert "Waits for approval" not in site.get("/").text
-
-
-_PLAN = VacuumPlan(
-    table="",
-    version=3,
-    planned_at=NOW,
-    options=VacuumOptions(),
-    engine="local",
-    retention=timedelta(days=7),
-    delete_before=NOW,
-    files=12,
-    bytes=3 << 30,
-    groups=(),
-    kept=(),
-    listed=40,
-    live_files=18,
-    directories=0,
-    sample_directories=(),
-    large=None,
-    logs_commits=False,
-    reason="listed",
-).to_json()
 
 
 def test_an_unknown_table_is_not_found(site: Site) -> None:

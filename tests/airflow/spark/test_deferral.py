@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -19,21 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 from fake_spark import (
     DONE,
     SUBMITTED,
     FakeSpark,
     ResourceManager,
     States,
+    connect,
     is_alive,
     reports,
     wait_for,
 )
+from orchestrators.deferrals import LIVES, deferred, driver_of, is_clean, resumed
 
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
+from delta_maintenance_airflow.spark.connect import ConnectedJob
 from delta_maintenance_airflow.spark.deferral import DeferredJob
 from delta_maintenance_airflow.spark.mailbox import SECONDS_UNTIL_LOST, JobState, Mailbox
 from delta_maintenance_airflow.spark.watched import WaitedFor
@@ -41,9 +42,6 @@ from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-
-LIVES = "import signal; signal.signal(15, signal.SIG_IGN); time.sleep(300)"
-"""A driver that works for long, and does not listen to SIGTERM."""
 
 
 @pytest.fixture
@@ -55,56 +53,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "delta_maintenance_airflow.operators.spark_base._SECONDS_BETWEEN_POLLS", 0.1
-    )
+    monkeypatch.setattr("delta_maintenance_airflow.spark.deferral.SECONDS_BETWEEN_POLLS", 0.1)
 
 
 def operator(folder: Path, **arguments: Any) -> DeltaCheckpointOperator:
     given = {"engine": "spark", "report_folder": str(folder), "deferrable": True, **arguments}
     return DeltaCheckpointOperator(task_id="task", table_uri="s3://lake/events", **given)
-
-
-def deferred(task: Any, context: dict[str, Any]) -> TaskDeferred:
-    """Returns the deferral of the task."""
-    with pytest.raises(TaskDeferred) as caught:
-        task.execute(context)
-    # All of it goes through Airflow's database.
-    path, arguments = caught.value.trigger.serialize()
-    assert json.loads(json.dumps([path, arguments])) == [path, arguments]
-    assert path.endswith("triggers.spark_job.DeltaSparkJobTrigger")
-    assert not caught.value.kwargs
-    return caught.value
-
-
-def driver_of(spark: FakeSpark) -> int:
-    """The process of the driver, once it has started."""
-    wait_for(lambda: spark.starts)
-    [start] = spark.starts
-    assert start["stdin"] == "/dev/null"
-    return int(start["pid"])
-
-
-def event_of(trigger: Any) -> dict[str, Any]:
-    """The event of the trigger, as a triggerer would get it."""
-    again = DeltaSparkJobTrigger(**trigger.serialize()[1])
-
-    async def first() -> Any:
-        async with asyncio.timeout(120):
-            return await anext(again.run())
-
-    event: dict[str, Any] = asyncio.run(first()).payload
-    return event
-
-
-def resumed(task: Any, context: dict[str, Any], deferral: TaskDeferred) -> Any:
-    return task.execute_complete(context, event_of(deferral.trigger))
-
-
-def is_clean(folder: Path) -> bool:
-    """Whether only reports are left, and nothing on the worker."""
-    left = [path for path in Path(os.environ["TMPDIR"]).rglob("*") if path.is_file()]
-    return not left and all(path.suffix == ".json" for path in folder.iterdir())
 
 
 def test_a_deferred_task_frees_its_worker(
@@ -311,6 +265,39 @@ def test_the_deployment_decides_by_default(
     spark.acts(reports(DONE))
     task = DeltaCheckpointOperator(task_id="t", table_uri="s3://lake/events", engine="spark")
     assert resumed(task, task_context, deferred(task, task_context))["status"] == "written"
+
+
+def test_a_job_on_a_server_runs_beside_the_task(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark Connect; its client is played by the same script."""
+    connect(monkeypatch, conn_type="spark_connect", host="sc://spark", port=15002, password="tok")
+    command = ConnectedJob.command
+
+    def played(self: ConnectedJob, *arguments: str) -> tuple[str, ...]:
+        python, *words = command(self, *arguments)
+        assert python == sys.executable
+        return ("spark-submit", *words)
+
+    monkeypatch.setattr(ConnectedJob, "command", played)
+    spark.acts(
+        "assert os.environ['SPARK_REMOTE'] == 'sc://spark:15002/;token=tok'",
+        "assert json.load(open(words[words.index('--spec') + 1][1:]))['operation'] == 'checkpoint'",
+        reports(DONE),
+    )
+    task = operator(folder)
+    assert resumed(task, task_context, deferred(task, task_context))["status"] == "written"
+    [start] = spark.starts
+    assert start["words"][:2] == ["-m", "delta_maintenance.spark.job"]
+    assert not any("tok" in word for word in start["words"])
+    spark.acts(LIVES)
+    trigger: Any = deferred(operator(folder, options={"kind": "v2-parquet"}), task_context).trigger
+    wait_for(lambda: len(spark.starts) == 2)
+    asyncio.run(trigger.on_kill())
+    wait_for(lambda: not is_alive(spark.starts[1]["pid"]))
 
 
 # On a cluster

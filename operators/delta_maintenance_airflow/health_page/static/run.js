@@ -108,7 +108,8 @@
     const help = parameter?.description ?? schema.description ?? schema.description_md;
     const row = element("div", { className: "field" }, label, field);
     if (name in given) row.classList.add("filled");
-    if (help) row.append(element("small", { textContent: help }));
+    // Airflow's own form shows these texts as Markdown, of which they only use code.
+    if (help) row.append(element("small", {}, ...help.split("`").map((part, index) => (index % 2 ? element("code", { textContent: part }) : part))));
     fields.append(row);
   }
   const unpause = element("input", { type: "checkbox", id: "unpause", checked: true });

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 Facts = Mapping[str, object]
@@ -57,6 +57,8 @@ def fact_text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return str(value).removesuffix(", 0:00:00")
     if isinstance(value, int):
         return f"{value:,}"
     return "" if value is None else str(value)

@@ -309,7 +309,7 @@ def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
 def _sampled_rows(chunks: Sequence[pa.Array]) -> int:
     """The rows of a sample, fewer of them where they are long."""
     values = [c.dictionary if pa.types.is_dictionary(c.type) else c for c in chunks]
-    width = sum(value.nbytes for value in values) // max(1, sum(map(len, values)))
+    width: int = sum(value.nbytes for value in values) // max(1, sum(map(len, values)))
     return max(_LEAST_SAMPLE, min(_SAMPLE, _ENCODED_BYTES // max(1, width)))
 
 
