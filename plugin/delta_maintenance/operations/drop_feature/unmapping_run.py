@@ -57,6 +57,7 @@ OPERATION = "REMOVE COLUMN MAPPING"
 
 
 
+
 def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:
     """Commits the table without its mapping; None if it has none.
 
