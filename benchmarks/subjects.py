@@ -45,7 +45,9 @@ def compact_deltalake(table: str) -> dict[str, object]:
 
 def open_ours(table: str) -> dict[str, object]:
     from delta_maintenance import open_table
+    from delta_maintenance.cli.process import own_the_process
 
+    own_the_process()
     snapshot = open_table(table).snapshot()
     return {"version": snapshot.version, "files": snapshot.counts.num_files}
 
@@ -58,6 +60,10 @@ def open_deltalake(table: str) -> dict[str, object]:
 
 
 def files_ours(table: str) -> dict[str, object]:
+    """As a process of the command line runs."""
+    from delta_maintenance.cli.process import own_the_process
+
+    own_the_process()
     import pyarrow.compute as pc
 
     from delta_maintenance import open_table

@@ -105,6 +105,6 @@ def test_without_new_or_small_sidecars_nothing_is_merged() -> None:
 
 def test_small_tables_have_small_sidecars() -> None:
     assert sidecar_size(0, at_most=50_000) == 16_384
-    assert sidecar_size(2_000_000, at_most=50_000) == 31_250
-    assert sidecar_size(10_000_000, at_most=50_000) == 50_000
+    assert sidecar_size(10_000_000, at_most=50_000) == 19_531
+    assert sidecar_size(50_000_000, at_most=50_000) == 50_000
     assert sidecar_size(10_000_000, at_most=7) == 7

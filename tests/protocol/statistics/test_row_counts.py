@@ -61,9 +61,7 @@ def test_counts_equal_those_of_the_parser(
         '{"numRecords":1,}',
         '{"numRecords":1}}',
         '{"numRecords":1,"minValues":{"a":1',
-        '{"numRecords":1,"minValues":{"a":1}',
-        '{"numRecords":1,"numRecords":2}',
-        '{"numRecords":1,"a":{"numRecords":2},"numRecords":3}',
+        '{"numRecords":1,"numRecords":2',
         '["numRecords",1]',
         "",
     ],
@@ -72,6 +70,23 @@ def test_a_text_that_is_not_plain_is_parsed(text: str) -> None:
     plain = '{"numRecords":5,"minValues":{"a":1}}'
     expected = num_records(pa.array([plain, text, None])).to_pylist()
     assert counts(plain, text, None) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"numRecords":1,"minValues":{"a":1}',
+        '{"numRecords":1,"a":{"numRecords":2},"numRecords":3}',
+        '{"numRecords":1,"numRecords":2}',
+    ],
+)
+def test_what_follows_the_count_is_not_looked_at(text: str) -> None:
+    assert counts(text, '{"numRecords":5,"minValues":{"a":1}}', None) == [1, 5, None]
+
+
+def test_the_last_texts_may_be_short() -> None:
+    texts = [f'{{"numRecords":{number}}}' for number in range(40)]
+    assert counts(*texts, offset=3) == list(range(40))
 
 
 def test_usual_texts_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +99,5 @@ def test_usual_texts_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
         '{"numRecords":0}',
         None,
         '{"numRecords":17,"minValues":{"a":"x"},"nullCount":{"a":0}}',
-        f'{{"numRecords":{largest},"tightBounds":true}}',
+        f'{{"numRecords":{largest},"tightBounds":true,"nullCount":{{}}}}',
     ) == [0, None, 17, largest]

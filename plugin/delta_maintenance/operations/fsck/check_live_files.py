@@ -22,7 +22,8 @@ from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.snapshot import Snapshot, record_counts
+from delta_maintenance.table.read.files.view import record_counts
+from delta_maintenance.table.read.snapshot import Snapshot
 
 _KEPT = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")
 _FIELDS = {

@@ -154,6 +154,9 @@ class TableHealth(Record):
     properties: dict[str, str]
     """The properties that are set."""
 
+    checksum_version: int | None = None
+    """The version whose checksum states the live files, which the commits since have changed; None
+    if the files were counted. Files below 8 KiB are then one size bucket."""
     commits: tuple[CommitPoint, ...] = ()
     """The newest commits, oldest first."""
     maintenance: tuple[MaintenanceSeen, ...] = ()

@@ -1,7 +1,8 @@
 """Measures the health of a table, from its snapshot and the listing of its log. Opens no data file.
 
 The cost: three listings, one pass over the snapshot's file actions in columns, and the `commitInfo`
-of the newest commits that no earlier measurement contains.
+of the newest commits that no earlier measurement contains. If a version checksum states the sizes
+of the live files and the log confirms it, the pass is over the tombstones alone.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def measure(
                 reclaimable_before=_before(now, vacuum_retention),
                 reclaimed_before=0 if vacuumed is None else _before(vacuumed, vacuum_retention),
             ),
+            checksums=inventory.entries,
         )
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
@@ -226,6 +228,7 @@ def _files(sums: FileSums) -> dict[str, Any]:
         "deleted_rows": sums.deleted_rows,
         "rows": sums.rows,
         "deleted_rows_share": None if sums.rows is None else _share(sums.deleted_rows, sums.rows),
+        "checksum_version": sums.checksum_version,
     }
 
 

@@ -26,7 +26,8 @@ from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_si
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.snapshot import Snapshot, record_counts
+from delta_maintenance.table.read.files.view import record_counts
+from delta_maintenance.table.read.snapshot import Snapshot
 
 Numbers = npt.NDArray[np.int64]
 

@@ -81,8 +81,8 @@ PARSED_COLUMNS = ("stats_parsed", "partitionValues_parsed")
 
 ROW_COUNT = "stats.numRecords"
 """A pseudo field for readers: the columns that contain the number of rows, which are `stats`,
-`stats_parsed` with only `numRecords`, or both.
-"""
+`stats_parsed` with only `numRecords`, or both. A reader of Parquet returns a column of this name
+instead of `stats`, with the row counts of the texts, so that no batch keeps the texts."""
 
 COMMIT_VERSION = "_commit_version"
 """A column of this library: the version of the commit that contains the action."""
@@ -141,6 +141,9 @@ def deletion_vector_ids(batch: pa.Table) -> pa.ChunkedArray:
         return pa.chunked_array([pa.nulls(batch.num_rows, pa.string())])
     ids = []
     for vectors in batch["deletionVector"].chunks:
+        if vectors.null_count == len(vectors):
+            ids.append(pa.nulls(len(vectors), pa.string()))
+            continue
         storage, path, offset = (
             # Unlike the child array, struct_field is null where the struct is null.
             pc.struct_field(vectors, name)

@@ -12,29 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
-from delta_maintenance.protocol.statistics.as_json import num_records, slices
+from delta_maintenance.protocol.statistics.as_json import num_records
 
-_NAME = b'"numRecords"'
-_PREFIX = np.frombuffer(b"{" + _NAME + b":", np.uint8)
+_PREFIX = np.frombuffer(b'{"numRecords":', np.uint8)
 _MOST_DIGITS = 18
 """More could exceed 64 bits."""
-_SLICE_BYTES = 2 << 20
-_MOST_BYTES = 2 * _SLICE_BYTES
-"""A slice is longer only if single texts are, which are no usual statistics."""
 _HEAD = len(_PREFIX) + _MOST_DIGITS + 2
-_ZERO, _NINE, _COMMA, _QUOTE, _OPEN, _CLOSE = (ord(each) for each in '09,"{}')
+"""The bytes at the beginning of a text that decide."""
+_ZERO, _NINE, _COMMA, _QUOTE, _CLOSE = (ord(each) for each in '09,"}')
 
 
 def stated_row_counts(stats: pa.ChunkedArray) -> pa.ChunkedArray:
     """`numRecords` of each row's JSON statistics as int64, null if there is no count.
 
-    Equals `num_records` for JSON. A text that is damaged behind its count can give the count here,
-    where `num_records` gives null, so this is for listings and totals, not for decisions.
+    Equals `num_records` for JSON without repeated keys. Only the beginning of a text is looked at,
+    so a text that is damaged behind its count gives the count here, where `num_records` gives null.
+    This is for listings and totals, not for decisions.
     """
-    counts = [
-        _counts(part) for chunk in stats.chunks for part in slices(chunk, most_bytes=_SLICE_BYTES)
-    ]
-    return pa.chunked_array(counts, pa.int64())
+    return pa.chunked_array([_counts(chunk) for chunk in stats.chunks], pa.int64())
 
 
 def _counts(texts: pa.StringArray) -> pa.Array:
@@ -44,8 +39,7 @@ def _counts(texts: pa.StringArray) -> pa.Array:
     counts = pc.if_else(valid, integers(values), pa.scalar(None, pa.int64()))
     if certain.all():
         return counts
-    parsed = num_records(texts.filter(booleans(~certain)))
-    return _replaced(counts, certain, parsed)
+    return _replaced(counts, certain, num_records(texts.filter(booleans(~certain))))
 
 
 def _replaced(counts: pa.Array, certain: npt.NDArray[np.bool_], parsed: pa.Array) -> pa.Array:
@@ -58,28 +52,25 @@ def _replaced(counts: pa.Array, certain: npt.NDArray[np.bool_], parsed: pa.Array
 def _leading_counts(
     texts: pa.StringArray,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The count at the beginning of each text, and whether it is certain to be the text's only one.
+    """The count at the beginning of each text, and whether it is certain.
 
-    A text ends with a brace, and the opening and closing braces of all texts are equal in number;
-    otherwise none is certain, because one of them may be cut off.
+    The last texts are not certain if the bytes behind their beginning are not there to be read.
     """
     rows = len(texts)
     nothing = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
     _, places, data = texts.buffers()
-    if data is None or places is None:
+    if data is None or places is None or data.size < _HEAD:
         return nothing
-    ends = np.frombuffer(places, np.int32, rows + 1, texts.offset * np.dtype(np.int32).itemsize)
-    text = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
-    if not 0 < len(text) <= _MOST_BYTES:
-        return nothing
-    if np.count_nonzero(text == _OPEN) != np.count_nonzero(text == _CLOSE):
-        return nothing
-    starts, ends = ends[:-1] - ends[0], ends[1:] - ends[0]
-    head = text[np.minimum(starts[:, None] + np.arange(_HEAD), len(text) - 1)]
-    begins = (head[:, : len(_PREFIX)] == _PREFIX).all(axis=1)
-    begins &= ends - starts > len(_PREFIX)
-    if text.tobytes().count(_NAME) != np.count_nonzero(begins):
-        return nothing
+    width_of = np.dtype(np.int64 if pa.types.is_large_string(texts.type) else np.int32)
+    ends = np.frombuffer(places, width_of, rows + 1, texts.offset * width_of.itemsize)
+    text = np.frombuffer(data, np.uint8)
+    starts, ends = ends[:-1], ends[1:]
+    # A view of the bytes from each place on, of which only the heads of the texts are copied.
+    heads = np.ndarray((len(text) - _HEAD + 1,), np.dtype(f"V{_HEAD}"), text, strides=(1,))
+    there = starts < len(heads)
+    head = heads[np.where(there, starts, 0)].view(np.uint8).reshape(rows, _HEAD)
+    begins = there & (ends - starts > len(_PREFIX))
+    begins &= (head[:, : len(_PREFIX)] == _PREFIX).all(axis=1)
     digits = head[:, len(_PREFIX) :]
     is_digit = (digits >= _ZERO) & (digits <= _NINE)
     width = np.argmin(is_digit, axis=1)

@@ -24,6 +24,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     normalise,
 )
 from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
@@ -101,18 +102,27 @@ class ActionsFile:
         )
 
     def most_of(self, action: str) -> int:
-        """Returns an upper bound of the number of rows with the action, from the null counts of its
-        paths.
-        """
+        """How many rows hold the action at most, by the null counts of its paths."""
+        return sum(rows - _null_count(chunk) for rows, chunk in self._paths_of(action))
+
+    def count_of(self, action: str) -> int | None:
+        """How many rows hold the action; None if the file does not state the nulls of its paths."""
+        paths = list(self._paths_of(action))
+        if not all(_has_null_count(chunk) for _, chunk in paths):
+            return None
+        return sum(rows - _null_count(chunk) for rows, chunk in paths)
+
+    def _paths_of(self, action: str) -> Iterator[tuple[int, pq.ColumnChunkMetaData]]:
+        """The column of the paths of an action in each row group, and the rows of the group."""
         if action not in self.schema.names:
-            return 0
+            return
         schema, path = self.metadata.schema, f"{action}.path"
         leaves = self._leaves.get(action, ())
         leaf = next((leaf for leaf in leaves if schema.column(leaf).path == path), None)
         if leaf is None:
-            return 0
-        groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
-        return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
+            return
+        for group in map(self.metadata.row_group, range(self.metadata.num_row_groups)):
+            yield group.num_rows, group.column(leaf)
 
     def values(self, names: Iterable[str]) -> dict[str, list[Any]]:
         """Returns the non-null values of some columns of non-file actions, by name."""
@@ -129,31 +139,41 @@ class ActionsFile:
         keys: MapKeys,
         fields: Mapping[str, Collection[str]] | None,
         row_groups: Collection[int] | None = None,
+        *,
+        actions: Iterable[str] = FILE_COLUMNS,
     ) -> Iterator[FileActionBatch]:
-        for groups, actions in self._together(FILE_COLUMNS, row_groups):
+        for groups, together in self._together(actions, row_groups):
+            asked = {action: None if fields is None else fields[action] for action in together}
             columns = [
                 f"{action}.{name}"
-                for action in actions
-                for name in self._wanted(action, None if fields is None else fields[action])
+                for action in together
+                for name in self._wanted(action, asked[action])
             ]
-            for batch in self._read(groups, columns, actions):
+            for batch in self._read(groups, columns, together):
                 found = [
-                    self._flat(action, batch.column(action), keys)
-                    if action in actions
+                    self._flat(action, batch.column(action), keys, asked[action])
+                    if action in together
                     else empty(types)
                     for action, types in FILE_COLUMNS.items()
                 ]
                 if any(map(len, found)):
                     yield FileActionBatch(*found)
 
-    def _flat(self, action: str, column: pa.StructArray, keys: MapKeys) -> pa.Table:
-        """Returns the actions of a column, with one column for each of their fields."""
+    def _flat(
+        self, action: str, column: pa.StructArray, keys: MapKeys, fields: Collection[str] | None
+    ) -> pa.Table:
+        """The actions of a column, a column for each of their fields."""
         types = FILE_COLUMNS[action]
         if column.null_count:
             column = column.filter(pc.is_valid(column))
         if not len(column):
             return empty(types)
         flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
+        if fields is not None and ROW_COUNT in fields and _only_counts(flat, fields):
+            at = flat.column_names.index("stats")
+            texts = flat["stats"].cast(pa.string())
+            texts.validate(full=True)
+            flat = flat.set_column(at, ROW_COUNT, stated_row_counts(texts))
         table = normalise(flat, types, partition_keys=keys.partition_columns)
         table.validate(full=True)
         if len(keyless_rows(table)):
@@ -256,6 +276,11 @@ class ActionsFile:
             for group in range(self.metadata.num_row_groups)
             if not _all_null(self.metadata.row_group(group), leaves)
         ]
+
+
+def _only_counts(flat: pa.Table, fields: Collection[str]) -> bool:
+    """Whether statistics as text were read for their row counts alone."""
+    return "stats" in flat.column_names and "stats" not in fields
 
 
 def _has_null_count(chunk: pq.ColumnChunkMetaData) -> bool:

@@ -22,7 +22,12 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations
-from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions, stated_counts
+from delta_maintenance.protocol.delta_log.checkpoint_tags import (
+    exact_counts,
+    stated_actions,
+    stated_counts,
+    stated_sums,
+)
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
@@ -145,11 +150,13 @@ class Checkpoint:
         keys: MapKeys,
         fields: Mapping[str, Collection[str]] | None = None,
         only: Collection[str] | None = None,
+        actions: Collection[str] = tuple(FILE_COLUMNS),
     ) -> Iterator[FileActionBatch]:
         """Yields the adds and removes, with all fields or only the named ones of each action.
 
         Parsed statistics and partition values are included if all fields are requested, or by name.
-        `only` names the sidecars to read, by their `sidecar_paths`.
+        `only` names the sidecars to read, by their `sidecar_paths`. Columns of other `actions` than
+        the named ones are not read; lines of JSON are.
         """
         try:
             if self._inline is not None:
@@ -157,7 +164,7 @@ class Checkpoint:
                 yield FileActionBatch(parsed.adds, parsed.removes)
             for parquet in self._parquet:
                 if only is None or parquet.path in only:
-                    yield from parquet.file_actions(keys, fields)
+                    yield from parquet.file_actions(keys, fields, actions=actions)
         except Exception as error:
             raise self._damaged(error) from error
 
@@ -205,6 +212,24 @@ class Checkpoint:
             sum(parquet.most_of(action) for parquet in self._parquet) for action in FILE_COLUMNS
         )
         return adds + inline, removes
+
+    @property
+    def stated_adds(self) -> tuple[int | None, int | None]:
+        """The number of adds, and the bytes of their files; None for each if only a reading tells.
+
+        By the tags of a V2 checkpoint or, for the number, the statistics of its top-level files.
+        """
+        metadata = self.singles.checkpoint_metadata
+        tags = metadata[0].tags if metadata and self.sidecars else None
+        sums, counts = stated_sums(tags), exact_counts(tags)
+        if sums is not None:
+            agrees = counts is None or counts[0] == sums.adds
+            return (sums.adds, sums.size) if agrees else (None, None)
+        if counts is not None or self.sidecars or self._inline is not None:
+            return (None if counts is None else counts[0]), None
+        numbers = [parquet.count_of("add") for parquet in self._parquet]
+        known = [number for number in numbers if number is not None]
+        return (sum(known) if len(known) == len(numbers) else None), None
 
     @property
     def _stated_actions(self) -> int | None:

@@ -6,8 +6,8 @@ for each expired tombstone and, if deletion vectors are supported, for each live
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,17 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ROW_COUNT
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
+from delta_maintenance.protocol.delta_log.version_checksum import FileSizeHistogram
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.table.read.active_files import ActiveFiles
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.snapshot import Snapshot, record_counts
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.files.stated_sizes import stated_sizes
+from delta_maintenance.table.read.files.view import record_counts
+from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.read.snapshot import Snapshot
 
 _BUCKETS = 65
 """One bucket for empty files, then one for each power of two."""
@@ -46,7 +52,9 @@ class FileSums:
     reclaimable_files: int
     """Files that only expired tombstones name, each counted once."""
     reclaimable_bytes: int
-    """The size of those files whose tombstones contain a reliable size, in bytes."""
+    """Bytes of those files whose tombstones state a reliable size."""
+    checksum_version: int | None = None
+    """The version whose checksum states the live files; None if they were counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +69,23 @@ class Instants:
     """Files of tombstones from before this time have been vacuumed."""
 
 
-def sum_files(snapshot: Snapshot, *, small_bytes: int, instants: Instants) -> FileSums:
-    """Computes the sums over all active file actions. Counts rows only if deletion vectors are
-    supported.
+def sum_files(
+    snapshot: Snapshot,
+    *,
+    small_bytes: int,
+    instants: Instants,
+    checksums: Iterable[LogEntry] = (),
+) -> FileSums:
+    """The sums over all file actions in effect. Counts rows only if deletion vectors are supported.
 
-    Only the row counts need the statistics, which make up most of a checkpoint.
+    Rows require the statistics, which are most of a checkpoint, and nothing else does. If one of
+    `checksums` states the sizes of the live files, and the log confirms it, only tombstones are
+    read: see `stated_sizes`.
     """
     with_vectors = supports(snapshot.protocol, "deletionVectors")
+    found = _by_checksum(snapshot, checksums, _Sums(small_bytes, instants, with_vectors))
+    if found is not None:
+        return found
     while True:
         sums = _Sums(small_bytes, instants, with_vectors)
         try:
@@ -76,6 +94,42 @@ def sum_files(snapshot: Snapshot, *, small_bytes: int, instants: Instants) -> Fi
             return sums.result()
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
+
+
+def _by_checksum(snapshot: Snapshot, checksums: Iterable[LogEntry], sums: _Sums) -> FileSums | None:
+    """The sums without a reading of live files; None if they have to be read."""
+    try:
+        stated = stated_sizes(snapshot, checksums)
+        if stated is None or stated.vectors or not sums.take_stated(stated.sizes):
+            # Only the statistics of files state the rows that a share of deleted rows is part of.
+            return None
+        replay = FileReplay()
+        for batch in snapshot.scan_tail(replay, fields=_FIELDS):
+            sums.take_tombstones(batch.tombstones)
+        only = _with_tombstones(snapshot.checkpoint)
+        for batch in snapshot.scan_checkpoint(
+            replay, fields=_FIELDS, only=only, actions=("remove",)
+        ):
+            sums.take_tombstones(batch.tombstones)
+    except (UnusableCheckpointError, FileNotFoundError):
+        # The replay reports it, or finds another base.
+        return None
+    if sums.with_vectors and sums.dead:
+        # A live file may be the same data file with another deletion vector.
+        return None
+    return replace(sums.result(), rows=None, checksum_version=stated.checksum_version)
+
+
+def _with_tombstones(checkpoint: Checkpoint | None) -> frozenset[str] | None:
+    """The sidecars that may hold tombstones, by their summaries; None without sidecars."""
+    if checkpoint is None or not checkpoint.sidecars:
+        return None
+    summaries = map(stated_summary, checkpoint.sidecars)
+    return frozenset(
+        path
+        for path, summary in zip(checkpoint.sidecar_paths, summaries, strict=True)
+        if summary is None or summary.tally.tombstones
+    )
 
 
 _REMOVE_FIELDS = ("path", "deletionVector", "size", "deletionTimestamp", "extendedFileMetadata")
@@ -108,7 +162,24 @@ class _Sums:
 
     def take(self, batch: ActiveFiles) -> None:
         self._take_adds(batch.adds)
-        self._take_tombstones(batch.tombstones)
+        self.take_tombstones(batch.tombstones)
+
+    def take_stated(self, sizes: FileSizeHistogram) -> bool:
+        """Takes the sizes of all live files; False if the bins are too coarse."""
+        ends = (*sizes.boundaries[1:], 2**63)
+        if self.small_bytes not in sizes.boundaries:
+            return False
+        bins = zip(sizes.boundaries, ends, sizes.file_counts, sizes.total_bytes, strict=True)
+        for first, end, files, size in bins:
+            # Files that are smaller than the first boundary are one bucket.
+            power = first.bit_length()
+            if files and first and (end - 1).bit_length() != power:
+                return False
+            if files:
+                self.files_by_size[power] += files
+                self.bytes_by_size[power] += size
+                self.small_files += files if end <= self.small_bytes else 0
+        return True
 
     def result(self) -> FileSums:
         files, size = self._reclaimable()
@@ -145,7 +216,7 @@ class _Sums:
             rows = None if counts.null_count else pc.sum(counts).as_py() or 0
             self.rows = None if self.rows is None or rows is None else self.rows + rows
 
-    def _take_tombstones(self, removes: pa.Table) -> None:
+    def take_tombstones(self, removes: pa.Table) -> None:
         self.tombstones += removes.num_rows
         if not removes.num_rows or "deletionTimestamp" not in removes.column_names:
             return

@@ -15,7 +15,6 @@ from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +25,6 @@ from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
     ROW_COUNT,
-    deletion_vector_ids,
     empty,
 )
 from delta_maintenance.protocol.actions.model import (
@@ -40,26 +38,35 @@ from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
-from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
-from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
     ActiveFiles,
     FileCounts,
-    FileIndex,
     active_files,
     active_in_tail,
 )
 from delta_maintenance.table.read.checkpoint_reader import (
+    FILE_COLUMNS,
     Checkpoint,
     FileActionBatch,
     UnusableCheckpointError,
 )
+from delta_maintenance.table.read.files.index import FileIndex
+from delta_maintenance.table.read.files.view import (
+    column_of,
+    file_view,
+    tombstone_view,
+    view_keys,
+)
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogSegment
-from delta_maintenance.table.read.sidecar_search import NamedPlaces
+from delta_maintenance.table.read.sidecar_search import (
+    NamedPlaces,
+    SearchedSidecar,
+    search_sidecars,
+)
 
 T = TypeVar("T")
 
@@ -209,7 +216,7 @@ class Snapshot:
         statistics do not state them), `base_row_id`, `default_row_commit_version`.
         """
         return self._collect(
-            _LIVE_VIEW, lambda batch: _file_view(batch.adds), _file_view(empty(ADD_TYPES))
+            _LIVE_VIEW, lambda batch: file_view(batch.adds), file_view(empty(ADD_TYPES))
         )
 
     def live_file_batches(self) -> Iterator[pa.Table]:
@@ -220,7 +227,7 @@ class Snapshot:
         """
         given = 0
         try:
-            views = in_parallel(lambda batch: _file_view(batch.adds), self.scan(fields=_LIVE_VIEW))
+            views = in_parallel(lambda batch: file_view(batch.adds), self.scan(fields=_LIVE_VIEW))
             for view in views:
                 yield view
                 given += 1
@@ -228,14 +235,14 @@ class Snapshot:
             other = self.avoiding(error)
             # The keys are read again instead of kept, because they are large and damage is rare.
             before = [
-                _view_keys(_file_view(batch.adds))
+                view_keys(file_view(batch.adds))
                 for batch in islice(self.scan(fields=_LIVE_VIEW), given)
             ]
             known = pa.chunked_array(
                 [chunk for keys in before for chunk in keys.chunks], pa.string()
             )
             for view in other.live_file_batches():
-                yield view.filter(pc.invert(pc.is_in(_view_keys(view), known)))
+                yield view.filter(pc.invert(pc.is_in(view_keys(view), known)))
 
     def tombstones(self) -> pa.Table:
         """One row per tombstone in effect, expired or not.
@@ -247,8 +254,8 @@ class Snapshot:
         fields = {"add": ("path", "deletionVector"), "remove": _TOMBSTONE_FIELDS}
         return self._collect(
             fields,
-            lambda batch: _tombstone_view(batch.tombstones),
-            _tombstone_view(empty(REMOVE_TYPES)),
+            lambda batch: tombstone_view(batch.tombstones),
+            tombstone_view(empty(REMOVE_TYPES)),
         )
 
     @read_once
@@ -270,7 +277,7 @@ class Snapshot:
     def remember_files(self) -> None:
         """Counts the files, and keeps their index so that `Table.forward` need not count again.
 
-        The index takes 24 bytes of memory for each live file and 8 for each tombstone.
+        The index takes 25 bytes of memory for each live file and 9 for each tombstone.
         """
         if self.index is None:
             self.index = self._read(
@@ -307,12 +314,14 @@ class Snapshot:
         *,
         fields: Mapping[str, Collection[str]] | None = None,
         only: Collection[str] | None = None,
+        actions: Collection[str] = tuple(FILE_COLUMNS),
         seen: Callable[[FileActionBatch], None] | None = None,
     ) -> Iterator[ActiveFiles]:
         """The second part of `scan`: the active file actions of the checkpoint, after `scan_tail`.
 
-        `only` names the sidecars to read, by their paths relative to the table root. `seen` is
-        called with every batch before superseded rows are removed from it.
+        `only` names the sidecars to read, by their paths relative to the table root; `actions` are
+        those to read, `add` or `remove`. `seen` is called with every batch before rows that are no
+        longer in effect are removed from it.
         """
         checkpoint = self.checkpoint
         if checkpoint is None:
@@ -320,7 +329,9 @@ class Snapshot:
 
         def active_actions() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
-            for part in checkpoint.file_actions(keys=self.map_keys(), fields=wanted, only=only):
+            for part in checkpoint.file_actions(
+                keys=self.map_keys(), fields=wanted, only=only, actions=actions
+            ):
                 if seen is not None:
                     seen(part)
                 yield active_files(part.adds, part.removes, replay, remember=False)
@@ -339,6 +350,15 @@ class Snapshot:
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
         places = NamedPlaces.of(paths, root=self.table)
         return NamedFiles(adds=adds, tombstones=tombstones, places=places)
+
+    @read_once
+    def searched_sidecars(self) -> tuple[SearchedSidecar, ...]:
+        """The sidecars of the checkpoint, and whether each may contain a file of `named_in_tail`.
+
+        Their files never change, so one search is enough for a plan and its execution.
+        """
+        assert self.checkpoint is not None
+        return search_sidecars(self.store, self.checkpoint, self.named_in_tail.places)
 
     def map_keys(self) -> MapKeys:
         """The keys of partition values, for a reader of file actions."""
@@ -424,80 +444,8 @@ def _count(batch: ActiveFiles) -> FileCounts:
             deleted += pc.sum(pc.struct_field(chunk, "cardinality")).as_py() or 0
     return FileCounts(
         num_files=batch.adds.num_rows,
-        total_size=pc.sum(_column(batch.adds, "size", ADD_TYPES)).as_py() or 0,
+        total_size=pc.sum(column_of(batch.adds, "size", ADD_TYPES)).as_py() or 0,
         num_tombstones=batch.tombstones.num_rows,
         num_deletion_vectors=with_vector,
         num_deleted_rows=deleted,
     )
-
-
-def _file_view(batch: pa.Table) -> pa.Table:
-    return pa.table(
-        {
-            "path": batch["path"],
-            "dv": deletion_vector_ids(batch),
-            "size": _column(batch, "size", ADD_TYPES),
-            "partition_values": _column(batch, "partitionValues", ADD_TYPES),
-            "num_records": record_counts(batch, stated=stated_row_counts),
-            "base_row_id": _column(batch, "baseRowId", ADD_TYPES),
-            "default_row_commit_version": _column(batch, "defaultRowCommitVersion", ADD_TYPES),
-        }
-    )
-
-
-def _view_keys(view: pa.Table) -> pa.ChunkedArray:
-    path, vector = view["path"], view["dv"]
-    with_vector = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
-    return pc.if_else(pc.is_valid(vector), with_vector, path)
-
-
-def _tombstone_view(batch: pa.Table) -> pa.Table:
-    vouched = pc.fill_null(_column(batch, "extendedFileMetadata", REMOVE_TYPES), False)
-    view = _file_view(batch)
-    for index, name in ((2, "size"), (3, "partition_values")):
-        column = view[name]
-        view = view.set_column(index, name, _where(vouched, column))
-    return view.append_column(
-        "deletion_timestamp", _column(batch, "deletionTimestamp", REMOVE_TYPES)
-    )
-
-
-def _where(condition: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pc.all(condition).as_py() in (True, None):
-        return column
-    rows = pc.if_else(condition, pa.array(np.arange(len(column))), pa.scalar(None, pa.int64()))
-    return column.take(rows)
-
-
-def record_counts(
-    batch: pa.Table,
-    *,
-    stated: Callable[[pa.ChunkedArray], pa.Array | pa.ChunkedArray] = num_records,
-) -> pa.ChunkedArray:
-    """Returns the physical rows of each add of a scan, from either form of its statistics, or null.
-
-    `stated` reads them from JSON: `num_records` for decisions, `stated_row_counts` for totals.
-    """
-    counts_in_json = stated(_column(batch, "stats", ADD_TYPES))
-    counts_in_json = (
-        pa.chunked_array([counts_in_json])
-        if isinstance(counts_in_json, pa.Array)
-        else counts_in_json
-    )
-    if "stats_parsed" not in batch.column_names or not counts_in_json.null_count:
-        return counts_in_json
-    parsed = []
-    for chunk in batch["stats_parsed"].chunks:
-        names = [field.name for field in chunk.type]
-        parsed.append(
-            pc.struct_field(chunk, "numRecords").cast(pa.int64())
-            if "numRecords" in names
-            else pa.nulls(len(chunk), pa.int64())
-        )
-    return pc.coalesce(counts_in_json, pa.chunked_array(parsed, pa.int64()))
-
-
-def _column(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
-    if name in batch.column_names:
-        return batch[name]
-    return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])

@@ -14,11 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.delta_log.checkpoint_tags import exact_counts
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
@@ -36,11 +32,10 @@ from delta_maintenance.protocol.features.registry import (
     require_supported,
     supports,
 )
-from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
-from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import FileCounts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
+from delta_maintenance.table.read.files.changes import FileChanges, RolledCommits
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import (
@@ -57,25 +52,7 @@ from delta_maintenance.table.read.segment import (
 FEWEST_FILES = 10_000
 """A table with fewer live files is replayed, which takes at most 100 ms."""
 _PAGE = 1000
-"""The number of names that one request lists."""
-_NEW_FILES = frozenset(
-    {
-        "COPY INTO",
-        "DELETE",
-        "MERGE",
-        "OPTIMIZE",
-        "STREAMING UPDATE",
-        "TRUNCATE",
-        "UPDATE",
-        "WRITE",
-    }
-)
-"""Operations that add files which were not live or removed before, and remove live ones. Commits of
-other operations may repeat files, for which the state before them is needed."""
-_FIELDS = {
-    "add": ("path", "deletionVector", "size"),
-    "remove": ("path", "deletionVector", "size", "extendedFileMetadata"),
-}
+"""Names that one request lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +136,7 @@ def _summarize(store: Store) -> TableSummary | None:
     since = [entry for entry in segment.commits if (entry.file.version or 0) > at]
     rolled = _Rolled(store, stated, since)
     state = rolled.state
-    if state is None or state.protocol is None or state.metadata is None:
+    if rolled.changes is None or state is None or not (state.protocol and state.metadata):
         return None
     check_protocol(state.protocol)
     require_supported(state.protocol, Operation.READ, table=store.root, version=segment.version)
@@ -169,7 +146,7 @@ def _summarize(store: Store) -> TableSummary | None:
     if opened is None:
         return None
     checkpoint, checkpointed = opened
-    counts = _counts(rolled, stated, None if at != segment.base_version else checkpointed)
+    counts = _counts(rolled.changes, stated, None if at != segment.base_version else checkpointed)
     if counts is None:
         return None
     timestamp_ms: int | None = segment.last_commit.status.modified_ms
@@ -216,80 +193,29 @@ class _Rolled:
     """A checksum updated with the commits after it. `state` is None if the result is uncertain."""
 
     def __init__(self, store: Store, stated: VersionChecksum, since: list[LogEntry]) -> None:
-        self.files = self.size = self.vectors = self.deleted_rows = self.tombstones = 0
-        """Changes since the checksum."""
+        self.changes: FileChanges | None = None
+        """Since the checksum."""
         self.in_commit_timestamp = stated.in_commit_timestamp
         self.state: StateReplay | None = None
         if stated.txns is None or stated.domains is None:
             return
-        state, lines, plain = StateReplay(), [], True
-        for number, (_, text) in enumerate(LogTail(store, since).texts()):
-            actions, beside = parse_other_lines(text, commit_info=True)
-            state.add(
-                protocol=actions.protocol,
-                metadata=actions.metadata,
-                txns=actions.txns.values(),
-                domains=actions.domains.values(),
-            )
-            info = actions.commit_info
-            if number == 0:
-                self.in_commit_timestamp = None if info is None else info.in_commit_timestamp
-            found = FileLines.of(text, beside)
-            if found.runs:
-                lines.append(found)
-                plain &= info is not None and info.operation in _NEW_FILES
-            plain &= not actions.unknown
-        state.add(
+        rolled = RolledCommits.of(LogTail(store, since).texts())
+        if since:
+            info = rolled.commit_info
+            self.in_commit_timestamp = None if info is None else info.in_commit_timestamp
+        rolled.state.add(
             protocol=stated.protocol,
             metadata=stated.metadata,
             txns=stated.txns,
             domains=stated.domains,
         )
-        if plain and (not lines or self._counts(lines)):
-            self.state = state
-
-    def _counts(self, lines: list[FileLines]) -> bool:
-        """Adds up the file actions; False if the result is uncertain."""
-        parsed = parse_file_actions(
-            lines, keys=MapKeys(partition_columns=frozenset()), fields=_FIELDS
-        )
-        for sign, batch in ((1, parsed.adds), (-1, parsed.removes)):
-            keys = logical_file_keys(batch)
-            if pc.count_distinct(keys).as_py() < len(keys):
-                return False
-            sizes = batch["size"] if "size" in batch.column_names else None
-            if batch.num_rows and (sizes is None or sizes.null_count):
-                return False
-            if sign < 0 and not _states_sizes(batch):
-                return False
-            vectors, deleted = _vectors(batch)
-            self.files += sign * batch.num_rows
-            self.size += sign * (pc.sum(sizes).as_py() or 0 if sizes is not None else 0)
-            self.vectors += sign * vectors
-            self.deleted_rows += sign * deleted
-        self.tombstones = parsed.removes.num_rows
-        return True
-
-
-def _states_sizes(removes: pa.Table) -> bool:
-    """Whether the sizes of all removes are reliable ("Add File and Remove File")."""
-    if "extendedFileMetadata" not in removes.column_names:
-        return not len(removes)
-    stated = pc.fill_null(removes["extendedFileMetadata"], False)
-    return bool(pc.all(stated, min_count=0).as_py())
-
-
-def _vectors(batch: pa.Table) -> tuple[int, int]:
-    """Returns the number of deletion vectors of some files, and of the rows that they delete."""
-    if "deletionVector" not in batch.column_names:
-        return 0, 0
-    column = batch["deletionVector"]
-    deleted = pc.sum(pc.struct_field(column, "cardinality")).as_py() or 0
-    return len(column) - column.null_count, deleted
+        self.changes = rolled.changes()
+        if self.changes is not None:
+            self.state = rolled.state
 
 
 def _counts(
-    rolled: _Rolled, stated: VersionChecksum, checkpointed: tuple[int, int] | None
+    since: FileChanges, stated: VersionChecksum, checkpointed: tuple[int, int] | None
 ) -> FileCounts | None:
     """Returns the totals, or None. `checkpointed` are the adds and removes of a checkpoint of the
     same version as the checksum, which must agree.
@@ -304,10 +230,10 @@ def _counts(
     if protocol is not None and not supports(protocol, "deletionVectors"):
         vectors, deleted = vectors or 0, deleted or 0
     before = (stated.num_files, stated.table_size, tombstones, vectors, deleted)
-    since = (rolled.files, rolled.size, rolled.tombstones, rolled.vectors, rolled.deleted_rows)
+    changes = (since.files, since.size, since.tombstones, since.vectors, since.deleted_rows)
     if any(number is None for number in before):
         return None
-    totals = [(number or 0) + change for number, change in zip(before, since, strict=True)]
+    totals = [(number or 0) + change for number, change in zip(before, changes, strict=True)]
     if min(totals) < 0:
         return None
     counts = FileCounts(

@@ -30,8 +30,9 @@ from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_fi
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.active_files import FileIndex, active_in_tail
+from delta_maintenance.table.read.active_files import active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.files.index import FileIndex
 from delta_maintenance.table.read.history import (
     CommitEntry,
     InCommitTimes,

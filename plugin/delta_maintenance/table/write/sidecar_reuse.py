@@ -32,7 +32,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, list_log
-from delta_maintenance.table.read.sidecar_search import SearchedSidecar, search_sidecars
+from delta_maintenance.table.read.sidecar_search import SearchedSidecar
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 
@@ -143,7 +143,7 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
     """
     base = require_reusable(snapshot, spec)
     named = snapshot.named_in_tail
-    found = search_sidecars(snapshot.store, base, named.places)
+    found = snapshot.searched_sidecars
     limit = spec.deleted_after_ms
     expired = {
         each.path: count_expired(base, each.path, limit)

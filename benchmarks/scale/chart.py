@@ -1,0 +1,84 @@
+"""Draws the results of the series: ``python -m benchmarks.scale.chart [FOLDER]``.
+
+Writes one SVG per quantity, on logarithmic axes, into `docs/images`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pygal
+from pygal.style import Style
+
+from benchmarks.scale.__main__ import RESULTS
+
+_IMAGES = Path(__file__).parents[2] / "docs" / "images"
+_QUANTITIES = {
+    "seconds": ("scale-time", "Wall time in seconds"),
+    "peak_mb": ("scale-memory", "Peak memory in MB"),
+    "read_mb": ("scale-read", "Bytes read in MB"),
+}
+_LINES = {
+    ("ours", "checkpoint-incremental"): "checkpoint, incremental",
+    ("ours", "checkpoint-full"): "checkpoint, full",
+    ("ours", "open"): "open and count",
+    ("ours", "list"): "list",
+    ("ours", "clean-log"): "clean-log",
+    ("ours", "vacuum-lite"): "vacuum lite, dry run",
+    ("deltalake", "open"): "deltalake: open",
+    ("deltalake", "list"): "deltalake: list",
+    ("delta-spark", "open"): "Delta Spark: open",
+    ("delta-spark", "checkpoint-full"): "Delta Spark: checkpoint",
+}
+_COLOURS = (
+    *("#0b7a4b", "#1f77b4", "#17a2b8", "#6f42c1", "#8c6d1f", "#495057"),
+    *("#d9480f", "#f08c00", "#c2255c", "#e64980"),
+)
+
+
+def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
+    """The chart of one quantity, with a line for each engine and step that has results."""
+    style = Style(background="white", plot_background="white", colors=_COLOURS)
+    chart = pygal.XY(
+        width=900,
+        height=520,
+        style=style,
+        title=f"{title}, by files of the table",
+        xrange=None,
+        js=[],
+        logarithmic=True,
+        dots_size=4,
+        legend_at_bottom=True,
+        legend_at_bottom_columns=3,
+        truncate_legend=-1,
+    )
+    # The default is random, so that every drawing would differ.
+    chart.uuid = f"scale-{quantity}"
+    sizes = sorted({row["files"] for row in rows})
+    chart.x_labels = [math.log10(size) for size in sizes]
+    chart.x_value_formatter = lambda value: f"{10**value / 1e6:,.0f} million"
+    chart.value_formatter = lambda value: f"{value:,.3g}"
+    for (engine, step), name in _LINES.items():
+        points = [
+            (math.log10(row["files"]), max(row[quantity], 0.001))
+            for row in rows
+            if (row["engine"], row["step"]) == (engine, step) and quantity in row
+        ]
+        if points:
+            chart.add(name, sorted(points))
+    return bytes(chart.render())
+
+
+def main(folder: Path = _IMAGES) -> None:
+    rows = json.loads(RESULTS.read_text())
+    for quantity, (name, title) in _QUANTITIES.items():
+        (folder / f"{name}.svg").write_bytes(draw(rows, quantity, title))
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

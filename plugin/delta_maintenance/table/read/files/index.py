@@ -1,0 +1,194 @@
+"""Keys, sizes and deletion vectors of the files of a snapshot, to follow commits without a replay.
+
+The index has levels. Commits that follow add a small one and mark what they name in the older ones,
+so a step costs what the commits contain, and one byte for each file of a level that they change.
+Neighbouring levels of similar size are merged, so there are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.file_columns import logical_file_keys
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.table.read.active_files import ActiveFiles, FileCounts
+
+_Counts = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class FileIndex:
+    """The files of a snapshot. Takes 25 bytes for each live file and 9 for each tombstone.
+
+    Files are told apart by hashes of 64 bits. Two of ten million files have the same one with a
+    probability of one in 360,000, and the totals are then wrong by one file. They are for reports.
+    """
+
+    levels: tuple[_Level, ...]
+    """The oldest first."""
+    counts: FileCounts
+    """The totals of the files."""
+
+    @classmethod
+    def of(cls, batches: Iterable[ActiveFiles]) -> Self:
+        """The index of files in effect, each of which occurs once."""
+        level = _Level.of(batches)
+        return cls((level,), level.counts)
+
+    def followed_by(self, newer: FileIndex) -> FileIndex:
+        """The index after commits whose own files in effect are `newer`."""
+        named = np.concatenate(
+            [keys for level in newer.levels for keys in (level.live, level.tombstones)]
+        )
+        levels, counts = [], newer.counts
+        for level in self.levels:
+            left, gone = level.without(named)
+            levels.append(left)
+            counts = _sum(counts, gone, sign=-1)
+        for level in newer.levels:
+            levels.append(level)
+            while len(levels) > 1 and levels[-2].size <= 2 * levels[-1].size:
+                levels[-2:] = [levels[-2].merged(levels[-1])]
+        return FileIndex(tuple(levels), _sum(self.counts, counts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Some files, in the order of their hashes."""
+
+    live: Hashes
+    sizes: _Counts
+    deleted: _Counts
+    """Rows that the deletion vector marks; -1 without one."""
+    tombstones: Hashes
+    gone: _Flags
+    """The live files that a later level names."""
+    superseded: _Flags
+    """The tombstones that a later level names."""
+
+    @classmethod
+    def of(cls, batches: Iterable[ActiveFiles]) -> Self:
+        none = np.empty(0, np.uint64)
+        live, tombstones = [none], [none]
+        sizes, deleted = [none.astype(np.int64)], [none.astype(np.int64)]
+        for batch in batches:
+            adds = batch.adds
+            if adds.num_rows:
+                live.append(_hashes(adds))
+                sizes.append(_sizes(adds))
+                deleted.append(_deleted(adds))
+            if batch.tombstones.num_rows:
+                tombstones.append(_hashes(batch.tombstones))
+        return cls._sorted(
+            np.concatenate(live),
+            np.concatenate(sizes),
+            np.concatenate(deleted),
+            np.concatenate(tombstones),
+        )
+
+    @classmethod
+    def _sorted(cls, live: Hashes, sizes: _Counts, deleted: _Counts, tombstones: Hashes) -> Self:
+        order = np.argsort(live, kind="stable")
+        return cls(
+            live[order],
+            sizes[order],
+            deleted[order],
+            np.sort(tombstones),
+            np.zeros(len(live), np.bool_),
+            np.zeros(len(tombstones), np.bool_),
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self.live) + len(self.tombstones)
+
+    @property
+    def counts(self) -> FileCounts:
+        """The totals of a level of which nothing is gone."""
+        return _counts(self.sizes, self.deleted, len(self.tombstones))
+
+    def without(self, named: Hashes) -> tuple[_Level, FileCounts]:
+        """The level without the named files, and the totals of those that it loses."""
+        gone = _places(self.live, named, but=self.gone)
+        superseded = _places(self.tombstones, named, but=self.superseded)
+        lost = _counts(self.sizes[gone], self.deleted[gone], len(superseded))
+        level = self
+        if len(gone):
+            level = replace(level, gone=_marked(level.gone, gone))
+        if len(superseded):
+            level = replace(level, superseded=_marked(level.superseded, superseded))
+        return level, lost
+
+    def merged(self, newer: _Level) -> _Level:
+        """One level of what is left of two neighbours."""
+        both = (self, newer)
+        return _Level._sorted(
+            np.concatenate([level.live[~level.gone] for level in both]),
+            np.concatenate([level.sizes[~level.gone] for level in both]),
+            np.concatenate([level.deleted[~level.gone] for level in both]),
+            np.concatenate([level.tombstones[~level.superseded] for level in both]),
+        )
+
+
+def _places(ascending: Hashes, some: Hashes, *, but: _Flags) -> _Counts:
+    """The positions of `some` in ascending hashes, but those that are marked."""
+    if not len(ascending):
+        return np.empty(0, np.int64)
+    some = np.unique(some)
+    at = np.minimum(np.searchsorted(ascending, some), len(ascending) - 1)
+    found: _Counts = at[ascending[at] == some]
+    found = found[~but[found]]
+    return found
+
+
+def _marked(flags: _Flags, at: _Counts) -> _Flags:
+    marked = flags.copy()
+    marked[at] = True
+    return marked
+
+
+def _counts(sizes: _Counts, deleted: _Counts, tombstones: int) -> FileCounts:
+    vectors = deleted[deleted >= 0]
+    return FileCounts(
+        num_files=len(sizes),
+        total_size=int(sizes.sum()),
+        num_tombstones=tombstones,
+        num_deletion_vectors=len(vectors),
+        num_deleted_rows=int(vectors.sum()),
+    )
+
+
+def _sum(one: FileCounts, other: FileCounts, *, sign: int = 1) -> FileCounts:
+    return FileCounts(
+        num_files=one.num_files + sign * other.num_files,
+        total_size=one.total_size + sign * other.total_size,
+        num_tombstones=one.num_tombstones + sign * other.num_tombstones,
+        num_deletion_vectors=one.num_deletion_vectors + sign * other.num_deletion_vectors,
+        num_deleted_rows=one.num_deleted_rows + sign * other.num_deleted_rows,
+    )
+
+
+def _hashes(files: pa.Table) -> Hashes:
+    return np.concatenate([hash_texts(keys) for keys in logical_file_keys(files).chunks])
+
+
+def _sizes(adds: pa.Table) -> _Counts:
+    if "size" not in adds.column_names:
+        return np.zeros(adds.num_rows, np.int64)
+    return np.asarray(pc.fill_null(adds["size"], 0).to_numpy(), np.int64)
+
+
+def _deleted(adds: pa.Table) -> _Counts:
+    if "deletionVector" not in adds.column_names:
+        return np.full(adds.num_rows, -1, np.int64)
+    vectors = adds["deletionVector"]
+    marked = pc.fill_null(pc.struct_field(vectors, "cardinality"), 0)
+    return np.asarray(pc.if_else(pc.is_valid(vectors), marked, -1).to_numpy(), np.int64)
