@@ -7,7 +7,7 @@ import pytest
 from delta_maintenance.storage.core.request_failure import PATIENCE, PAUSES, patiently
 from delta_maintenance.storage.s3.client import S3Failure
 
-NO_ANSWER = S3Failure(status=None, code="ReadTimeoutError", said="")
+NO_ANSWER = S3Failure(status=None, code="ReadTimeoutError", detail="")
 
 
 class Store:
@@ -46,4 +46,4 @@ def test_a_server_that_never_answers_ends_a_request_within_two_minutes(seconds: 
 
 
 def test_a_final_failure_is_not_repeated() -> None:
-    assert attempts_of(Store(S3Failure(status=403, code="AccessDenied", said=""), seconds=0)) == 1
+    assert attempts_of(Store(S3Failure(status=403, code="AccessDenied", detail=""), seconds=0)) == 1

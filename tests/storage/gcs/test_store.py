@@ -243,7 +243,7 @@ def test_a_bucket_of_unknown_type_is_probed(
 
     def ask(client: GCSClient, path: str, query: dict[str, object]) -> object:
         if path.endswith("storageLayout"):
-            raise GCSFailure(status=403, code="forbidden", said="")
+            raise GCSFailure(status=403, code="forbidden", detail="")
         return real(client, path, query)
 
     monkeypatch.setattr(GCSClient, "ask", ask)

@@ -150,7 +150,7 @@ class _Tokens:
             return options.bearer_token
         if options.endpoint.startswith("http:"):
             raise AzureFailure(
-                status=None, code="NoCredentials", said="tokens are not sent without TLS"
+                status=None, code="NoCredentials", detail="tokens are not sent without TLS"
             )
         import azure.core.exceptions
 
@@ -160,11 +160,11 @@ class _Tokens:
                     self._credential = self._look_up()
                 return str(self._credential.get_token(_SCOPE).token)
         except azure.core.exceptions.ClientAuthenticationError as error:
-            said = str(error).splitlines()[0][:200] if str(error) else ""
-            failure = AzureFailure(status=None, code="NoCredentials", said=said)
+            detail = str(error).splitlines()[0][:200] if str(error) else ""
+            failure = AzureFailure(status=None, code="NoCredentials", detail=detail)
         except (azure.core.exceptions.AzureError, ValueError, OSError) as error:
             failure = AzureFailure(
-                status=None, code=type(error).__name__, said="no token could be obtained"
+                status=None, code=type(error).__name__, detail="no token could be obtained"
             )
         # Raised outside the handler: the caught error may contain the answer of a token server.
         raise failure
@@ -215,7 +215,7 @@ def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
     return AzureFailure(
         status=answer.status,
         code=code or (named[1] if named else f"HTTP {answer.status}"),
-        said=message[1].strip()[:200] if message else "",
+        detail=message[1].strip()[:200] if message else "",
     )
 
 

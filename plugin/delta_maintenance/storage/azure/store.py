@@ -134,7 +134,7 @@ def _page(answer: Answer) -> Page:
         listing = None
     if listing is None or listing.tag != "EnumerationResults":
         # Sent by a proxy or a gateway, not by Azure.
-        raise AzureFailure(status=None, code="NotXML", said="not an answer of the Blob API")
+        raise AzureFailure(status=None, code="NotXML", detail="not an answer of the Blob API")
     objects = []
     for blob in listing.iterfind("Blobs/Blob"):
         is_folder = (blob.findtext("Metadata/hdi_isfolder") or "").lower() == "true"
@@ -165,7 +165,7 @@ def _file(answer: Answer) -> Answer:
     """Returns the answer, unless it describes a directory."""
     is_folder = answer.headers.get("x-ms-meta-hdi_isfolder", "").lower() == "true"
     if is_folder or answer.headers.get("x-ms-resource-type") == "directory":
-        raise AzureFailure(status=404, code="IsDirectory", said="")
+        raise AzureFailure(status=404, code="IsDirectory", detail="")
     return answer
 
 

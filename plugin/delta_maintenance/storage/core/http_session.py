@@ -27,10 +27,10 @@ class NoAnswer(Exception):
     The error contains no part of the request.
     """
 
-    def __init__(self, *, code: str, said: str) -> None:
+    def __init__(self, *, code: str, detail: str) -> None:
         self.code = code
-        self.said = said
-        super().__init__(f"{code}: {said}" if said else code)
+        self.detail = detail
+        super().__init__(f"{code}: {detail}" if detail else code)
 
 
 class HttpSession:
@@ -92,7 +92,7 @@ class HttpSession:
             OSError,
             EOFError,
         ) as error:
-            failure = NoAnswer(code=type(error).__name__, said=_reason(error))
+            failure = NoAnswer(code=type(error).__name__, detail=_reason(error))
         # Raised outside the handler: the caught error contains the address with its signature.
         raise failure
 

@@ -24,7 +24,7 @@ class RequestFailure(Exception):
     """An unsuccessful request.
 
     `status` is the HTTP status, None without an answer; `code` is the error code of the store, or
-    the name of the client's own error. Neither `code` nor `said` contains a secret.
+    the name of the client's own error. Neither `code` nor `detail` contains a secret.
     """
 
     service: ClassVar[str]
@@ -32,10 +32,10 @@ class RequestFailure(Exception):
     access_codes: ClassVar[frozenset[str]] = frozenset()
     """Codes that only other credentials, permissions or another address can resolve."""
 
-    def __init__(self, *, status: int | None, code: str, said: str) -> None:
+    def __init__(self, *, status: int | None, code: str, detail: str) -> None:
         self.status = status
         self.code = code
-        super().__init__(f"{code}: {said}" if said else code)
+        super().__init__(f"{code}: {detail}" if detail else code)
 
     @property
     def missing(self) -> bool:

@@ -39,7 +39,7 @@ class RestClient:
         try:
             answer = self._session.send(method, url, headers, body)
         except NoAnswer as error:
-            failure = self.failure(status=None, code=error.code, said=error.said)
+            failure = self.failure(status=None, code=error.code, detail=error.detail)
         else:
             if answer.status in self.success:
                 return answer
@@ -56,6 +56,6 @@ class RestClient:
         if not isinstance(found, dict):
             # Sent by a proxy or a gateway, not by the store.
             raise self.failure(
-                status=None, code="NotJSON", said=f"not an answer of {self.interface}"
+                status=None, code="NotJSON", detail=f"not an answer of {self.interface}"
             )
         return found

@@ -143,7 +143,7 @@ class FsspecTree(FileTree):
         name = self._path(path)
         if span is None:
             if self._is_web and self.entry(path).kind != "file":
-                raise FsspecFailure(status=404, code="IsADirectoryError", said="")
+                raise FsspecFailure(status=404, code="IsADirectoryError", detail="")
             return self._content(path, lambda: self._system.cat_file(name, **self._uncached))
         first, count = span
         if not count:
@@ -169,7 +169,7 @@ class FsspecTree(FileTree):
         except FsspecFailure as failure:
             # The path does not exist in an archive, or the SFTP server cannot list directories.
             if failure.code in ("KeyError", "OSError") and self.entry(path).kind != "file":
-                raise FsspecFailure(status=404, code="IsADirectoryError", said="") from None
+                raise FsspecFailure(status=404, code="IsADirectoryError", detail="") from None
             raise
 
     def _info(self, name: str, known: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -193,7 +193,7 @@ class FsspecTree(FileTree):
             raise FsspecFailure(
                 status=400,
                 code="UnclearPath",
-                said="this file system interprets special characters in the name",
+                detail="this file system interprets special characters in the name",
             )
         return literal
 
@@ -208,7 +208,7 @@ class FsspecTree(FileTree):
             clean = head == within and not set("?#") & set(bare)
             return unquote(bare, errors="strict") if clean else None
         if head.strip("/") != within.strip("/"):
-            raise FsspecFailure(status=None, code="OtherFolder", said="it lists another folder")
+            raise FsspecFailure(status=None, code="OtherFolder", detail="it lists another folder")
         return bare
 
     def _is_file(self, directory: str, listed: Sequence[Mapping[str, Any]]) -> bool:
@@ -262,7 +262,7 @@ def _entry(name: str, info: Mapping[str, Any]) -> Entry:
     modified = modified_ms(info)
     if kind == "file" and (info.get("size") is None or modified is None):
         raise FsspecFailure(
-            status=501, code="NoStatus", said="it does not report the size and time of files"
+            status=501, code="NoStatus", detail="it does not report the size and time of files"
         )
     return Entry(
         name=name,
@@ -289,7 +289,7 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and (
         cause is None or status in (404, 410)
     ):
-        return FsspecFailure(status=404, code="FileNotFoundError", said="")
+        return FsspecFailure(status=404, code="FileNotFoundError", detail="")
     if not isinstance(status, int):
         status = None
     # An archive looks names up in its table of contents, so a retry changes nothing.
@@ -300,7 +300,7 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
     if isinstance(error, FsspecFailure):
         return error
     code = type(cause or error).__name__
-    return FsspecFailure(status=status, code=code, said=_text(cause or error, secrets))
+    return FsspecFailure(status=status, code=code, detail=_text(cause or error, secrets))
 
 
 def _unopened(cause: Exception, secrets: Sequence[str]) -> InvalidRequestError:

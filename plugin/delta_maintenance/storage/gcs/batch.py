@@ -57,11 +57,11 @@ def _attempt(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure
     for number, key in enumerate(keys):
         status, body = answers.get(number, (200, b""))
         if number not in answers:
-            kept[key] = GCSFailure(status=200, code="NotConfirmed", said="")
+            kept[key] = GCSFailure(status=200, code="NotConfirmed", detail="")
         elif not 200 <= status < 300:
-            said = failure_of(status, body)
-            if not said.missing:
-                kept[key] = said
+            refusal = failure_of(status, body)
+            if not refusal.missing:
+                kept[key] = refusal
     return kept
 
 
@@ -86,8 +86,8 @@ def _answers(content_type: str, body: bytes) -> dict[int, tuple[int, bytes]]:
             continue
         status = re.match(rb"HTTP/[\d.]+ (\d{3})\b", content.lstrip())
         if status is not None:
-            said = re.split(rb"\r?\n\r?\n", content, maxsplit=1)
-            answers[int(number[1])] = (int(status[1]), said[1] if len(said) > 1 else b"")
+            parts = re.split(rb"\r?\n\r?\n", content, maxsplit=1)
+            answers[int(number[1])] = (int(status[1]), parts[1] if len(parts) > 1 else b"")
     return answers
 
 

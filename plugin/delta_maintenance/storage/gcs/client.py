@@ -144,16 +144,18 @@ class _Authorization:
             return
         except google.auth.exceptions.TransportError:
             failure = GCSFailure(
-                status=None, code="TransportError", said="no token could be obtained"
+                status=None, code="TransportError", detail="no token could be obtained"
             )
         except google.auth.exceptions.RefreshError as error:
             known = (str(part) for part in error.args if isinstance(part, str))
-            said = next(known, "").splitlines()
-            failure = GCSFailure(status=None, code="RefreshError", said=said[0] if said else "")
+            detail = next(known, "").splitlines()
+            failure = GCSFailure(
+                status=None, code="RefreshError", detail=detail[0] if detail else ""
+            )
         except (google.auth.exceptions.GoogleAuthError, ValueError, OSError) as error:
             # The message of the error may repeat the key.
             failure = GCSFailure(
-                status=None, code="NoCredentials", said=f"none usable, {type(error).__name__}"
+                status=None, code="NoCredentials", detail=f"none usable, {type(error).__name__}"
             )
         # Raised outside the handler: the caught error may contain the answer of a token server.
         raise failure
@@ -178,17 +180,17 @@ class _Authorization:
 def failure_of(status: int, body: bytes) -> GCSFailure:
     """Converts an unsuccessful answer to a failure."""
     text = body.decode(errors="replace")
-    code, said = f"HTTP {status}", text
+    code, detail = f"HTTP {status}", text
     try:
         error = json.loads(text)["error"]
-        said = str(error.get("message", ""))
+        detail = str(error.get("message", ""))
         code = str(error["errors"][0]["reason"])
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         # Downloads and proxies answer in plain text.
         pass
-    if status == 404 and "bucket does not exist" in said:
+    if status == 404 and "bucket does not exist" in detail:
         code = "NoSuchBucket"
-    return GCSFailure(status=status, code=code, said=said[:200])
+    return GCSFailure(status=status, code=code, detail=detail[:200])
 
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)

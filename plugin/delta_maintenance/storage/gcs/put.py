@@ -117,7 +117,7 @@ class GCSPut(ConditionalPut):
                 # A server may store less of a part than was sent.
                 kept = _kept(answer)
                 if kept <= first:
-                    raise GCSFailure(status=answer.status, code="NothingKept", said="")
+                    raise GCSFailure(status=answer.status, code="NothingKept", detail="")
                 first = source.seek(kept)
         return partial(self._finish, upload, first, source.read(), size)
 
@@ -130,7 +130,7 @@ class GCSPut(ConditionalPut):
                 raise GCSFailure(
                     status=None,
                     code="Incomplete",
-                    said="the server did not store a part completely",
+                    detail="the server did not store a part completely",
                 )
 
     @contextmanager

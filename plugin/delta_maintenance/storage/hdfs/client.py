@@ -49,14 +49,14 @@ class HdfsFailure(RequestFailure):
 
     @property
     def remedy(self) -> str | None:
-        said = str(self)
-        if "libgssapi" in said:
+        text = str(self)
+        if "libgssapi" in text:
             return "install the system library libgssapi_krb5"
         if self.status == 401:
             return f"{_TICKET} and give kerberos=true, or give a delegation token"
-        if "InvalidToken" in said or self.code == "ExpiredToken":
+        if "InvalidToken" in text or self.code == "ExpiredToken":
             return "give a new delegation token"
-        if self.code == "TimeoutError" or said.endswith(_HUNG_UP):
+        if self.code == "TimeoutError" or text.endswith(_HUNG_UP):
             return (
                 "run again when HDFS is available; if it requires Kerberos, set "
                 "hadoop.security.authentication=kerberos"

@@ -93,7 +93,7 @@ class NativeClient(HdfsClient):
             if failure.precondition_failed:
                 # After a broken connection, the package repeats the call and finds the file of its
                 # first attempt.
-                raise HdfsFailure(status=503, code=failure.code, said="sent twice") from None
+                raise HdfsFailure(status=503, code=failure.code, detail="sent twice") from None
             raise
 
     def rename(self, path: str, target: str, *, replace: bool) -> None:
@@ -115,7 +115,7 @@ class NativeClient(HdfsClient):
         try:
             result = within_steps(partial(attempt, native), self._patience)
         except TimeoutError:
-            failure = HdfsFailure(status=None, code="TimeoutError", said="no answer in time")
+            failure = HdfsFailure(status=None, code="TimeoutError", detail="no answer in time")
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
@@ -162,27 +162,27 @@ def _entry(status: Any, name: str) -> Entry:
 
 def _failure_of(error: BaseException) -> HdfsFailure:
     text = "".join(str(error).strip().splitlines()[:1])
-    said = redact(text)[:200]
+    detail = redact(text)[:200]
     match error:
         case FileNotFoundError():
-            return HdfsFailure(status=404, code="FileNotFoundException", said=said)
+            return HdfsFailure(status=404, code="FileNotFoundException", detail=detail)
         case FileExistsError():
-            return HdfsFailure(status=403, code="FileAlreadyExistsException", said=said)
+            return HdfsFailure(status=403, code="FileAlreadyExistsException", detail=detail)
         case OSError():
-            return HdfsFailure(status=None, code=type(error).__name__, said=said)
+            return HdfsFailure(status=None, code=type(error).__name__, detail=detail)
     if found := _REMOTE.match(text):
         code, message = found[1], found[2].partition(_LINE_END)[0].removesuffix('")')
         if code == "AccessControlException" and message.endswith(_NO_DIRECTORY):
             # A parent in the path is a file.
             code = "FileNotFoundException"
         status = 500 if code in _UNEXPECTED else 403
-        return HdfsFailure(status=status, code=code, said=redact(message)[:200])
+        return HdfsFailure(status=status, code=code, detail=redact(message)[:200])
     if text.startswith(_LOGIN) or "libgssapi" in text:
         if found := _GSSAPI.match(text):
             is_expired = not _EXPIRED.isdisjoint(found.group(1, 2))
-            said = _TICKET_EXPIRED if is_expired else f"{found[1]}: {found[3]}"[:200]
-        return HdfsFailure(status=403, code="AuthenticationException", said=said)
-    return HdfsFailure(status=500, code=type(error).__name__, said=said)
+            detail = _TICKET_EXPIRED if is_expired else f"{found[1]}: {found[3]}"[:200]
+        return HdfsFailure(status=403, code="AuthenticationException", detail=detail)
+    return HdfsFailure(status=500, code=type(error).__name__, detail=detail)
 
 
 _CHUNK_SIZE = 4 << 20

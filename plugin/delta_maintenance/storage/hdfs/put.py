@@ -50,7 +50,7 @@ class HdfsPut(ConditionalPut):
                 return True
             raise
         raise HdfsFailure(
-            status=501, code="NoRenameOptions", said="a gateway answers for the name node"
+            status=501, code="NoRenameOptions", detail="a gateway answers for the name node"
         )
 
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
@@ -112,7 +112,7 @@ class HdfsPut(ConditionalPut):
                 if failure.code == "IOException":
                     # At the moment, no data node accepts the bytes.
                     raise HdfsFailure(
-                        status=503, code="IOException", said=str(failure)
+                        status=503, code="IOException", detail=str(failure)
                     ) from failure
                 raise
             return temporary
@@ -121,7 +121,7 @@ class HdfsPut(ConditionalPut):
         found = self._client.status(temporary)
         if found.size != size:
             raise HdfsFailure(
-                status=500, code="Incomplete", said="the server did not store all bytes"
+                status=500, code="Incomplete", detail="the server did not store all bytes"
             )
         staged.tag = found.tag
 
@@ -132,7 +132,7 @@ class HdfsPut(ConditionalPut):
             if failure.missing:
                 # An earlier attempt may have renamed it.
                 raise HdfsFailure(
-                    status=403, code="FileAlreadyExistsException", said=str(failure)
+                    status=403, code="FileAlreadyExistsException", detail=str(failure)
                 ) from failure
             raise
         staged.published = True

@@ -171,5 +171,5 @@ class _HdfsTree(FileTree):
 
     def _path(self, path: str) -> str:
         if ":" in path:
-            raise HdfsFailure(status=404, code="FileNotFoundException", said="")
+            raise HdfsFailure(status=404, code="FileNotFoundException", detail="")
         return f"{self._folder}/{path}" if path else self._folder or "/"

@@ -54,7 +54,7 @@ class WebHdfsClient(RestClient, HdfsClient):
         try:
             return _entry(found["FileStatus"])
         except (KeyError, TypeError, ValueError):
-            raise HdfsFailure(status=None, code="NoStatus", said=_NO_ANSWER) from None
+            raise HdfsFailure(status=None, code="NoStatus", detail=_NO_ANSWER) from None
 
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:
         while True:
@@ -66,12 +66,12 @@ class WebHdfsClient(RestClient, HdfsClient):
                 # The listing of a file contains the file itself, without a name.
                 entries = [_entry(status) for status in page if status["pathSuffix"]]
             except (KeyError, TypeError, ValueError):
-                raise HdfsFailure(status=None, code="NoListing", said=_NO_ANSWER) from None
+                raise HdfsFailure(status=None, code="NoListing", detail=_NO_ANSWER) from None
             yield from entries
             if not left:
                 return
             if not entries or entries[-1].name <= after:
-                raise HdfsFailure(status=None, code="NoProgress", said="the listing does not end")
+                raise HdfsFailure(status=None, code="NoProgress", detail="the listing does not end")
             after = entries[-1].name
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
@@ -139,11 +139,11 @@ class WebHdfsClient(RestClient, HdfsClient):
         place = answer.headers.get("Location")
         if answer.status != 307 or place is None:
             raise HdfsFailure(
-                status=501, code="NoRedirect", said="the server does not redirect to a data node"
+                status=501, code="NoRedirect", detail="the server does not redirect to a data node"
             )
         if self._options.endpoints[0].startswith("https:") and not place.startswith("https:"):
             raise HdfsFailure(
-                status=403, code="SecurityException", said="the data node does not use TLS"
+                status=403, code="SecurityException", detail="the data node does not use TLS"
             )
         # Our own path is kept, because Java normalises Unicode in the URL of the redirect.
         here = urlsplit(place)._replace(path=f"{_PREFIX}{quote(path)}")
@@ -183,16 +183,16 @@ def _negotiation() -> Any:
 
 def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
     """Converts an unsuccessful answer to a failure."""
-    code, said = f"HTTP {answer.status}", ""
+    code, detail = f"HTTP {answer.status}", ""
     try:
         exception = json.loads(answer.body)["RemoteException"]
         code = str(exception["exception"])
         lines = str(exception["message"]).splitlines()
-        said = redact(redacted(lines[0], (token,)))[:200] if lines else ""
+        detail = redact(redacted(lines[0], (token,)))[:200] if lines else ""
     except (ValueError, KeyError, TypeError):
         # Proxies answer in plain text.
         pass
-    return HdfsFailure(status=answer.status, code=code, said=said)
+    return HdfsFailure(status=answer.status, code=code, detail=detail)
 
 
 _PREFIX = "/webhdfs/v1"

@@ -162,12 +162,12 @@ class S3Client:
     def _failure(self, error: Exception) -> S3Failure:
         answer = getattr(error, "response", None)
         if isinstance(answer, dict) and "Error" in answer:
-            said = answer["Error"]
+            detail = answer["Error"]
             return S3Failure(
                 status=answer.get("ResponseMetadata", {}).get("HTTPStatusCode"),
-                code=str(said.get("Code", "")),
-                said=self._options.redacted(str(said.get("Message", ""))),
+                code=str(detail.get("Code", "")),
+                detail=self._options.redacted(str(detail.get("Message", ""))),
             )
         return S3Failure(
-            status=None, code=type(error).__name__, said=self._options.redacted(str(error))
+            status=None, code=type(error).__name__, detail=self._options.redacted(str(error))
         )

@@ -124,13 +124,13 @@ class _S3Bucket(Bucket):
         except S3Failure as failure:
             return dict.fromkeys(keys, failure)
         deleted = {entry.get("Key") for entry in answer.get("Deleted", ())}
-        said = {entry.get("Key"): entry for entry in answer.get("Errors", ())}
+        detail = {entry.get("Key"): entry for entry in answer.get("Errors", ())}
         kept = {}
         for key in keys:
-            code = said.get(key, {}).get("Code", "NotConfirmed")
+            code = detail.get(key, {}).get("Code", "NotConfirmed")
             if key not in deleted and code != "NoSuchKey":
-                message = said.get(key, {}).get("Message", "")
-                kept[key] = S3Failure(status=200, code=code, said=message)
+                message = detail.get(key, {}).get("Message", "")
+                kept[key] = S3Failure(status=200, code=code, detail=message)
         return kept
 
 
