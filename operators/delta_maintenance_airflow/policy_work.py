@@ -89,7 +89,7 @@ class FinishedJob:
 
     job: DeferredJob
     event: Mapping[str, Any]
-    """Of the trigger that waited for the job."""
+    """The event of the trigger that waited for the job."""
     operation: str
     plans: bool
     """Whether the job only planned."""

@@ -1,4 +1,4 @@
-"""Runs a job on a Spark Connect server, in this process or in one of its own."""
+"""Runs a job on a Spark Connect server, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -52,14 +52,18 @@ class ConnectedJob:
             self._session = None
 
     def command(self, spec: str, report: str) -> tuple[str, ...]:
-        """The words that run the job in a process of its own. `spec` and `report` are arguments of
-        `delta_maintenance.spark.job`."""
+        """Returns the command that runs the job in a separate process.
+
+        `spec` and `report` are arguments of `delta_maintenance.spark.job`.
+        """
         job = "delta_maintenance.spark.job"
         words = (sys.executable, "-m", job, "--spec", spec, "--discard-spec", "--report", report)
         return words
 
     def environment(self) -> dict[str, str]:
-        """The variables of this process, which other users cannot read: the address has a token."""
+        """Returns the environment variables of the job. They may contain the token in the address,
+        because other users cannot read them.
+        """
         return {"SPARK_REMOTE": self._address()}
 
     def _address(self) -> str:

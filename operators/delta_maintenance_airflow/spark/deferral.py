@@ -56,7 +56,9 @@ class JobDeferredError(JobLeftRunningError):
     def trigger(
         self, *, timeout: timedelta | None, lease: Mapping[str, str] | None = None
     ) -> DeltaSparkJobTrigger:
-        """The trigger that waits for the job, ends it after `timeout`, and keeps the lease."""
+        """Returns the trigger that waits for the job, ends it after `timeout`, and keeps
+        the lease.
+        """
         # Imported here because it loads the code of triggers, which would slow down Dag parsing.
         from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
 

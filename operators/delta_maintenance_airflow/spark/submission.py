@@ -385,7 +385,7 @@ class SparkSubmission:
         return self._settled(report)
 
     def _defer_connected(self, job: ConnectedJob, spec: JobSpec, name: str, lock: int) -> NoReturn:
-        """Runs the job in a process below a waiter, instead of in the task."""
+        """Runs the job in a process below a waiter, not in the task."""
         assert self._report_folder is not None
         file = self._folder.path / f"{clock.new_id()}.spec"
         command = job.command(spec.write(file), report_address(self._report_folder, name))
@@ -396,7 +396,7 @@ class SparkSubmission:
             self.kill()
             self._running = None
             raise
-        # A kill that comes before Airflow has deferred the task still ends the job.
+        # If the task is killed before Airflow has deferred it, the job must be ended as well.
         raise JobDeferredError(self._deferred(name))
 
     def _report_store(self) -> Store:

@@ -54,7 +54,7 @@ class DeltaSparkJobTrigger(BaseTrigger):
         self.deadline = deadline
         self.poll_interval = poll_interval
         self.lease = dict(lease) if lease is not None else None
-        # Not `run`, which is the method of the trigger.
+        # Not named `run`, which is a method of the trigger.
         self.paused_run = dict(run) if run is not None else None
         self._renew_at = 0.0
 

@@ -41,7 +41,7 @@ class Context:
     """Takes the lease of the table, before the first change of a run; later calls do nothing."""
 
     def paused(self, due: AssessedOperation) -> PausedOperation | None:
-        """The state of this operation, if it is the one whose job was left running."""
+        """Returns the state of this operation, if its job was left running."""
         run = self.environment.paused
         return run.operation if run is not None and run.operation.due is due else None
 

@@ -1,7 +1,7 @@
-"""Runs that are paused while a Spark job works for them, and continued by another process.
+"""Runs that are paused while a Spark job works, and continued by another process.
 
-A `SubmitToSpark` raises `JobLeftRunningError` if its job runs on without this process. The error
-carries the state of the run. `RunEnvironment.paused` continues from it, once the job has ended.
+A `SubmitToSpark` raises `JobLeftRunningError` if its job continues without this process. The error
+contains the state of the run. After the job has ended, `RunEnvironment.paused` continues from it.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from delta_maintenance.policies.models import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedOperation(Record):
-    """The operation whose job runs on."""
+    """The operation whose job continues."""
 
     due: AssessedOperation
     begun_at: Instant
     applies: bool
-    """Whether the job carries the operation out, so that its end is the end of the operation.
-    Otherwise it only plans."""
+    """Whether the job applies the operation, so that its end is the end of the operation. Otherwise
+    it only plans.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedRun(Record):
-    """The state of a run between two operations, and the operation that is under way."""
+    """The state of a run between two operations, and the current operation."""
 
     started_at: Instant
     before: Assessment
     """The assessment at the start of the run."""
     operation: PausedOperation
     outcomes: tuple[OperationOutcome, ...] = ()
-    """The outcomes of the operations before."""
+    """The outcomes of the previous operations."""
     versions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The versions of the table on which each operation has run."""
     last_runs: tuple[LastRun, ...] = ()
 
 
 class JobLeftRunningError(BaseException):
-    """Ends a run whose Spark job runs on without this process.
+    """Ends a run whose Spark job continues without this process.
 
-    Not an `Exception`, because it is no failure, and nothing may treat it as one. The lease of the
+    Not an `Exception`, because it is not a failure and must not be handled as one. The lease of the
     table is kept.
     """
 

@@ -155,8 +155,11 @@ class TableHealth(Record):
     """The properties that are set."""
 
     checksum_version: int | None = None
-    """The version whose checksum states the live files, which the commits since have changed; None
-    if the files were counted. Files below 8 KiB are then one size bucket."""
+    """The version of the checksum from which the live files were computed, together with later
+    commits; None if the files were counted.
+
+    With a checksum, files below 8 KiB form one size bucket.
+    """
     commits: tuple[CommitPoint, ...] = ()
     """The newest commits, oldest first."""
     maintenance: tuple[MaintenanceSeen, ...] = ()

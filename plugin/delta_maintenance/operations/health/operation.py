@@ -1,8 +1,8 @@
 """Measures the health of a table, from its snapshot and the listing of its log. Opens no data file.
 
 The cost: three listings, one pass over the snapshot's file actions in columns, and the `commitInfo`
-of the newest commits that no earlier measurement contains. If a version checksum states the sizes
-of the live files and the log confirms it, the pass is over the tombstones alone.
+of the newest commits that no earlier measurement contains. If a version checksum contains the sizes
+of the live files and the log confirms it, only tombstones are read.
 """
 
 from __future__ import annotations

@@ -81,8 +81,11 @@ PARSED_COLUMNS = ("stats_parsed", "partitionValues_parsed")
 
 ROW_COUNT = "stats.numRecords"
 """A pseudo field for readers: the columns that contain the number of rows, which are `stats`,
-`stats_parsed` with only `numRecords`, or both. A reader of Parquet returns a column of this name
-instead of `stats`, with the row counts of the texts, so that no batch keeps the texts."""
+`stats_parsed` with only `numRecords`, or both.
+
+A Parquet reader returns a column with this name instead of `stats`. It contains the row counts of
+the JSON texts, so that no batch keeps the texts.
+"""
 
 COMMIT_VERSION = "_commit_version"
 """A column of this library: the version of the commit that contains the action."""

@@ -83,10 +83,11 @@ class FeatureRemoval:
     prepared: MetadataChange = _same
     """Switches the feature off, in a separate commit, so that no writer starts to use it again."""
     rewritten: MetadataChange = _same
-    """Removes what describes files that are rewritten: for `physical-names` in the commit of these
-    files, otherwise in a separate commit after that."""
+    """Removes metadata that describes rewritten files: for `physical-names` in the commit of these
+    files, otherwise in a separate commit after that.
+    """
     obstacle: MetadataTrace = _no_trace
-    """Finds what forbids to drop the feature until the user changes it, as a clause."""
+    """Finds an obstacle that the user must remove first, as a clause."""
     without: MetadataChange = _same
     """Removes properties that mean nothing without the feature, in the commit that drops it."""
     remedy: str = "use Delta Spark"

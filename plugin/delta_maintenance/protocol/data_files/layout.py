@@ -76,7 +76,7 @@ class DataFileLayout:
     def of(cls, protocol: Protocol, metadata: Metadata, *, unmaps: bool = False) -> DataFileLayout:
         """Derives the layout from protocol, schema and properties.
 
-        With `unmaps`, new files are files of the table once its column mapping is removed.
+        With `unmaps`, new files are valid for the table after its column mapping is removed.
 
         `RefusedError` for a schema that data files cannot represent, `UnsupportedFeatureError` for
         types and type changes that this release does not support, `CorruptTableError` for a schema
@@ -111,7 +111,7 @@ class DataFileLayout:
 
     @property
     def written(self) -> DataFileLayout:
-        """The layout by which new files are read."""
+        """Returns the layout for reading new files."""
         return replace(self, mode="none", unmaps=False) if self.unmaps else self
 
     @property

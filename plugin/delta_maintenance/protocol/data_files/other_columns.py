@@ -51,10 +51,10 @@ def holds_other_columns(schema: pa.Schema, layout: DataFileLayout, stored: Store
 
 
 def holds_other_names(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
-    """Whether a file of this schema reads differently without column mapping.
+    """Whether a file with this schema would be read differently without column mapping.
 
-    That is a file with a column, at any level, that the table does not have, or that is stored
-    under another name than its logical one. The names of the layout are logical ones.
+    That is the case if it contains a column, at any level, that the table does not have, or that is
+    stored under another name than its logical one. The names of the layout are logical names.
     """
     if holds_other_columns(schema, layout, stored):
         return True

@@ -23,8 +23,11 @@ costs about as much as referring to them.
 
 _FEWEST_PER_SIDECAR = 16_384
 _MOST_SIDECARS = 512
-"""Of tables whose sidecars are smaller than wanted. An action that is rewritten costs about 4
-microseconds and a sidecar that is named 50, so a removed file should not rewrite 50,000 others."""
+"""The number of sidecars for small tables.
+
+Rewriting an action costs about 4 microseconds, and referring to a sidecar about 50, so a removed
+file should not rewrite 50,000 other actions.
+"""
 
 
 def tiers(size: int) -> int:

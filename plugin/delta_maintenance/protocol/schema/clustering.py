@@ -1,7 +1,7 @@
 """The clustering columns of a table, read from its domain ("Clustered Table").
 
-This library copies the configuration of the domain unchanged. Only where column mapping is removed,
-the columns get their logical names.
+This library copies the configuration of the domain unchanged, except that the columns get their
+logical names when column mapping is removed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def clustering_columns(domains: Mapping[str, str]) -> tuple[tuple[str, ...], ...
 
 
 def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappingMode) -> str:
-    """The configuration of the domain with the logical names of the clustering columns.
+    """Replaces physical by logical names in the configuration of the domain.
 
     `schema` is the logical schema. Raises `RefusedError` if a column cannot be determined.
     """

@@ -1,8 +1,8 @@
-"""Enabling column mapping on a table that already has files, and removing it ("Column Mapping").
+"""Enables column mapping on a table that already has files, and removes it ("Column Mapping").
 
-When it is enabled, the files store the columns under their logical names, which become the physical
-names. Every struct field at every level gets a column ID; list elements, map keys and map values
-are not fields. When it is removed, the logical names are those of the files again.
+The files store the columns under their logical names, which become the physical names. Every struct
+field at every level gets a column ID; list elements, map keys and map values are not fields. After
+a removal, the names in the files are the logical names again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEYS = frozenset(
         "parquet.field.nested.ids",
     }
 )
-"""The metadata of a field that belong to the mapping. Delta Spark removes the same keys."""
+"""The keys of the mapping in the metadata of a field. Delta Spark removes the same keys."""
 _ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
 """The characters that names of columns may contain only with a mapping, as in Delta Spark."""
 
@@ -79,7 +79,7 @@ def mapped_by_name(schema_string: str, *, max_column_id: int = 0) -> tuple[str, 
 
 
 def without_mapping(schema_string: str) -> str:
-    """The schema without IDs and physical names at every level. The rest does not change."""
+    """Removes IDs and physical names at every level. The rest does not change."""
     found = False
 
     def strip(field: Field) -> None:
@@ -99,6 +99,6 @@ def has_other_names(schema: StructType, mode: ColumnMappingMode) -> bool:
 
 
 def names_that_need_mapping(schema: StructType) -> tuple[str, ...]:
-    """The fields, at any level, whose names are allowed or unique only with a mapping."""
+    """Returns the fields, at any level, whose names are allowed or unique only with a mapping."""
     odd = [path for path, field in walk(schema) if not _ONLY_MAPPED.isdisjoint(field.name)]
     return tuple(dict.fromkeys(".".join(path) for path in (*odd, *duplicate_names(schema))))

@@ -18,16 +18,16 @@ _PREFIX = np.frombuffer(b'{"numRecords":', np.uint8)
 _MOST_DIGITS = 18
 """More could exceed 64 bits."""
 _HEAD = len(_PREFIX) + _MOST_DIGITS + 2
-"""The bytes at the beginning of a text that decide."""
+"""The number of bytes at the beginning of a text that are parsed."""
 _ZERO, _NINE, _COMMA, _QUOTE, _CLOSE = (ord(each) for each in '09,"}')
 
 
 def stated_row_counts(stats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """`numRecords` of each row's JSON statistics as int64, null if there is no count.
+    """Returns `numRecords` of each row's JSON statistics as int64, null if there is no count.
 
-    Equals `num_records` for JSON without repeated keys. Only the beginning of a text is looked at,
-    so a text that is damaged behind its count gives the count here, where `num_records` gives null.
-    This is for listings and totals, not for decisions.
+    Equals `num_records` for JSON without repeated keys. Only the beginning of a text is parsed, so
+    a text that is damaged after its count has a count here, and null in `num_records`. Use it for
+    listings and totals, not for decisions.
     """
     return pa.chunked_array([_counts(chunk) for chunk in stats.chunks], pa.int64())
 
@@ -52,9 +52,9 @@ def _replaced(counts: pa.Array, certain: npt.NDArray[np.bool_], parsed: pa.Array
 def _leading_counts(
     texts: pa.StringArray,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The count at the beginning of each text, and whether it is certain.
+    """Returns the count at the beginning of each text, and whether it is certain.
 
-    The last texts are not certain if the bytes behind their beginning are not there to be read.
+    The last texts are not certain if the buffer ends before the end of the parsed prefix.
     """
     rows = len(texts)
     nothing = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
@@ -65,7 +65,8 @@ def _leading_counts(
     ends = np.frombuffer(places, width_of, rows + 1, texts.offset * width_of.itemsize)
     text = np.frombuffer(data, np.uint8)
     starts, ends = ends[:-1], ends[1:]
-    # A view of the bytes from each place on, of which only the heads of the texts are copied.
+    # A view of the bytes from each position on, of which only the beginnings of the texts are
+    # copied.
     heads = np.ndarray((len(text) - _HEAD + 1,), np.dtype(f"V{_HEAD}"), text, strides=(1,))
     there = starts < len(heads)
     head = heads[np.where(there, starts, 0)].view(np.uint8).reshape(rows, _HEAD)

@@ -102,18 +102,24 @@ class ActionsFile:
         )
 
     def most_of(self, action: str) -> int:
-        """How many rows hold the action at most, by the null counts of its paths."""
+        """Returns an upper bound of the number of rows with the action, from the null counts of its
+        paths.
+        """
         return sum(rows - _null_count(chunk) for rows, chunk in self._paths_of(action))
 
     def count_of(self, action: str) -> int | None:
-        """How many rows hold the action; None if the file does not state the nulls of its paths."""
+        """Returns the number of rows with the action; None if the file has no null counts for its
+        paths.
+        """
         paths = list(self._paths_of(action))
         if not all(_has_null_count(chunk) for _, chunk in paths):
             return None
         return sum(rows - _null_count(chunk) for rows, chunk in paths)
 
     def _paths_of(self, action: str) -> Iterator[tuple[int, pq.ColumnChunkMetaData]]:
-        """The column of the paths of an action in each row group, and the rows of the group."""
+        """Yields the path column of an action in each row group, with the number of rows of the
+        group.
+        """
         if action not in self.schema.names:
             return
         schema, path = self.metadata.schema, f"{action}.path"
@@ -162,7 +168,7 @@ class ActionsFile:
     def _flat(
         self, action: str, column: pa.StructArray, keys: MapKeys, fields: Collection[str] | None
     ) -> pa.Table:
-        """The actions of a column, a column for each of their fields."""
+        """Returns the actions of a column, with one column for each of their fields."""
         types = FILE_COLUMNS[action]
         if column.null_count:
             column = column.filter(pc.is_valid(column))
@@ -279,7 +285,7 @@ class ActionsFile:
 
 
 def _only_counts(flat: pa.Table, fields: Collection[str]) -> bool:
-    """Whether statistics as text were read for their row counts alone."""
+    """Whether JSON statistics were read only for their row counts."""
     return "stats" in flat.column_names and "stats" not in fields
 
 

@@ -215,9 +215,11 @@ class Checkpoint:
 
     @property
     def stated_adds(self) -> tuple[int | None, int | None]:
-        """The number of adds, and the bytes of their files; None for each if only a reading tells.
+        """Returns the number of adds and the size of their files; None for values that only reading
+        can determine.
 
-        By the tags of a V2 checkpoint or, for the number, the statistics of its top-level files.
+        They come from the tags of a V2 checkpoint or, for the number, from the statistics of its
+        top-level files.
         """
         metadata = self.singles.checkpoint_metadata
         tags = metadata[0].tags if metadata and self.sidecars else None

@@ -54,7 +54,9 @@ class FileSums:
     reclaimable_bytes: int
     """Bytes of those files whose tombstones state a reliable size."""
     checksum_version: int | None = None
-    """The version whose checksum states the live files; None if they were counted."""
+    """The version of the checksum from which the live files were computed; None if they were
+    counted.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +99,12 @@ def sum_files(
 
 
 def _by_checksum(snapshot: Snapshot, checksums: Iterable[LogEntry], sums: _Sums) -> FileSums | None:
-    """The sums without a reading of live files; None if they have to be read."""
+    """Computes the sums without reading live files; None if they have to be read."""
     try:
         stated = stated_sizes(snapshot, checksums)
         if stated is None or stated.vectors or not sums.take_stated(stated.sizes):
-            # Only the statistics of files state the rows that a share of deleted rows is part of.
+            # The share of deleted rows needs the number of rows, which only the statistics of files
+            # contain.
             return None
         replay = FileReplay()
         for batch in snapshot.scan_tail(replay, fields=_FIELDS):
@@ -112,7 +115,7 @@ def _by_checksum(snapshot: Snapshot, checksums: Iterable[LogEntry], sums: _Sums)
         ):
             sums.take_tombstones(batch.tombstones)
     except (UnusableCheckpointError, FileNotFoundError):
-        # The replay reports it, or finds another base.
+        # The replay reports the failure, or finds another base.
         return None
     if sums.with_vectors and sums.dead:
         # A live file may be the same data file with another deletion vector.
@@ -121,7 +124,9 @@ def _by_checksum(snapshot: Snapshot, checksums: Iterable[LogEntry], sums: _Sums)
 
 
 def _with_tombstones(checkpoint: Checkpoint | None) -> frozenset[str] | None:
-    """The sidecars that may hold tombstones, by their summaries; None without sidecars."""
+    """Returns the sidecars that may contain tombstones, by their summaries; None without
+    sidecars.
+    """
     if checkpoint is None or not checkpoint.sidecars:
         return None
     summaries = map(stated_summary, checkpoint.sidecars)
@@ -165,13 +170,13 @@ class _Sums:
         self.take_tombstones(batch.tombstones)
 
     def take_stated(self, sizes: FileSizeHistogram) -> bool:
-        """Takes the sizes of all live files; False if the bins are too coarse."""
+        """Adds the sizes of all live files; False if the bins are too coarse."""
         ends = (*sizes.boundaries[1:], 2**63)
         if self.small_bytes not in sizes.boundaries:
             return False
         bins = zip(sizes.boundaries, ends, sizes.file_counts, sizes.total_bytes, strict=True)
         for first, end, files, size in bins:
-            # Files that are smaller than the first boundary are one bucket.
+            # Files smaller than the first boundary are in one bucket.
             power = first.bit_length()
             if files and first and (end - 1).bit_length() != power:
                 return False

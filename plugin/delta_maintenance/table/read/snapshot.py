@@ -353,7 +353,8 @@ class Snapshot:
 
     @read_once
     def searched_sidecars(self) -> tuple[SearchedSidecar, ...]:
-        """The sidecars of the checkpoint, and whether each may contain a file of `named_in_tail`.
+        """Returns the sidecars of the checkpoint, and whether each may contain a file of
+        `named_in_tail`.
 
         Their files never change, so one search is enough for a plan and its execution.
         """

@@ -52,7 +52,7 @@ from delta_maintenance.table.read.segment import (
 FEWEST_FILES = 10_000
 """A table with fewer live files is replayed, which takes at most 100 ms."""
 _PAGE = 1000
-"""Names that one request lists."""
+"""The number of names that one request lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class _Rolled:
 
     def __init__(self, store: Store, stated: VersionChecksum, since: list[LogEntry]) -> None:
         self.changes: FileChanges | None = None
-        """Since the checksum."""
+        """The changes since the checksum."""
         self.in_commit_timestamp = stated.in_commit_timestamp
         self.state: StateReplay | None = None
         if stated.txns is None or stated.domains is None:

@@ -1,1 +1,1 @@
-"""The files of a version as a whole: their view in columns, their totals, what commits change."""
+"""The files of a version: their columns for users, their totals, and the changes of commits."""

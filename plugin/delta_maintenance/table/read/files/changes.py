@@ -1,8 +1,8 @@
-"""What usual commits change about the files of a table, without the state before them.
+"""The changes that usual commits make to the files of a table, without the state before them.
 
 Most operations add files that are new and remove files that are live. The totals after such commits
-follow from the totals before them and from their own lines. Commits of other operations may repeat
-files, for which the state before them is needed; there is no answer then.
+follow from the totals before them and from the commits themselves. Commits of other operations may
+repeat files, for which the state before them is needed; for these, there is no result.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class FileChanges:
 
     @classmethod
     def of(cls, lines: Iterable[FileLines]) -> Self | None:
-        """The changes by the file actions of commits that add new files; None if not certain."""
+        """Computes the changes of commits that add new files, from their file actions; None if
+        uncertain.
+        """
         sources = list(lines)
         if not sources:
             return cls(added=np.empty(0, np.int64), removed=np.empty(0, np.int64))
@@ -86,7 +88,7 @@ class FileChanges:
 
     @property
     def size(self) -> int:
-        """The change of the bytes of live files."""
+        """The change of the size of live files."""
         return int(self.added.sum()) - int(self.removed.sum())
 
     @property
@@ -101,14 +103,14 @@ class RolledCommits:
 
     state: StateReplay
     commit_info: CommitInfo | None
-    """Of the newest commit."""
+    """The `commitInfo` of the newest commit."""
     lines: tuple[FileLines, ...]
     is_usual: bool
-    """Whether the file actions are of operations that add new files and remove live ones."""
+    """Whether all file actions belong to operations that add new files and remove live ones."""
 
     @classmethod
     def of(cls, texts: Iterable[tuple[LogEntry, CommitText]]) -> Self:
-        """The state and the file actions of commits, which come newest first."""
+        """Replays commits, which come newest first."""
         state, infos, lines, is_usual = StateReplay(), [], [], True
         for _, text in texts:
             actions, beside = parse_other_lines(text, commit_info=True)
@@ -133,7 +135,7 @@ class RolledCommits:
         )
 
     def changes(self) -> FileChanges | None:
-        """What they change about the files; None if that is not certain."""
+        """The changes to the files; None if they are uncertain."""
         return FileChanges.of(self.lines) if self.is_usual else None
 
 
@@ -155,7 +157,7 @@ def _states_sizes(removes: pa.Table) -> bool:
 
 
 def _vectors(batch: pa.Table) -> tuple[int, int]:
-    """The number of deletion vectors of some files, and of the rows that they delete."""
+    """Returns the number of deletion vectors of some files, and of the rows that they delete."""
     if "deletionVector" not in batch.column_names:
         return 0, 0
     column = batch["deletionVector"]

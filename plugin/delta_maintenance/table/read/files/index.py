@@ -1,7 +1,7 @@
 """Keys, sizes and deletion vectors of the files of a snapshot, to follow commits without a replay.
 
-The index has levels. Commits that follow add a small one and mark what they name in the older ones,
-so a step costs what the commits contain, and one byte for each file of a level that they change.
+The index has levels. New commits add a small level and mark the files that they name in older ones,
+so a step costs the size of the commits, and one byte for each file of a level that they change.
 Neighbouring levels of similar size are merged, so there are few.
 """
 
@@ -28,8 +28,9 @@ _Flags = npt.NDArray[np.bool_]
 class FileIndex:
     """The files of a snapshot. Takes 25 bytes for each live file and 9 for each tombstone.
 
-    Files are told apart by hashes of 64 bits. Two of ten million files have the same one with a
-    probability of one in 360,000, and the totals are then wrong by one file. They are for reports.
+    Files are identified by hashes of 64 bits. Among ten million files, two have the same hash with
+    a probability of one in 360,000; the totals are then wrong by one file. Therefore the index is
+    only used for reports.
     """
 
     levels: tuple[_Level, ...]
@@ -39,12 +40,12 @@ class FileIndex:
 
     @classmethod
     def of(cls, batches: Iterable[ActiveFiles]) -> Self:
-        """The index of files in effect, each of which occurs once."""
+        """Builds the index of active files, each of which occurs once."""
         level = _Level.of(batches)
         return cls((level,), level.counts)
 
     def followed_by(self, newer: FileIndex) -> FileIndex:
-        """The index after commits whose own files in effect are `newer`."""
+        """Returns the index after newer commits, whose own active files are `newer`."""
         named = np.concatenate(
             [keys for level in newer.levels for keys in (level.live, level.tombstones)]
         )
@@ -112,11 +113,11 @@ class _Level:
 
     @property
     def counts(self) -> FileCounts:
-        """The totals of a level of which nothing is gone."""
+        """The totals of a level without superseded files."""
         return _counts(self.sizes, self.deleted, len(self.tombstones))
 
     def without(self, named: Hashes) -> tuple[_Level, FileCounts]:
-        """The level without the named files, and the totals of those that it loses."""
+        """Returns the level without the named files, and the totals of the files that it loses."""
         gone = _places(self.live, named, but=self.gone)
         superseded = _places(self.tombstones, named, but=self.superseded)
         lost = _counts(self.sizes[gone], self.deleted[gone], len(superseded))
@@ -128,7 +129,7 @@ class _Level:
         return level, lost
 
     def merged(self, newer: _Level) -> _Level:
-        """One level of what is left of two neighbours."""
+        """Merges the remaining files of two neighbouring levels."""
         both = (self, newer)
         return _Level._sorted(
             np.concatenate([level.live[~level.gone] for level in both]),
@@ -139,7 +140,7 @@ class _Level:
 
 
 def _places(ascending: Hashes, some: Hashes, *, but: _Flags) -> _Counts:
-    """The positions of `some` in ascending hashes, but those that are marked."""
+    """Returns the positions of `some` in ascending hashes, except marked ones."""
     if not len(ascending):
         return np.empty(0, np.int64)
     some = np.unique(some)

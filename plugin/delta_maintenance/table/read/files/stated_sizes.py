@@ -1,8 +1,8 @@
-"""The sizes of the live files of a snapshot by a version checksum, where the log confirms it.
+"""The sizes of the live files of a snapshot from a version checksum, if the log confirms it.
 
-A checksum is a hint. Protocol, metadata, transactions and domains that it states must be those of
-the log, and its number of files must be that of the checkpoint after the same commits; so must its
-bytes, if the checkpoint states them. Otherwise there is no answer, and the caller replays.
+A checksum is a hint. Its protocol, metadata, transactions and domains must be those of the log, and
+its number of files must be that of the checkpoint after the same commits; so must its number of
+bytes, if the checkpoint contains it. Otherwise there is no result, and the caller replays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import FEWEST_FILES
 
 _MOST_TAIL_BYTES = 32 << 20
-"""Of commits whose file actions are held in memory at once."""
+"""The maximum size of the commits whose file actions are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ class StatedSizes:
 
 
 def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSizes | None:
-    """The sizes by the newest of the checksums; None if only a replay tells.
+    """Returns the sizes according to the newest of the checksums; None if a replay is needed.
 
-    Takes one request. `checksums` are entries of the log; others than checksums are ignored.
+    Takes one request. `checksums` are entries of the log; other files among them are ignored.
     """
     segment, checkpoint = snapshot.segment, snapshot.checkpoint
     newest = max(
@@ -79,7 +79,7 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
 
 
 def _is_state_of(snapshot: Snapshot, stated: VersionChecksum, since: StateReplay) -> bool:
-    """Whether the small state of a checksum, after the commits since, is that of the snapshot."""
+    """Whether the small state of a checksum, after later commits, equals that of the snapshot."""
     since.add(
         protocol=stated.protocol,
         metadata=stated.metadata,
@@ -105,7 +105,7 @@ def _is_state_of(snapshot: Snapshot, stated: VersionChecksum, since: StateReplay
 def _agree(
     snapshot: Snapshot, stated: VersionChecksum, since: FileChanges, whole: FileChanges
 ) -> bool:
-    """Whether checkpoint and checksum come to the same totals, each with the commits after it."""
+    """Whether checkpoint and checksum have the same totals, each with the commits after it."""
     assert snapshot.checkpoint is not None
     adds, size = snapshot.checkpoint.stated_adds
     if adds is None or adds + whole.files != (stated.num_files or 0) + since.files:

@@ -1,4 +1,4 @@
-"""The files of a version as users see them: a row per file, with the fields that users ask for."""
+"""The files of a version for users: one row per file, with the documented fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from delta_maintenance.protocol.statistics.stats import num_records
 
 
 def file_view(batch: pa.Table) -> pa.Table:
-    """The rows of `Snapshot.live_files` of a batch of adds."""
+    """Returns the rows of `Snapshot.live_files` for a batch of adds."""
     return pa.table(
         {
             "path": batch["path"],
@@ -34,14 +34,14 @@ def file_view(batch: pa.Table) -> pa.Table:
 
 
 def view_keys(view: pa.Table) -> pa.ChunkedArray:
-    """The logical file of each row, as one text."""
+    """Returns the logical file of each row as one string."""
     path, vector = view["path"], view["dv"]
     with_vector = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
     return pc.if_else(pc.is_valid(vector), with_vector, path)
 
 
 def tombstone_view(batch: pa.Table) -> pa.Table:
-    """The rows of `Snapshot.tombstones` of a batch of removes."""
+    """Returns the rows of `Snapshot.tombstones` for a batch of removes."""
     vouched = pc.fill_null(column_of(batch, "extendedFileMetadata", REMOVE_TYPES), False)
     view = file_view(batch)
     for index, name in ((2, "size"), (3, "partition_values")):
@@ -64,10 +64,10 @@ def record_counts(
     *,
     stated: Callable[[pa.ChunkedArray], pa.Array | pa.ChunkedArray] = num_records,
 ) -> pa.ChunkedArray:
-    """The physical rows of each add of a scan, from either form of its statistics, or null.
+    """Returns the physical rows of each add of a scan, from either form of its statistics, or null.
 
     `stated` reads them from JSON: `num_records` for decisions, `stated_row_counts` for totals. A
-    scan with the field `ROW_COUNT` has done the latter.
+    scan with the field `ROW_COUNT` has already done the latter.
     """
     if ROW_COUNT in batch.column_names:
         told = batch[ROW_COUNT]
@@ -88,7 +88,7 @@ def record_counts(
 
 
 def column_of(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
-    """A column of a batch; nulls of its type if the batch does not have it."""
+    """Returns a column of a batch; nulls of its type if the batch does not have it."""
     if name in batch.column_names:
         return batch[name]
     return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])
