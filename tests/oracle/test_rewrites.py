@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from corpus_tables import TABLES
 from delta_bench import Bench
 from delta_spark_tables import RECIPES, copy
+from suite.play import some
 
-from delta_maintenance.errors import UnsupportedFeatureError
+from delta_maintenance import open_table
+from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize, purge
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
@@ -60,3 +64,45 @@ def test_every_recipe_has_the_same_rows_afterwards(
     assert not live.num_rows or live["dv"].null_count == live.num_rows
     if result.status == "rewritten":
         count_cases("tables of Delta Spark rewritten", 1)
+
+
+def query(table: Path) -> str:
+    """The rows of a table, with their row IDs where it tracks them."""
+    properties = open_table(str(table)).snapshot().properties
+    ids = (
+        ", _metadata.row_id, _metadata.row_commit_version" if properties.enable_row_tracking else ""
+    )
+    return f"SELECT *{ids} FROM delta.`{table}`"
+
+
+@pytest.mark.conformance("RW-08", "RW-11", "RW-12", "RW-13", "RT-15", "PART-03", "PART-09")
+@pytest.mark.parametrize("name", some(TABLES, 4))
+def test_every_real_table_has_the_same_rows_afterwards(
+    corpus: Path,
+    bench: Bench,
+    tmp_path: Path,
+    name: str,
+    count_cases: Callable[[str, int], None],
+) -> None:
+    if not (corpus / name / "_delta_log").is_dir():
+        pytest.skip("no log at all")
+    path = tmp_path / "table"
+    shutil.copytree(corpus / name, path, copy_function=shutil.copyfile)
+    table = open_table(str(path))
+    try:
+        options = OptimizeOptions(full=True, int96=True, other_codecs=True, workers=1)
+        merged = optimize.plan(table.snapshot(), options, now=datetime.now(UTC))
+        before = sorted(bench.spark.rows(query(path)))
+    except DeltaMaintenanceError as error:
+        pytest.skip(f"not rewritten: {error.problem}")
+    except Exception as error:
+        pytest.skip(f"not read by Delta Spark: {' '.join(str(error).split())[:200]}")
+    results = [optimize.apply(table, merged)]
+    planned = purge.plan(table.snapshot(), PurgeOptions(workers=1), now=datetime.now(UTC))
+    results.append(purge.apply(table, planned))
+    for result in results:
+        assert result.status in ("rewritten", "nothing-to-do") or result.refused, result.problem
+    bench.spark.forget()
+    assert sorted(bench.spark.rows(query(path))) == before
+    if any(result.status == "rewritten" for result in results):
+        count_cases("real tables rewritten and read by Delta Spark", 1)
