@@ -49,6 +49,10 @@ class Part:
     """Packages that hide those of `.venv`."""
     packages: tuple[str, ...] = ()
     """Packages of an environment of its own, beside the project and what its tests need."""
+    as_of: str = ""
+    """A day. The dependencies of the first of the packages are the newest of that day, as if by the
+    constraints file of an Airflow release: each release breaks with later ones of FastAPI,
+    Starlette or SQLAlchemy."""
     extras: str = ""
     """The extras of the project in that environment."""
     python: str = ""
@@ -99,11 +103,13 @@ PARTS = {
     "airflow-3.1": Part(
         tests=AIRFLOW_TESTS,
         packages=("apache-airflow==3.1.8", "apache-airflow-providers-standard", "pyspark==4.2.0"),
+        as_of="2026-04-15",
         extras="airflow-spark,s3,azure,gcs",
     ),
     "airflow-3.2": Part(
         tests=AIRFLOW_TESTS,
         packages=("apache-airflow==3.2.2", "apache-airflow-providers-standard", "pyspark==4.2.0"),
+        as_of="2026-06-15",
         extras="airflow-spark,s3,azure,gcs",
     ),
     "dagster-1.12": Part(
@@ -146,7 +152,9 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
     variables = dict(part.variables)
     place = ENVIRONMENTS / name
     done = place / "done"
-    requirements = "\n".join((part.extras, *part.overlay, *part.packages, *TEST_PACKAGES))
+    requirements = "\n".join(
+        (part.extras, part.as_of, *part.overlay, *part.packages, *TEST_PACKAGES)
+    )
     made = done.is_file() and done.read_text() == requirements
     if not made:
         shutil.rmtree(place, ignore_errors=True)
@@ -161,10 +169,22 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
             make_venv.run(uv(), "venv", "--quiet", "--clear", "--python", base, str(place))
             project = f"{ROOT}[{part.extras}]"
             into = ("--python", str(place))
+            if part.as_of:
+                into += ("--constraint", str(constraints(place, part)))
             install(*into, "--editable", project, *TEST_PACKAGES, *part.packages)
         own = place / "bin" / "python"
     done.write_text(requirements)
     return own, variables
+
+
+def constraints(place: Path, part: Part) -> Path:
+    """Writes the versions of the dependencies of the first package, as of the day of the part."""
+    wanted, found = place / "wanted.txt", place / "constraints.txt"
+    wanted.write_text(part.packages[0])
+    python = ("--python", str(place / "bin" / "python"))
+    command = ("pip", "compile", "--quiet", *python, "--exclude-newer", part.as_of, str(wanted))
+    make_venv.run(uv(), *command, "--output-file", str(found))
+    return found
 
 
 def has_python(version: str) -> bool:

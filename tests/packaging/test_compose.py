@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,18 @@ def test_both_names_of_pyspark_have_one_version() -> None:
     extra = project["optional-dependencies"]["airflow-spark"]
     assert f"pyspark=={constraint('pyspark')}" in extra
     assert f"pyspark-client=={constraint('pyspark-client')}" in extra
+
+
+def test_both_distributions_of_pyspark_contain_the_same_files() -> None:
+    """With one version, it does not matter which of them is installed last."""
+    found = {}
+    for name in ("pyspark", "pyspark-client"):
+        try:
+            files = metadata.distribution(name).files or ()
+        except metadata.PackageNotFoundError:
+            pytest.skip(f"NO SPARK PROVIDER: {name} is not installed")
+        found[name] = {str(file): file.hash.value for file in files if file.hash is not None}
+    full, client = found.values()
+    shared = full.keys() & client.keys()
+    assert len(shared) > 100
+    assert {path for path in shared if full[path] != client[path]} == set()

@@ -286,7 +286,8 @@ def test_a_phone_shows_the_columns_that_matter(server: Server, browser: Browser)
         for part in (".inbox .scroll", ".scroll.tall"):
             hidden = page.locator(part).evaluate("it => it.scrollWidth - it.clientWidth")
             assert hidden <= 0, f"{hidden} pixels of {part} are out of sight"
-        picture(page, "health-phone", full_page=True)
+        clip = {"x": 0, "y": 0, "width": 390, "height": 1700}
+        picture(page, "health-phone", full_page=True, clip=clip)
 
 
 def test_the_keyboard_reaches_everything(server: Server, browser: Browser) -> None:
