@@ -19,7 +19,7 @@ from benchmarks.scale.__main__ import RESULTS
 
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 _QUANTITIES = {
-    "seconds": ("scale-time", "Wall time in seconds"),
+    "cpu_seconds": ("scale-time", "Processor time in seconds"),
     "peak_mb": ("scale-memory", "Peak memory in MB"),
     "read_mb": ("scale-read", "Bytes read in MB"),
 }

@@ -17,6 +17,9 @@ Step = Callable[[str], dict[str, Any]]
 
 
 def ours(step: str, table: str) -> dict[str, Any]:
+    from delta_maintenance.cli.process import own_the_process
+
+    own_the_process()
     from benchmarks.scale.counted_store import CountedStore
     from delta_maintenance import clock
     from delta_maintenance.table.read.table import Table
@@ -45,7 +48,7 @@ def ours(step: str, table: str) -> dict[str, Any]:
 
         plan = operation.plan(opened.snapshot(), now=clock.now())
         result = operation.apply(opened, plan, now=clock.now())
-        return result.deleted
+        return sum(group.deleted for group in result.groups)
 
     def vacuum() -> int:
         from delta_maintenance.operations import vacuum as operation
