@@ -27,7 +27,7 @@ def test_a_value_is_read_once_for_each_instance() -> None:
     one, other = File(), File()
     assert [one.content, one.content, other.content] == [1, 1, 1]
     assert (one.reads, other.reads) == (1, 1)
-    assert File.content.__doc__ == "What is in it."
+    assert File.content.__doc__ == "The content."
 
 
 def test_two_instances_are_read_at_the_same_time() -> None:

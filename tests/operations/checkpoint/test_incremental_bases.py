@@ -243,7 +243,7 @@ def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) ->
     store.victim, store.when = opened.sidecar_paths[2], when
     result = checkpoint.apply(table.open(), plan, snapshot=snapshot)
     assert not store.victim, "it went in the middle of things"
-    assert not result.incremental and "is gone" in " ".join(result.notes)
+    assert not result.incremental and "is missing" in " ".join(result.notes)
     require_sound(table, result)
     # What had become visible has been taken back.
     manifests = [
@@ -277,7 +277,7 @@ def test_a_file_that_stands_twice_is_found_across_the_base(root: str, second: Ac
     table = based(*others, store=MemoryStore(root))
     table.commit([second])
     for how in ("always", "never"):
-        with pytest.raises(RefusedError, match=r"two (spellings|deletion vectors)"):
+        with pytest.raises(RefusedError, match=r"two (different paths|deletion vectors)"):
             write(table.open(), per_sidecar=10, incremental=how)
 
 

@@ -92,7 +92,7 @@ def test_values_are_compared_by_their_types_not_by_their_text() -> None:
         ("n", "comparison is missing"),
         ("n = ", "missing at its end"),
         ("n = 1 and", "missing"),
-        ("n = 'x'", "is no long"),
+        ("n = 'x'", "is not a long"),
         ("other = 1", "is not a partition column; the partition columns are: n, s"),
         ("n = 1 n = 2", "not expected"),
         ("(n = 1", "')' is missing"),

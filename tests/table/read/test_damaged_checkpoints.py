@@ -247,7 +247,7 @@ MANIFESTS: dict[str, tuple[Callable[[list[Action]], Sequence[Action]], str]] = {
         lambda rest: [checkpoint_metadata(4), *rest, {"sidecar": {"fileName": "x"}}],
         "pre-release V2 checkpoint",
     ),
-    "gone": (lambda rest: [checkpoint_metadata(4), *rest, sidecar("gone.parquet", 1)], "is gone"),
+    "gone": (lambda rest: [checkpoint_metadata(4), *rest, sidecar("gone.parquet", 1)], "is missing"),
 }
 
 
