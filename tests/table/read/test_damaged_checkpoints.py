@@ -247,7 +247,10 @@ MANIFESTS: dict[str, tuple[Callable[[list[Action]], Sequence[Action]], str]] = {
         lambda rest: [checkpoint_metadata(4), *rest, {"sidecar": {"fileName": "x"}}],
         "pre-release V2 checkpoint",
     ),
-    "gone": (lambda rest: [checkpoint_metadata(4), *rest, sidecar("gone.parquet", 1)], "is missing"),
+    "gone": (
+        lambda rest: [checkpoint_metadata(4), *rest, sidecar("gone.parquet", 1)],
+        "no longer exists",
+    ),
 }
 
 
