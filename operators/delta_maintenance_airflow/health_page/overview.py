@@ -23,7 +23,7 @@ class Overview:
 
     tables: int
     failed: tuple[TableRow, ...]
-    """Tables that failed, or whose entry is unreadable, those that failed first first."""
+    """Tables that failed or whose entry is unreadable, oldest failure first."""
     unlisted: tuple[TableRow, ...]
     """Patterns that cannot be listed."""
     waiting: tuple[TableRow, ...]

@@ -12,12 +12,12 @@ from delta_maintenance.operations.table_change import facts as change_facts
 
 
 def plan_facts(plan: AddConstraintPlan) -> Facts:
-    """Facts of a plan: the rows to read, and the clients that lose access."""
+    """Facts of a plan: the rows to read and the clients that lose access."""
     facts = change_facts.plan_facts(plan)
     if not plan.is_noop:
         facts |= {
             "files to read": plan.num_files,
-            "of bytes": size_text(plan.total_size),
+            "bytes to read": size_text(plan.total_size),
             "deletion vectors": plan.num_deletion_vectors or None,
             "engine": plan.engine,
         }
@@ -36,8 +36,8 @@ def result_facts(result: AddConstraintResult) -> Facts:
         "files": found.files or None,
         "rows": found.rows or None,
         "violations": found.violations or None,
-        "in files": found.violating_files or None,
-        "most of them": [
+        "files with violations": found.violating_files or None,
+        "worst files": [
             f"{file.path}: {file.violations:,} of {file.rows:,} rows" for file in found.worst_files
         ],
         "problem": result.problem,

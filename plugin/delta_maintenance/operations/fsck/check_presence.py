@@ -77,7 +77,7 @@ class TableFiles:
         sizes = self._files["size"].take(rows)
         if not sizes.null_count:
             return sizes
-        # In batches ordered by folder, because the store lists each folder once per batch.
+        # In batches ordered by folder, because most stores list every folder of a batch.
         order = pc.sort_indices(places).to_numpy()
         parts = [order[at : at + _LOOKED_UP] for at in range(0, len(order), _LOOKED_UP)]
         found = [self._look_up(places.take(integers(part))) for part in parts]
