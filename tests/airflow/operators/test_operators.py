@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("spark_job")
         (
             "vacuum",
             {"status": "partly", "lost": ["a.parquet"]},
-            "file a.parquet: 1 file came",
+            "file a.parquet: 1 file referenced again",
             False,
         ),
         (

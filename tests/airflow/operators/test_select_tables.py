@@ -205,7 +205,7 @@ def test_temporary_failures_are_assessed_again(
         retryable = told["name"] == "down"
         return replace(one, status="failed", problem="it is", operations=(), retryable=retryable)
 
-    monkeypatch.setattr(policy_operators, "_looked_at", look)
+    monkeypatch.setattr(policy_operators, "_assess_one", look)
     monkeypatch.setattr(policy_operators, "_PAUSE", 0.0)
     tables = [{"name": name, "uri": f"/{name}"} for name in ("down", "gone", "well")]
     operator = DeltaAssessOperator(task_id="t", tables=tables, policy=policy(tmp_path))

@@ -73,8 +73,7 @@ def conclusion(result: VacuumResult, outcome: Outcome) -> Conclusion:
     if result.lost:
         return Conclusion(
             outcome=Outcome.CORRUPT,
-            problem=f"{count_text(len(result.lost), 'file')} were referenced again after "
-            "their deletion",
+            problem=f"{count_text(len(result.lost), 'file')} referenced again after deletion",
             file=result.lost[0],
             remedy="restore them from a backup, or the table to a version without them",
         )
