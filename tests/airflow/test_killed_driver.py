@@ -19,7 +19,7 @@ pytestmark = pytest.mark.airflow
         (1, "exit status 1 and without a report"),
     ],
 )
-def test_the_first_line_says_how_the_driver_ended(status: int, first: str) -> None:
+def test_the_first_line_reports_how_the_driver_ended(status: int, first: str) -> None:
     told = f"Cannot execute: spark-submit job.py. Error code is: {status}.\nlast lines"
     lines = without_report(AirflowException(told)).splitlines()
     assert first in lines[0]

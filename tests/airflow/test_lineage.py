@@ -152,7 +152,7 @@ def test_a_vacuum_has_its_last_version_and_its_deletions(
 
 
 @pytest.mark.usefixtures("openlineage")
-def test_a_policy_s_run_tells_of_its_table(
+def test_a_run_of_a_policy_names_its_table(
     neglected_table: TableBuilder,
     task_context: dict[str, Any],
     tmp_path: Path,

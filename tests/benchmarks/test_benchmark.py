@@ -45,7 +45,7 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("benchmarks.measure")
 
 
-def test_the_log_has_the_shape_that_was_asked_for(tmp_path: Path) -> None:
+def test_the_log_has_the_requested_shape(tmp_path: Path) -> None:
     commits = _generate(tmp_path, commits=7, adds=100, removes=30)
 
     adds, removes = _actions(commits, "add"), _actions(commits, "remove")
@@ -72,7 +72,7 @@ def test_every_file_has_statistics_and_every_tombstone_counts(tmp_path: Path) ->
         assert int(str(remove["deletionTimestamp"])) > week_ago_ms
 
 
-def test_a_tail_holds_all_the_removes(tmp_path: Path) -> None:
+def test_a_tail_contains_all_removes(tmp_path: Path) -> None:
     commits = _generate(tmp_path, commits=4, adds=400, removes=20, tail_commits=3, tail_adds=9)
 
     assert Counter(version for version, _ in _actions(commits, "add")) == {
@@ -102,7 +102,7 @@ def test_another_engine_finds_the_files_that_were_not_removed(tmp_path: Path) ->
     assert len(deltalake.DeltaTable(str(tmp_path)).file_uris()) == 35
 
 
-def test_a_vacuum_has_as_much_to_do_as_was_asked_for(tmp_path: Path) -> None:
+def test_a_benchmark_vacuum_has_the_requested_number_of_files_to_delete(tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     options = [f"--{name}" for name in ("files=60", "dead=17", "partitions=7", "commits=3")]
     argv = [sys.executable, "-m", "benchmarks.dead_files", str(tmp_path / "t"), *options]
@@ -132,7 +132,7 @@ def test_memory_is_that_of_the_largest_process_of_the_tree() -> None:
     assert small < 200 < large
 
 
-def test_a_process_that_fails_is_told_with_its_last_line(measure: ModuleType) -> None:
+def test_a_failed_process_is_reported_with_its_last_line(measure: ModuleType) -> None:
     with pytest.raises(measure.ProcessFailed, match="status 3: no such table$"):
         measure.run_process(
             [sys.executable, "-c", "import sys; print('no such table', file=sys.stderr); exit(3)"]

@@ -259,7 +259,7 @@ def test_only_verbose_shows_a_traceback_and_the_line_comes_last(cli: Any, tmp_pa
     assert verbose.splitlines()[-1].startswith("delta-maintenance: table ")
 
 
-def test_an_unexpected_error_says_how_to_learn_more(
+def test_an_unexpected_error_refers_to_verbose(
     cli: Any, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

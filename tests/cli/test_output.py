@@ -51,7 +51,7 @@ def test_a_title_is_not_parsed_as_markup(
     assert out.isatty() == ("╭" in out.getvalue())
 
 
-def test_a_value_stays_on_its_line_where_there_is_no_terminal(
+def test_a_value_is_on_one_line_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = "part=1/" * 60

@@ -257,7 +257,7 @@ def test_a_dry_run_and_a_done_checkpoint_start_no_job(cli: Any, v2_table: str) -
     assert cli(*words).status == 0
 
 
-def test_without_spark_one_line_says_what_to_install(
+def test_without_spark_the_error_names_what_to_install(
     cli: Any, v2_table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)

@@ -51,7 +51,7 @@ def test_a_healthy_table_passes(table: TableBuilder) -> None:
     }
 
 
-def test_the_policy_says_how_far_behind_a_checkpoint_may_be(table: TableBuilder) -> None:
+def test_the_policy_sets_how_far_behind_a_checkpoint_may_be(table: TableBuilder) -> None:
     assert judged(table)["checkpoint_lag"]
     assert not judged(table, max_commits_since_checkpoint=9)["checkpoint_lag"]
     rules = {"checkpoint": {"max_commits": 9}}

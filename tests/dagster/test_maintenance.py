@@ -84,7 +84,7 @@ def test_due_operations_run_and_are_reported(table: TableBuilder, run: Run) -> N
     assert facts["due"].records[0].data["status"] == "not-due"
 
 
-def test_nothing_due_is_a_normal_answer(run: Run) -> None:
+def test_no_due_operation_is_a_normal_answer(run: Run) -> None:
     run()
     facts = told(run())
     assert facts["status"] == "nothing-due"
@@ -259,7 +259,7 @@ def test_the_newest_state_counts_even_after_a_failure(
     assert remembered() == {"vacuum": "failed", "checkpoint": "written"}
 
 
-def test_operations_without_a_commit_are_remembered_by_dagster(run: Run) -> None:
+def test_dagster_records_operations_without_a_commit(run: Run) -> None:
     rules = {"fsck": True}
     first = told(run(rules))
     assert [each["operation"] for each in first[memory.METADATA_KEY]] == ["fsck"]

@@ -130,7 +130,7 @@ def test_the_error_of_a_job_is_raised_as_it_was(spark: Spark) -> None:
     assert caught.value.retryable
 
 
-def test_a_job_without_a_report_tells_its_last_line(spark: Spark) -> None:
+def test_a_job_without_a_report_quotes_its_last_line(spark: Spark) -> None:
     spark.answers(body="print('java.lang.OutOfMemoryError: heap'); sys.exit(3)")
     with pytest.raises(DeltaMaintenanceError, match="status 3 .*OutOfMemoryError"):
         run_job(DeltaSparkResource(spark_home=str(spark.home)))

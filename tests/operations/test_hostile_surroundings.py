@@ -136,7 +136,7 @@ def test_a_commit_without_permission_is_no_damaged_commit(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-def test_a_write_that_fails_halfway_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_write_that_fails_halfway_leaves_no_file(tmp_path: Path) -> None:
     table_on(tmp_path)
     before = everything(tmp_path)
     found = restricted(

@@ -82,7 +82,7 @@ def polled_to_the_end(wait: Wait, store: CountingStore) -> WaitProgress:
         (WaitCondition(min_commits_since_checkpoint=0), {"checkpoint_version": 4, "commits": 5}),
     ],
 )
-def test_a_condition_holds_or_not(
+def test_a_condition_is_evaluated(
     table: TableBuilder,
     store: CountingStore,
     condition: WaitCondition,

@@ -74,7 +74,7 @@ def test_a_checkpoint_replaces_the_log_before_it(
 
 
 @pytest.mark.parametrize(("name", "kind"), WRITTEN_ON)
-def test_delta_spark_goes_on_writing_from_it(
+def test_delta_spark_continues_to_write_to_it(
     bench: Bench, name: str, kind: str, tmp_path: Path
 ) -> None:
     original = bench.table(name) if kind == "classic" else bench.v2_table(name)

@@ -61,7 +61,7 @@ def test_a_quick_test_that_starts_a_process_fails(project: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("processes", [0, 1])
-def test_a_quick_run_leaves_out_what_is_marked_and_says_so(project: Path, processes: int) -> None:
+def test_a_quick_run_skips_marked_tests_and_reports_that(project: Path, processes: int) -> None:
     told = run(
         project, "--quick", f"-n{processes}", "--deselect=tests/test_marks.py::test_unmarked"
     )

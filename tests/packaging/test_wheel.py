@@ -64,7 +64,7 @@ def test_sdist_carries_what_a_packager_needs(sdist: Path) -> None:
     assert {name.split("/")[0] for name in names}.isdisjoint({".venv", ".ci", ".java-home"})
 
 
-def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_the_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
@@ -77,7 +77,7 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == expected
 
 
-def test_wheel_holds_what_the_health_page_is_made_of(wheel: Path) -> None:
+def test_wheel_contains_the_files_of_the_health_page(wheel: Path) -> None:
     page = ROOT / "operators" / "delta_maintenance_airflow" / "health_page"
     expected = {
         str(file.relative_to(ROOT / "operators"))

@@ -113,7 +113,7 @@ def test_a_failure_starts_with_its_first_assessment(store: AssessmentStore) -> N
     assert loaded(store).failing_since is None
 
 
-def test_the_last_runs_are_kept_in_short_and_those_that_did_nothing_are_not(
+def test_summaries_of_the_last_runs_are_kept_except_of_runs_that_did_nothing(
     store: AssessmentStore,
 ) -> None:
     before = assessment(health=health(bytes_to_open=1_000))

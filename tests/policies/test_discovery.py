@@ -61,7 +61,7 @@ def found(lake: Path, *tables: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def test_a_root_with_all_below_it_holds_every_outermost_table(lake: Path) -> None:
+def test_a_recursive_root_contains_every_outermost_table(lake: Path) -> None:
     paths = ["a/x", "a/y", "b/deep/er/z", "b/x", "scratch/q", "scratchpad"]
     assert found(lake, {"pattern": f"{lake}/**"}) == {path: path for path in paths}
 
@@ -83,7 +83,7 @@ def test_exclusions_leave_out_a_folder_with_all_below_it_and_nothing_beside_it(l
     assert list(found(lake, pattern)) == ["a/y", "b/deep/er/z", "scratchpad"]
 
 
-def test_the_name_of_a_pattern_goes_before_those_of_its_tables(lake: Path) -> None:
+def test_the_name_of_a_pattern_precedes_those_of_its_tables(lake: Path) -> None:
     assert found(lake, {"name": "bronze", "pattern": f"{lake}/a/*"}) == {
         "bronze/x": "a/x",
         "bronze/y": "a/y",
@@ -222,7 +222,9 @@ def test_neither_tables_nor_hidden_nor_excluded_folders_are_entered(
     assert sorted(listed) == ["", "a", "b", "scratch", "scratchpad"]
 
 
-def test_a_store_that_lists_all_or_nothing_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_only_lists_everything_gives_the_same_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = MemoryStore("memory://lake")
     for folder in FOLDERS:
         store.put(f"{folder}/_delta_log/0.json", b"{}")
@@ -233,7 +235,7 @@ def test_a_store_that_lists_all_or_nothing_gives_the_same(monkeypatch: pytest.Mo
     assert names == ["a/x", "a/y", "b/deep/er/z", "b/x", "scratch/q", "scratchpad"]
 
 
-def test_the_pattern_says_how_to_reach_its_root(lake: Path) -> None:
+def test_the_pattern_has_the_storage_options_of_its_root(lake: Path) -> None:
     asked: list[tuple[str | None, str]] = []
 
     def options(rule: StorageRule, root: str) -> dict[str, str]:

@@ -57,7 +57,7 @@ def test_each_operation_sees_the_result_of_the_previous_one() -> None:
     assert clean.oldest_version == written.version, "it rests on the new checkpoint"
 
 
-def test_nothing_due_is_a_normal_end() -> None:
+def test_no_due_operation_is_a_normal_end() -> None:
     table = worn()
     result = run_on(table, asked(checkpoint={"max_commits": 100}))
     assert (result.status, result.exit_status) == ("nothing-due", 0)
@@ -220,7 +220,7 @@ def test_no_operation_begins_after_the_longest_duration() -> None:
 # Failures.
 
 
-def test_a_failed_operation_ends_the_run_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_operation_ends_the_run_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def conflicted(*_: Any, **__: Any) -> Any:
         raise CommitConflictError("another writer won", version=7, remedy="run again")
 
@@ -278,7 +278,7 @@ def test_a_partial_deletion_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> No
     assert statuses(again) == {"vacuum": "done"}, "what was not finished is due at once"
 
 
-def test_a_run_ends_even_if_an_operation_stays_due(
+def test_a_run_ends_even_if_an_operation_remains_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = run_module.assess_table

@@ -57,7 +57,7 @@ def test_a_table_on_which_nothing_is_due_takes_no_lease() -> None:
     assert result.status == "nothing-due"
 
 
-def test_another_process_at_work_is_raised_and_nothing_is_changed() -> None:
+def test_another_running_process_is_an_error_and_nothing_is_changed() -> None:
     table = worn()
     before = {each.path for each in table.store.list_from("")}
     with pytest.raises(BusyError):

@@ -76,7 +76,7 @@ def maintained(table: Folder, rules: dict[str, Any], cluster: Cluster, **environ
     )
 
 
-def test_a_run_keeps_what_it_did_before_and_goes_on_after_the_job() -> None:
+def test_a_run_keeps_its_results_and_continues_after_the_job() -> None:
     rules = {
         "vacuum": True,
         "compact_log": {"commits_per_file": 2},

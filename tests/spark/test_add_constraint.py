@@ -108,7 +108,7 @@ def test_a_satisfied_constraint_is_committed_with_its_feature(
     assert (again.status, table.version) == ("nothing-to-do", 0)
 
 
-def test_rows_of_which_it_is_false_or_null_violate_it_and_nothing_is_committed(
+def test_rows_with_false_or_null_violate_it_and_nothing_is_committed(
     spark: SparkSession, table: Table
 ) -> None:
     table.commit([table.ids("c%20d", 1, None, 9, None), log.remove("b")])
@@ -222,7 +222,7 @@ def test_mapped_columns_are_found_according_to_the_mode(
     assert violations(spark, table, *expressions) == [0, 1, 2]
 
 
-def test_columns_that_came_later_are_null_in_older_files(spark: SparkSession, table: Table) -> None:
+def test_columns_added_later_are_null_in_older_files(spark: SparkSession, table: Table) -> None:
     later = schema(field("id", "long"), field("part", "string"), field("New", "double"))
     new = table.file("n", pa.table({"id": pa.array([6]), "new": pa.array([1.5], pa.float32())}))
     table.commit([log.metadata(schema=later), new])

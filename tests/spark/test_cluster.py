@@ -154,7 +154,9 @@ def test_the_secrets_of_a_job_are_in_no_process_list_and_no_file(
     assert any(Path(file).is_relative_to(folders[1]) for file in exposure.files)
 
 
-def test_a_job_that_cannot_be_done_says_why(cluster: Cluster, py_file: str, tmp_path: Path) -> None:
+def test_a_job_that_cannot_run_reports_the_reason(
+    cluster: Cluster, py_file: str, tmp_path: Path
+) -> None:
     table = TableBuilder(tmp_path / "table")
     table.commit([features("v2Checkpoint", "fromTheFuture"), metadata()])
     spec = job(str(tmp_path / "table"))

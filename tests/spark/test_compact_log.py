@@ -104,7 +104,7 @@ def test_all_remaining_actions_are_kept_whichever_task_reads_them(
     assert text.count(b'"path":"a"') == 1 and b'"dataChange":true' not in text
 
 
-def test_a_large_log_is_divided_and_comes_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_large_log_is_divided_with_the_same_result(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     generate(folder, LogShape(commits=60, adds=6000, removes=1500), now_ms=NOW_MS)
     (lines,) = both(folder, spark, log_bytes_per_task=1_000_000).values()

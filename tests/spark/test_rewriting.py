@@ -117,7 +117,7 @@ def _like(made: Rewritten, store: LocalStore) -> Rewritten:
     return other
 
 
-def test_auto_decides_by_the_bytes_and_says_why(tmp_path: Path) -> None:
+def test_auto_decides_by_the_number_of_bytes_and_has_a_reason(tmp_path: Path) -> None:
     made = made_in(tmp_path)
     table = Table(made.store)
     little = optimize.plan(table.snapshot(), OptimizeOptions(), now=NOW)
@@ -240,7 +240,7 @@ def test_a_cluster_that_does_not_work_is_given_up(spark: SparkSession, tmp_path:
     assert latest(made.store) == len(made.table.builder.commits) - 1
 
 
-def test_no_bin_is_taken_once_the_run_has_ended(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_bin_starts_after_the_run_ended(spark: SparkSession, tmp_path: Path) -> None:
     made = made_in(tmp_path)
     table = Table(made.store)
     planned = optimize.plan(table.snapshot(), OptimizeOptions(), now=NOW)

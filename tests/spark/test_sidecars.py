@@ -218,7 +218,9 @@ class LosesACommit(SparkSidecars):
         return super()._run(*halves)
 
 
-def test_a_commit_gone_since_the_listing_is_corruption(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_commit_that_vanished_after_the_listing_is_corruption(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = start(tmp_path)
     table.commit([add("a")])
     with pytest.raises(CorruptTableError, match="cannot be found by an executor"):

@@ -109,7 +109,7 @@ def test_both_engines_find_the_same(
 
 
 @pytest.mark.conformance("VAC-17", "VAC-19", "VAC-20")
-def test_executors_delete_what_was_found_and_spare_what_came_back(
+def test_executors_delete_candidates_and_keep_files_referenced_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = build(tmp_path / "t")

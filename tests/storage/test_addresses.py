@@ -177,7 +177,7 @@ def test_unused_storage_options_are_refused(address: str) -> None:
         ("webhdfs://host:9870/t", "requests", "hdfs"),
     ],
 )
-def test_without_its_package_one_line_says_what_to_install(
+def test_without_its_package_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, address: str, package: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)

@@ -55,7 +55,7 @@ class TableContract(FaultContract):
         assert table.snapshot().live_files().num_rows == 2
         assert proxy.injected == [HttpFault.EMPTY_ANSWER]
 
-    def test_a_commit_that_stays_empty_is_not_removed(
+    def test_a_commit_that_remains_empty_is_not_removed(
         self, proxy: FaultProxy, table: Table
     ) -> None:
         proxy.choose = _empty_for(COMMIT, times=100)

@@ -103,7 +103,9 @@ def test_static_files_are_open_and_stay_in_their_folder(site: Site) -> None:
 
 @pytest.mark.parametrize("role", [None, "viewer"])
 @pytest.mark.parametrize("path", ["/", "/table?name=orders", "/nothing-here", "/static/page.css"])
-def test_every_answer_says_what_a_browser_may_load(site: Site, path: str, role: str | None) -> None:
+def test_every_response_has_a_content_security_policy(
+    site: Site, path: str, role: str | None
+) -> None:
     headers = site.get(path, role=role).headers
     policy = dict(
         part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";")
@@ -191,7 +193,7 @@ def test_links_to_a_table_find_it_whatever_its_name(site: Site) -> None:
         (None, False),
     ],
 )
-def test_the_link_to_a_run_stays_within_airflow(site: Site, link: str | None, shown: bool) -> None:
+def test_the_link_to_a_run_is_within_airflow(site: Site, link: str | None, shown: bool) -> None:
     site.store.save(assessment(), run_result(), link=link)
     for path in ("/", "/table?name=orders"):
         text = site.get(path).text

@@ -434,7 +434,7 @@ def test_the_page_explains_a_missing_form(
         assert page.get_by_role("button", name="Trigger").count() == 0
 
 
-def test_an_empty_folder_of_assessments_says_what_to_do(
+def test_an_empty_folder_of_assessments_shows_instructions(
     server: Server, browser: Browser, tmp_path: Path
 ) -> None:
     folder = Path(server.store.uri)

@@ -21,7 +21,7 @@ from delta_maintenance.testing.table_builder import TableBuilder
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
 
-def test_an_empty_page_says_what_to_do(site: Site) -> None:
+def test_an_empty_page_shows_instructions(site: Site) -> None:
     site.policy.write_text("version: 1\n")
     text = site.get("/").text
     assert "No table was assessed yet" in text
@@ -139,7 +139,7 @@ def test_a_table_that_failed_shows_why_and_what_was_known(site: Site) -> None:
     assert f"{health().version:,}" in text
 
 
-def test_the_first_screen_says_that_all_is_well(site: Site) -> None:
+def test_the_first_screen_reports_no_problem(site: Site) -> None:
     calm = tuple(replace(each, status="not-due") for each in assessment().operations)
     well = assessment(status="nothing-due", operations=calm)
     for name in ("orders", "never"):

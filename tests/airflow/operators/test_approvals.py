@@ -76,7 +76,7 @@ def test_the_requester_cannot_approve_if_another_person_must(
     assert len(answer(question, "Approve", "vacuum of a")) == 1
 
 
-def test_the_text_of_the_question_is_bounded_and_nothing_in_it_is_markup() -> None:
+def test_the_text_of_the_question_is_bounded_and_escaped() -> None:
     hostile = "`</td><script>|\n# x" * 50
     plans = [pending(f"{number}{hostile}", reason=hostile) for number in range(200)]
     text = plan_texts.plans_text(plans)

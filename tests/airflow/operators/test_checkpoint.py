@@ -69,7 +69,7 @@ def test_options_and_flags_may_come_as_rendered_text(
 
 
 @pytest.mark.parametrize("flag", [True, "True", "true"])
-def test_plan_only_writes_nothing_and_says_why(
+def test_plan_only_writes_nothing_and_has_a_reason(
     neglected_table: TableBuilder, task_context: dict[str, Any], flag: bool | str
 ) -> None:
     outcome = operator(neglected_table, plan_only=flag, engine="local").execute(task_context)

@@ -123,7 +123,7 @@ def test_a_user_can_end_the_job_but_a_stopped_triggerer_does_not(
 
 
 @pytest.mark.parametrize("still_deferred", [True, False])
-def test_before_3_3_the_state_of_the_task_tells_why_a_trigger_is_cancelled(
+def test_before_3_3_the_state_of_the_task_shows_why_a_trigger_is_cancelled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_deferred: bool
 ) -> None:
     module = "delta_maintenance_airflow.triggers.spark_job"

@@ -66,7 +66,7 @@ async def polled(store: CountingStore, count: int = 3) -> None:
         ),
     ],
 )
-def test_it_fires_once_when_the_condition_holds(
+def test_it_fires_once_when_the_condition_is_true(
     table: TableBuilder,
     store: CountingStore,
     condition: WaitCondition,

@@ -184,7 +184,7 @@ def test_an_event_that_the_triggerer_may_have_lost_is_sent_again(
     run(scenario())
 
 
-def test_counted_commits_are_remembered(table: TableBuilder, store: CountingStore) -> None:
+def test_counted_commits_are_cached(table: TableBuilder, store: CountingStore) -> None:
     async def scenario() -> None:
         state = State()
         async with running(watcher(state, min_commits=3).run()) as events:

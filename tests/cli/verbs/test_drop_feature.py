@@ -45,7 +45,7 @@ def test_a_dry_run_prints_the_plan(cli: Any, build: Build) -> None:
         assert word in said
 
 
-def test_the_result_says_what_was_done(cli: Any, build: Build) -> None:
+def test_the_result_reports_what_was_done(cli: Any, build: Build) -> None:
     builder = build("rowTracking")
     root = builder.store.root
     words = ("drop-feature", root, "--feature", "rowTracking", "--files-per-commit", 2)

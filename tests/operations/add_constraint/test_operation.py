@@ -106,7 +106,7 @@ def configuration(table: TableBuilder) -> Mapping[str, str]:
 
 
 @pytest.mark.conformance("FEAT-12", "FEAT-18")
-def test_the_plan_says_what_is_to_be_read_and_what_changes_for_whom() -> None:
+def test_the_plan_reports_the_reads_and_the_changes_for_clients() -> None:
     table = built(
         log.add("c", size=5, dv=log.deletion_vector()), protocol=log.features("deletionVectors")
     )
@@ -336,7 +336,7 @@ class Failing(Check):
         raise CorruptTableError("the data file is gone", file="a")
 
 
-def test_an_error_of_the_check_is_told_with_its_table() -> None:
+def test_an_error_of_the_check_names_its_table() -> None:
     table = built()
     with pytest.raises(CorruptTableError, match="table memory") as raised:
         apply(table, plan(table), Failing())

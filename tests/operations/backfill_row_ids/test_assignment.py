@@ -88,7 +88,7 @@ def test_every_field_of_a_file_survives() -> None:
 
 
 @pytest.mark.conformance("RT-12")
-def test_statistics_that_only_a_checkpoint_holds_as_a_struct_are_kept() -> None:
+def test_statistics_that_exist_only_as_a_struct_of_a_checkpoint_are_kept() -> None:
     table = built(log.add("a", stats=stats(4)), log.add("b", stats=stats(6)))
     kind = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct([("id", pa.int64())]))])
     parsed = [{"numRecords": 4, "minValues": {"id": 7}}, {"numRecords": 6, "minValues": None}]

@@ -144,7 +144,7 @@ def test_progress_counts_files() -> None:
     assert told == [("files", 4, 10), ("files", 8, 10), ("files", 10, 10)]
 
 
-def test_a_batch_costs_a_put_and_two_listings_however_long_the_log() -> None:
+def test_a_batch_costs_one_put_and_two_listings_regardless_of_the_log_length() -> None:
     table = built(*(log.add(f"f{n}", stats=stats(n)) for n in range(40)))
     plan = plan_of(table, checkpoint=False)
     store = FaultStore(table.store)

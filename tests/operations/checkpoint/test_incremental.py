@@ -127,7 +127,7 @@ def test_sums_and_tags_of_all_sidecars_are_carried_along() -> None:
     assert all("tags" not in one for one in hint["v2Checkpoint"]["sidecarFiles"])
 
 
-def test_never_and_always_do_as_they_are_told() -> None:
+def test_never_and_always_are_followed() -> None:
     table = based()
     table.commit([add("new")])
     never = planned(table, incremental="never")

@@ -37,7 +37,7 @@ EARLY = EPOCH_MS
 
 
 @pytest.mark.conformance("REC-04")
-def test_a_sidecar_of_expired_tombstones_goes_unread() -> None:
+def test_a_sidecar_of_expired_tombstones_is_not_read() -> None:
     store = CountingStore()
     table = begun(
         *(remove(f"r{number}", deletionTimestamp=LATE) for number in range(10)),
@@ -86,7 +86,7 @@ def test_the_sidecars_of_others_are_searched_by_their_paths() -> None:
     assert incremental(table).sidecars_taken_over >= 3
 
 
-def test_sidecars_of_others_that_lack_statistics_are_not_taken_over() -> None:
+def test_sidecars_of_other_writers_without_statistics_are_not_reused() -> None:
     table = begun()
 
     def without_stats(columns: Any) -> Any:
@@ -102,7 +102,7 @@ def test_sidecars_of_others_that_lack_statistics_are_not_taken_over() -> None:
     assert "have no stats " in planned(table).reason
 
 
-def test_sidecars_whose_file_actions_are_no_structs_are_not_taken_over() -> None:
+def test_sidecars_whose_file_actions_are_not_structs_are_not_reused() -> None:
     table = begun()
 
     def as_text(columns: Any) -> Any:
@@ -118,7 +118,7 @@ def test_sidecars_whose_file_actions_are_no_structs_are_not_taken_over() -> None
     require_sound(table, result)
 
 
-def test_sidecars_with_several_columns_of_file_actions_are_not_taken_over() -> None:
+def test_sidecars_with_several_columns_of_file_actions_are_not_reused() -> None:
     table = begun()
     table.v2_checkpoint(sidecars=2, reshape=lambda rows: rows.append_column("add", rows["add"]))
     table.commit([add("new")])
@@ -177,7 +177,7 @@ def test_the_tags_of_another_sidecar_are_not_believed() -> None:
 
 
 @pytest.mark.conformance("CKPT-30")
-def test_a_sidecar_that_holds_something_else_takes_a_full_checkpoint() -> None:
+def test_a_sidecar_with_other_actions_requires_a_full_checkpoint() -> None:
     table = based()
     # The sums of all are right, those of each are not.
     signs = iter((1, -1, 0, 0))
@@ -253,7 +253,7 @@ def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) ->
 
 
 @pytest.mark.conformance("CKPT-24")
-def test_a_sidecar_of_another_size_is_not_taken_over() -> None:
+def test_a_sidecar_of_another_size_is_not_reused() -> None:
     table = based()
     opened = table.open().snapshot().checkpoint
     assert opened is not None
@@ -272,7 +272,7 @@ def test_a_sidecar_of_another_size_is_not_taken_over() -> None:
         ("memory://twice/absolute", add("memory://twice/absolute/f005")),
     ],
 )
-def test_a_file_that_stands_twice_is_found_across_the_base(root: str, second: Action) -> None:
+def test_a_file_added_twice_is_found_across_the_base(root: str, second: Action) -> None:
     others = [add("x", dv=deletion_vector("other")), add("memory://elsewhere/y")]
     table = based(*others, store=MemoryStore(root))
     table.commit([second])

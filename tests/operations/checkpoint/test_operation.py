@@ -97,7 +97,7 @@ def test_version_2_without_its_feature_is_refused(commit: list[Action], kind: st
     assert "v2Checkpoint" in str(refuse(table_of(commit), kind=kind))
 
 
-def test_a_plan_touches_nothing_and_says_why() -> None:
+def test_a_plan_changes_nothing_and_has_a_reason() -> None:
     table = table_of(PLAIN, [add("b")])
     before = files_of(table.store)
     found = plan(table)
@@ -214,7 +214,7 @@ def test_a_version_that_does_not_exist_yet_is_refused() -> None:
 
 
 @pytest.mark.conformance("CKPT-01")
-def test_a_version_whose_commit_is_gone_is_refused() -> None:
+def test_a_version_without_its_commit_is_refused() -> None:
     table = table_of(PLAIN, [add("b")])
     table.checkpoint()
     table.drop("00000000000000000001.json")
@@ -325,7 +325,7 @@ def test_types_of_the_future_do_not_hinder_a_checkpoint() -> None:
 # Notes.
 
 
-def test_what_is_left_out_or_changed_is_said() -> None:
+def test_omissions_and_changes_are_reported() -> None:
     table = table_of(
         [features(writer_only=["domainMetadata"]), metadata(), domain("d", {"b": 1, "a": "x"})],
         [{"stranger": {}}, metadata(configuration={"delta.checkpointPolicy": "V3"})],
@@ -339,7 +339,7 @@ def test_what_is_left_out_or_changed_is_said() -> None:
     assert table.open().snapshot().domain_metadata == {"d": '{"a":"x","b":1}'}
 
 
-def test_a_damaged_checkpoint_on_the_way_is_said() -> None:
+def test_a_damaged_checkpoint_is_reported() -> None:
     table = table_of(PLAIN, [add("b")])
     table.garbage(table.checkpoint(0)[0])
     assert "00000000000000000000.checkpoint.parquet" in " ".join(plan(table).notes)
@@ -401,7 +401,7 @@ def test_an_error_names_table_and_version() -> None:
     assert (error.table, error.version) == ("memory:", 0)
 
 
-def test_progress_is_told_while_files_are_written() -> None:
+def test_progress_is_reported_while_files_are_written() -> None:
     table = table_of(V2, [add("b"), add("c")])
     told: list[tuple[str, int, int | None]] = []
     for kind in ("classic", "v2-json"):

@@ -112,7 +112,7 @@ def test_a_tombstone_without_a_time_is_as_old_as_its_commit() -> None:
         ({"delta.deletedFileRetentionDuration": "interval 2000000 days"}, False, ""),
     ],
 )
-def test_in_doubt_every_tombstone_stays(
+def test_every_tombstone_is_kept_if_its_age_is_unknown(
     configuration: dict[str, str], late_commit: bool, said: str
 ) -> None:
     table = table_of([protocol(), metadata(configuration=configuration)], [remove("ancient")])
@@ -164,7 +164,7 @@ def hinted(table: TableBuilder) -> dict[str, Any]:
 
 @pytest.mark.conformance("LAST-04", "LAST-05", "LAST-06", "LAST-08", "CKPT-24", "PQ-04")
 @pytest.mark.parametrize(("kind", "per_sidecar"), SHAPES)
-def test_the_hint_tells_the_truth(kind: str, per_sidecar: int) -> None:
+def test_the_hint_is_correct(kind: str, per_sidecar: int) -> None:
     table = table_of(
         [features("v2Checkpoint"), metadata(), *(add(f"f{number}") for number in range(7))],
         [remove("f0", deletionTimestamp=EPOCH_MS), txn("app", 1)],

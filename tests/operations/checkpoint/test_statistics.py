@@ -129,7 +129,7 @@ def loaded(text: str) -> Any:
 @pytest.mark.parametrize("as_json", [True, False], ids=["JSON", "no JSON"])
 @pytest.mark.parametrize("as_struct", [True, False], ids=["struct", "no struct"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_form_comes_from_every_form(source: str, as_json: bool, as_struct: bool) -> None:
+def test_every_form_is_converted_to_every_form(source: str, as_json: bool, as_struct: bool) -> None:
     table = table_of(
         add("a", partitionValues={"part": "x"}, **SOURCES[source]),
         configuration=settings(as_json=as_json, as_struct=as_struct),

@@ -87,7 +87,7 @@ def test_the_latest_version_and_each_checkpoint_get_one() -> None:
     assert (again.status, again.versions) == ("nothing-to-do", ())
 
 
-def test_the_latest_version_alone_gets_one_if_asked_for() -> None:
+def test_only_the_latest_version_gets_one_if_requested() -> None:
     table = built()
     assert planned(table, checkpoints=False).versions == (3,)
 
@@ -103,7 +103,7 @@ def test_a_checksum_that_is_there_is_never_touched() -> None:
     assert table.store.read(path) == b"another writer's"
 
 
-def test_a_version_whose_log_is_gone_is_passed_over() -> None:
+def test_a_version_without_its_log_is_skipped() -> None:
     table = built()
     plan = planned(table)
     for version in (0, 1):
@@ -121,7 +121,7 @@ def test_a_version_whose_log_is_gone_is_passed_over() -> None:
         [add("f1", dv={"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1})],
     ],
 )
-def test_nothing_is_written_where_a_number_is_not_certain(doubtful: list[Any]) -> None:
+def test_an_uncertain_number_is_not_written(doubtful: list[Any]) -> None:
     table = TableBuilder()
     table.commit([features("deletionVectors"), metadata(), *doubtful])
     with pytest.raises(RefusedError, match="would not be certain"):

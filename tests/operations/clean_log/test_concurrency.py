@@ -16,7 +16,7 @@ from delta_maintenance.testing.actions import metadata
 from delta_maintenance.testing.table_builder import LOG
 
 
-def test_a_plan_holds_for_an_hour() -> None:
+def test_a_plan_is_valid_for_an_hour() -> None:
     table = build()
     table.checkpoint(18)
     planned = plan(table, day(51))
@@ -29,7 +29,7 @@ def test_a_plan_holds_for_an_hour() -> None:
     assert clean_log.apply(table.open(), planned, now=at(table, late)).status == "cleaned"
 
 
-def test_a_plan_whose_checkpoint_is_gone_is_refused() -> None:
+def test_a_plan_without_its_checkpoint_is_refused() -> None:
     table = build()
     table.checkpoint(9)
     table.checkpoint(18)

@@ -173,7 +173,7 @@ def test_an_unreadable_checkpoint_keeps_all_sidecars(damage: str) -> None:
 
 
 @pytest.mark.conformance("CLEAN-08")
-def test_a_checkpoint_that_comes_in_between_keeps_its_sidecars() -> None:
+def test_a_concurrent_checkpoint_keeps_its_sidecars() -> None:
     table = with_sidecars()
     table.write("_sidecars/slow-1.parquet", b"x", at_ms=1)
     planned = plan(table, day(51))

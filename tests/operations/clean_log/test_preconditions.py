@@ -145,7 +145,7 @@ def test_a_clean_up_that_stops_short_of_the_boundary_deletes_nothing(before: int
 
 
 @pytest.mark.conformance("CPROT-03")
-def test_history_of_unknown_features_goes_as_a_whole_or_not_at_all() -> None:
+def test_history_of_unknown_features_is_cleaned_entirely_or_not() -> None:
     table = protected(20)
     future = protocol(1, 7, writer_features=["checkpointProtection", "fromTheFuture"])
     known = protocol(1, 7, writer_features=["checkpointProtection"])
@@ -167,7 +167,7 @@ def test_history_up_to_the_boundary_can_be_deleted_at_once(before: int) -> None:
 
 
 @pytest.mark.conformance("CPROT-04")
-def test_the_boundary_holds_however_the_metadata_changes() -> None:
+def test_the_boundary_is_kept_when_the_metadata_changes() -> None:
     table = protected(30)
     table.commit(
         [

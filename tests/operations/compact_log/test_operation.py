@@ -295,7 +295,7 @@ def test_an_unknown_writer_feature_is_refused_before_anything_is_written() -> No
 
 
 @pytest.mark.conformance("COMP-11")
-def test_a_compaction_that_comes_in_between_is_compared_and_never_overwritten() -> None:
+def test_a_concurrent_compaction_is_compared_and_never_overwritten() -> None:
     table = build(6)
     planned = plan(table, commits_per_file=3)
     table.compaction(0, 2)

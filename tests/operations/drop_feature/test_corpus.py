@@ -141,7 +141,7 @@ def queried(table: Table) -> list[str]:
 
 @pytest.mark.conformance("FEAT-14", "CM-01")
 @pytest.mark.parametrize(("name", "feature", "words"), REFUSED)
-def test_a_real_table_that_uses_its_feature_says_so_and_keeps_it(
+def test_a_real_table_that_uses_its_feature_keeps_it_and_reports_that(
     corpus: Path, name: str, feature: str, words: str, tmp_path: Path
 ) -> None:
     table = copied(corpus, name, tmp_path)

@@ -73,7 +73,9 @@ def live(store: Store) -> list[str]:
 
 @pytest.mark.conformance("FEAT-14", "FEAT-15", "CPROT-04")
 @pytest.mark.parametrize("table", ALL, ids=lambda table: table.feature)
-def test_a_feature_goes_and_every_version_reads_as_before(table: Droppable, clock: Clock) -> None:
+def test_a_feature_is_dropped_and_every_version_reads_as_before(
+    table: Droppable, clock: Clock
+) -> None:
     builder = built(table, clock)
     store = builder.store
     before = [state_of(Table(store).snapshot(version=v)) for v in range(builder.version + 1)]
@@ -111,7 +113,7 @@ def pa_paths(table: deltalake.DeltaTable) -> list[str]:
 
 
 @pytest.mark.parametrize("table", ALL, ids=lambda table: table.feature)
-def test_the_plan_reads_only_and_says_what_is_then_done(table: Droppable, clock: Clock) -> None:
+def test_the_plan_reads_only_and_lists_the_steps(table: Droppable, clock: Clock) -> None:
     builder = built(table, clock)
     store = FaultStore(builder.store)
     plan = planned(store, clock, table.feature)
@@ -196,7 +198,7 @@ def test_a_property_that_is_off_is_left_alone(clock: Clock) -> None:
 
 
 @pytest.mark.conformance("RT-08", "RT-20", "DOM-05")
-def test_row_tracking_goes_with_all_that_belongs_to_it(clock: Clock) -> None:
+def test_row_tracking_is_dropped_with_everything_that_belongs_to_it(clock: Clock) -> None:
     builder = built(TABLES["rowTracking"], clock)
     store = builder.store
     result = drop(store, clock, "rowTracking", files_per_commit=2)
@@ -304,7 +306,7 @@ def test_one_pass_over_the_files_is_enough(clock: Clock) -> None:
 
 
 @pytest.mark.conformance("DOM-04")
-def test_domains_go_with_what_they_said_kept(clock: Clock) -> None:
+def test_domains_are_dropped_and_their_contents_kept(clock: Clock) -> None:
     builder = built(TABLES["domainMetadata"], clock)
     plan = planned(builder.store, clock, "domainMetadata")
     assert "app, delta.clustering" in plan.steps[0].detail
@@ -381,7 +383,7 @@ def test_wrong_requests_are_refused(clock: Clock) -> None:
         planned(builder.store, clock, "rowtracking")
 
 
-def test_the_preview_goes_by_its_own_name(clock: Clock) -> None:
+def test_the_preview_has_its_own_name(clock: Clock) -> None:
     builder = table_of(clock, log.features("typeWidening-preview", "timestampNtz"))
     assert drop(builder.store, clock, "typeWidening-preview").status == "dropped"
     assert Table(builder.store).snapshot().protocol.reader_features == ("timestampNtz",)
@@ -394,7 +396,7 @@ def test_an_unknown_feature_beside_it_forbids_the_drop(clock: Clock) -> None:
         planned(builder.store, clock, "vacuumProtocolCheck")
 
 
-def test_who_else_writes_has_to_be_said_on_s3(clock: Clock) -> None:
+def test_the_other_writers_must_be_declared_on_s3(clock: Clock) -> None:
     class OnS3(MemoryStore):
         def __init__(self) -> None:
             super().__init__()

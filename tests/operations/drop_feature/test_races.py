@@ -154,7 +154,7 @@ def test_who_switches_it_on_before_it_was_off_is_switched_off_too(
 @pytest.mark.conformance("FEAT-14")
 @pytest.mark.parametrize("number", range(2, 7))
 @pytest.mark.parametrize("way", ["protect", "truncate"])
-def test_a_vector_that_comes_meanwhile_keeps_the_feature(
+def test_a_concurrent_deletion_vector_keeps_the_feature(
     way: str, number: int, store: RacedStore, clock: Clock
 ) -> None:
     if way == "protect":
@@ -172,7 +172,7 @@ def test_a_vector_that_comes_meanwhile_keeps_the_feature(
     assert supports(Table(store).snapshot().protocol, "deletionVectors") and not store.races
 
 
-def test_a_vector_that_comes_and_goes_meanwhile_is_history_in_the_way(
+def test_a_deletion_vector_of_a_concurrent_commit_is_a_trace_in_the_history(
     store: RacedStore, clock: Clock
 ) -> None:
     builder = TableBuilder(store)
@@ -320,9 +320,7 @@ def test_writers_that_never_stop_giving_row_ids_end_it(store: RacedStore, clock:
     assert supports(Table(store).snapshot().protocol, "rowTracking")
 
 
-def test_a_v2_checkpoint_that_comes_meanwhile_keeps_the_feature(
-    store: RacedStore, clock: Clock
-) -> None:
+def test_a_concurrent_v2_checkpoint_keeps_the_feature(store: RacedStore, clock: Clock) -> None:
     builder = built("v2Checkpoint", store, clock)
 
     def checkpoint() -> None:

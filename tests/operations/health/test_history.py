@@ -32,7 +32,7 @@ def vacuumed(days: float, status: str = "COMPLETED") -> dict[str, Any]:
 # The newest commits.
 
 
-def test_the_series_holds_the_newest_commits_with_what_they_say_of_themselves() -> None:
+def test_the_series_contains_the_newest_commits_with_their_metrics() -> None:
     table = Folder()
     for number in range(5):
         table.log(commit_info(f"WRITE {number}"), add(f"{number}"), days=30 - number)
@@ -110,7 +110,7 @@ def test_a_measurement_of_another_table_is_ignored() -> None:
     assert health(new, previous=health(old)) == health(new)
 
 
-def test_maintenance_is_remembered_beyond_the_series() -> None:
+def test_maintenance_is_recorded_beyond_the_series() -> None:
     table = Folder()
     table.log(vacuumed(30), days=30)
     before = health(table, max_commits=2)

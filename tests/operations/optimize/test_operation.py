@@ -68,7 +68,7 @@ def test_rows_keep_their_values_ids_versions_and_order() -> None:
 
 
 @pytest.mark.conformance("RW-06", "RW-32", "RW-33", "RW-34", "RW-31", "TXN-10")
-def test_the_commit_holds_what_other_engines_expect() -> None:
+def test_the_commit_contains_what_other_engines_expect() -> None:
     made = Rewritten()
     made.table.delete(made.paths["y"][1], [1, 3])
     made.optimize(where="p = 'y'")
@@ -127,7 +127,7 @@ def test_removes_repeat_the_adds_and_tell_where_the_rows_went() -> None:
 
 
 @pytest.mark.conformance("RW-05", "RW-18")
-def test_a_single_file_with_deleted_rows_is_rewritten_and_an_empty_one_goes() -> None:
+def test_a_single_file_with_deleted_rows_is_rewritten_and_an_empty_one_removed() -> None:
     made = Rewritten()
     made.optimize()
     live = live_adds(made.store)
@@ -265,7 +265,7 @@ def test_plans_and_results_are_documents() -> None:
 
 
 @pytest.mark.conformance("RW-07", "CLU-04")
-def test_clustered_files_are_left_alone_unless_asked_for() -> None:
+def test_clustered_files_are_skipped_unless_requested() -> None:
     table = DataTable(
         field("a", "long"),
         field("b", "string"),
@@ -288,7 +288,7 @@ def test_clustered_files_are_left_alone_unless_asked_for() -> None:
 
 
 @pytest.mark.conformance("ICE-05", "RW-17", "RW-11")
-def test_old_timestamps_and_codecs_are_reasons_if_asked_for() -> None:
+def test_old_timestamps_and_codecs_are_reasons_if_requested() -> None:
     table = DataTable(field("t", "timestamp"))
     rows = pa.table({"t": pa.array([0, 1], pa.timestamp("us", "UTC"))})
     options = {"use_deprecated_int96_timestamps": True, "compression": "snappy"}

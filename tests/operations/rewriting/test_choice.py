@@ -206,5 +206,5 @@ def test_budgets_take_what_removes_most_files_for_its_bytes() -> None:
     assert bins(limited(columns, choice, max_bytes=None, max_files=None)) == bins(choice)
 
 
-def test_nothing_to_choose_from_is_no_error() -> None:
+def test_an_empty_selection_is_not_an_error() -> None:
     assert bins(choose(live(), RULES)) == []

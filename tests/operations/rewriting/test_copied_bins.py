@@ -35,7 +35,7 @@ def copied(result: Any) -> dict[str, tuple[str, bool]]:
 
 
 @pytest.mark.conformance("RW-25", "RW-46")
-def test_the_report_says_that_row_groups_were_copied_and_no_digest_of_rows_is_claimed() -> None:
+def test_the_report_says_that_row_groups_were_copied_and_has_no_digest_of_rows() -> None:
     made = Rewritten(tracked=False)
     before = made.rows()
     result = made.optimize()

@@ -80,7 +80,7 @@ def mistake_a_type(bins: Bins) -> None:
     bins[0]["runs"][0]["rows"] = "4"
 
 
-def test_a_journal_that_nobody_changed_is_adopted(made: Rewritten) -> None:
+def test_an_unchanged_journal_is_adopted(made: Rewritten) -> None:
     assert adopted(made) == 3
 
 

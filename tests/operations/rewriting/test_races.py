@@ -107,7 +107,7 @@ def test_a_source_that_others_delete_does_not_come_back(vectors: bool) -> None:
 
 
 @pytest.mark.conformance("RW-29", "RW-18")
-def test_sources_that_all_go_leave_nothing_to_commit() -> None:
+def test_a_bin_that_lost_all_its_sources_commits_nothing() -> None:
     made = Rewritten()
     before = made.rows()
     race(made, lambda: [made.table.remove(path) for path in made.paths["y"]])
@@ -138,7 +138,7 @@ def test_another_optimize_takes_its_bins_and_no_other() -> None:
 
 
 @pytest.mark.conformance("RW-29")
-def test_nothing_is_left_to_do_where_another_run_was_first() -> None:
+def test_a_second_run_finds_the_work_of_the_first_done() -> None:
     made = Rewritten()
     before = made.rows()
     race(made, lambda: made.optimize(seed=1))
@@ -254,7 +254,7 @@ def test_rows_that_are_deleted_and_restored_during_the_run_are_kept(
 
 
 @pytest.mark.conformance("RW-29", "TXN-03")
-def test_the_state_of_the_table_replaces_what_earlier_commits_told() -> None:
+def test_the_state_of_the_table_replaces_information_from_earlier_commits() -> None:
     made = Rewritten()
     path = made.paths["y"][0]
     original = made.table.live[path]

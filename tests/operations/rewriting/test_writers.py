@@ -32,7 +32,7 @@ WRITERS = [
 
 @pytest.mark.process
 @pytest.mark.conformance("RW-29", "RW-30", "RW-31")
-def test_no_row_is_lost_or_comes_back(
+def test_no_row_is_lost_or_restored(
     tmp_path: Path, count_cases: Callable[[str, int], None]
 ) -> None:
     table, ledgers = tmp_path / "table", tmp_path / "ledgers"

@@ -121,7 +121,7 @@ def test_a_plan_lists_changes_and_clients_and_writes_nothing() -> None:
 
 @pytest.mark.conformance("META-02", "META-03", "FEAT-08", "CONS-02", "CONS-03", "TW-03")
 @pytest.mark.conformance("CM-10", "SCHEMA-04")
-def test_a_property_changes_itself_and_every_other_byte_of_the_metadata_stays() -> None:
+def test_a_changed_property_keeps_every_other_byte_of_the_metadata() -> None:
     schema = (
         '{ "type":"struct", "fields":[{"name":"id","type":"long","nullable":true,"metadata":'
         '{"delta.identity.highWaterMark":9007199254740993,"CURRENT_DEFAULT":"1","x":1.10,'
@@ -161,7 +161,7 @@ def test_an_existing_change_is_not_committed_again() -> None:
 
 
 @pytest.mark.conformance("ICT-04", "ICT-05")
-def test_in_commit_timestamps_are_enabled_with_their_record_which_stays() -> None:
+def test_in_commit_timestamps_are_enabled_with_a_permanent_record() -> None:
     table = built()
     set_(table.open(), enableInCommitTimestamps="true")
     set_(table.open(), checkpointInterval="3")

@@ -36,7 +36,7 @@ def of_deltalake(root: Path, **constraints: str) -> Table:
 
 
 @pytest.mark.conformance("FEAT-06", "CONS-02")
-def test_d3_a_constraint_is_still_enforced_after_another_feature_came(tmp_path: Path) -> None:
+def test_d3_a_constraint_is_still_enforced_after_another_feature_was_added(tmp_path: Path) -> None:
     table = of_deltalake(tmp_path, positive="id >= 0")
     before = table.snapshot().protocol
     assert (before.min_reader_version, before.min_writer_version) == (1, 3)

@@ -228,7 +228,7 @@ def test_hidden_names_foreign_files_and_the_log_stay() -> None:
         {"delta.enableIcebergCompatV2": "true"},
     ],
 )
-def test_the_metadata_of_iceberg_stays(configuration: dict[str, str]) -> None:
+def test_the_metadata_of_iceberg_is_kept(configuration: dict[str, str]) -> None:
     listed = features(writer_only=["icebergCompatV2", "columnMapping"])
     first = [listed, metadata(configuration={"delta.columnMapping.mode": "name", **configuration})]
     table = Folder(first=first)

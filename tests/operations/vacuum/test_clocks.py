@@ -55,7 +55,7 @@ def test_a_dropped_tombstone_protects_by_the_latest_time_of_its_commit(
 @pytest.mark.conformance("VAC-03")
 @given(st.lists(st.tuples(st.integers(0, 14), ages, ages, ages), min_size=1, max_size=8))
 @settings(max_examples=60)
-def test_a_file_goes_when_all_times_of_its_removal_are_past(
+def test_a_file_is_deleted_when_all_its_removals_have_expired(
     removals: list[tuple[int, int | None, int | None, int | None]],
 ) -> None:
     table = Folder()
@@ -76,7 +76,7 @@ def test_a_file_goes_when_all_times_of_its_removal_are_past(
         assert table.going() == set(paths)
 
 
-def test_commits_that_cannot_be_read_are_told_and_hide_no_other() -> None:
+def test_unreadable_commits_are_reported_and_hide_no_other() -> None:
     table = Folder()
     table.log(add("a.parquet"), add("b.parquet"), add("c.parquet"))
     damaged = table.log(*removal("a.parquet", removed=6, said=6), days=6)

@@ -121,7 +121,7 @@ def test_the_log_is_read_before_every_round(monkeypatch: pytest.MonkeyPatch) -> 
     assert table.files() == {"dead-08999.parquet", "dead-04000.parquet"} and len(steps) == 4
 
 
-def test_files_that_come_back_after_their_deletion_are_told() -> None:
+def test_files_referenced_again_after_deletion_are_reported() -> None:
     table = Folder()
     table.file("dead.parquet")
     planned = table.survey()

@@ -59,7 +59,7 @@ def test_old_empty_directories_are_deleted_bottom_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance("VAC-15")
-def test_a_directory_that_has_just_changed_stays(tmp_path: Path) -> None:
+def test_a_directory_that_has_just_changed_is_kept(tmp_path: Path) -> None:
     table = Folder(tmp_path)
     table.file("p=1/dead.parquet")
     planned = table.survey()
@@ -75,7 +75,7 @@ def _apply(table: Folder, planned: vacuum.Survey) -> VacuumResult:
 
 
 @pytest.mark.conformance("VAC-17")
-def test_a_file_that_has_changed_since_it_was_listed_stays(tmp_path: Path) -> None:
+def test_a_file_that_changed_after_the_listing_is_kept(tmp_path: Path) -> None:
     table = Folder(tmp_path)
     table.file("a.parquet", "b.parquet", "c.parquet")
     planned = table.survey()

@@ -29,7 +29,7 @@ from delta_maintenance.testing.table_builder import LOG, TableBuilder
 
 
 @pytest.mark.conformance("VAC-18")
-def test_the_mode_lite_names_each_file_once_and_goes_on_where_it_ended() -> None:
+def test_the_mode_lite_names_each_file_once_and_resumes_where_it_ended() -> None:
     """deltalake 1.6.6 leaves deletion vectors, and names a path twice (D10)."""
     first = [features("deletionVectors"), metadata()]
     table = Folder(first=first)

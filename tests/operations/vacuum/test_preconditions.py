@@ -157,7 +157,7 @@ def test_live_files_in_hidden_folders_or_elsewhere_are_not_missing(tmp_path: Pat
     assert paths_of(table.survey()) == {"dead.parquet"}
 
 
-def test_more_than_half_of_a_table_goes_only_where_that_is_allowed() -> None:
+def test_more_than_half_of_a_table_is_removed_only_if_allowed() -> None:
     table = Folder()
     table.log(add("live.parquet"))
     table.file("live.parquet", *(f"dead-{number}.parquet" for number in range(1001)))
@@ -182,7 +182,7 @@ def test_the_root_of_a_store_is_refused(root: str) -> None:
         require_deletable_root(store)
 
 
-def test_a_plan_holds_for_an_hour_and_clocks_must_agree() -> None:
+def test_a_plan_is_valid_for_an_hour_and_clocks_must_agree() -> None:
     table = Folder()
     table.file("dead.parquet")
     planned = table.survey()

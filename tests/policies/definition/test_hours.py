@@ -86,7 +86,7 @@ _ZONES = st.sampled_from(["UTC", "Europe/Paris", "America/New_York", "Asia/Kathm
 
 
 @given(_INSTANT, st.lists(_WINDOW, min_size=1, max_size=3), _ZONES)
-def test_the_next_opening_is_open_and_nothing_before_it_is(
+def test_the_next_opening_is_the_first_open_time(
     instant: datetime, windows: list[str], zone: str
 ) -> None:
     hours = Hours(timezone=zone, windows=tuple(windows))

@@ -111,7 +111,7 @@ tables: [{name: t, uri: /t, owner: me, tags: [a], fsck: {deep: true}, compact_lo
 # How its layers merge.
 
 
-def test_the_first_pattern_that_matches_lies_between_the_defaults_and_the_own_entry(
+def test_the_first_matching_pattern_overrides_defaults_and_is_overridden_by_an_own_entry(
     load: Load,
 ) -> None:
     policy = load(

@@ -200,7 +200,7 @@ def test_conflicting_features_and_versions() -> None:
         changed(asked={}, features=("deletionVectors",), protocol=first, before={**V1, **settled})
 
 
-def test_it_stays_while_iceberg_metadata_requires_it() -> None:
+def test_it_is_kept_while_iceberg_metadata_requires_it() -> None:
     uniform = {"delta.universalFormat.enabledFormats": "hudi,iceberg"}
     protocol = listed("columnMapping", "icebergCompatV2")
     before = {**V2, **MAPPED, **uniform, "delta.columnMapping.maxColumnId": "1"}

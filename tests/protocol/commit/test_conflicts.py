@@ -50,7 +50,7 @@ ENABLING = {
 
 @pytest.mark.conformance("RT-14", "RT-07")
 @pytest.mark.parametrize("mine", ["optimize", "recompute", "repair"])
-def test_row_ids_of_a_concurrent_backfill_are_taken_over(mine: str) -> None:
+def test_row_ids_of_a_concurrent_backfill_are_kept(mine: str) -> None:
     result = check(OPERATIONS[mine](), WINNERS["backfill"]())
     assert isinstance(result, Rebased)
     actions = result.attempt.actions

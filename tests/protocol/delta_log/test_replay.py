@@ -58,7 +58,7 @@ def test_survivors_do_not_depend_on_the_hash_function(
 @pytest.mark.conformance("REC-04")
 @pytest.mark.parametrize("hashing", HASHES)
 @given(batches=BATCHES, last=st.lists(KEYS, unique=True, max_size=9))
-def test_the_last_batch_need_not_be_remembered(
+def test_the_last_batch_need_not_be_retained(
     hashing: str, batches: list[list[str]], last: list[str]
 ) -> None:
     replay, seen = FileReplay(hash_keys=HASHES[hashing]), set[str]()
@@ -83,7 +83,7 @@ def test_batches_are_compared_with_all_earlier_ones() -> None:
 
 
 @pytest.mark.conformance("REC-04")
-def test_keys_are_remembered_when_the_bitmap_grows() -> None:
+def test_keys_are_kept_when_the_bitmap_grows() -> None:
     """Chunks of every size, and enough keys for the bitmap to grow."""
     sizes = [1, 3, 40_000, 2, 70_000, 20_000, 9_000, 9_000, 60_000, 5]
     numbers = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])

@@ -275,7 +275,7 @@ def test_all_string_layouts_are_accepted(strings: pa.Array) -> None:
     assert len(found.uncertain) == len(expected)
 
 
-def test_timestamps_in_a_dictionary_that_holds_a_null() -> None:
+def test_timestamps_in_a_dictionary_with_a_null() -> None:
     dictionary = pa.array(["2020-01-01 08:09:10", None, ""], type=pa.large_string())
     strings = pa.DictionaryArray.from_arrays(pa.array([2, 1, 0, None]), dictionary)
     found = parse_partition_values(strings, typed("timestamp"), zone=None)

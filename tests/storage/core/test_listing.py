@@ -165,7 +165,9 @@ def disk(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path)
 
 
-def test_directories_links_and_odd_entries_are_told_apart(disk: LocalStore, tmp_path: Path) -> None:
+def test_directories_links_and_other_entries_are_distinguished(
+    disk: LocalStore, tmp_path: Path
+) -> None:
     disk.put("a/b/x", b"x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "a" / "out").symlink_to("/etc")
@@ -224,7 +226,9 @@ def test_a_file_swapped_for_a_link_is_not_deleted(disk: LocalStore, tmp_path: Pa
     assert (tmp_path / "x").is_symlink() and disk.read("y") == b"y"
 
 
-def test_a_file_of_another_size_or_time_than_listed_stays(disk: LocalStore, tmp_path: Path) -> None:
+def test_a_file_of_another_size_or_time_than_listed_is_kept(
+    disk: LocalStore, tmp_path: Path
+) -> None:
     for name in ("same", "grown", "touched"):
         disk.put(name, b"x")
     listed = disk.statuses(paths("same", "grown", "touched"))

@@ -17,7 +17,7 @@ from delta_maintenance.testing.store_contract import ODD_NAMES, UNCLEAN_PATHS
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_clean_path_comes_back_unchanged(name: str) -> None:
+def test_a_clean_path_is_returned_unchanged(name: str) -> None:
     assert check_path(name) == name
     assert check_path(f"{name}/{name}") == f"{name}/{name}"
     assert check_directory(name) == name

@@ -160,7 +160,7 @@ def test_a_table_is_read_and_committed_to(
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_without_a_valid_login_one_line_says_what_to_do(
+def test_without_a_valid_login_the_error_is_one_line_with_instructions(
     secured_hdfs: SecuredHdfs,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -189,7 +189,7 @@ def test_a_token_that_was_cancelled_is_refused_and_not_shown(secured_hdfs: Secur
     assert token not in str(got.value) and "\n" not in str(got.value)
 
 
-def test_a_client_without_kerberos_settings_is_told_the_missing_property(
+def test_a_client_without_kerberos_settings_gets_an_error_with_the_missing_property(
     secured_hdfs: SecuredHdfs,
 ) -> None:
     root = secured_hdfs.address(f"/user/{USER}", scheme="hdfs")

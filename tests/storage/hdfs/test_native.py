@@ -102,7 +102,7 @@ def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:
         store.close()
 
 
-def test_another_user_is_told_the_missing_permission(
+def test_another_user_gets_an_error_with_the_missing_permission(
     hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = HdfsStore(hdfs.address(f"/user/{uuid.uuid4()}", scheme="hdfs"))
@@ -256,7 +256,7 @@ def test_an_address_or_option_that_is_not_understood_is_refused(
         ("hadoop.security.token.SecretManager$InvalidToken", "InvalidToken", "access"),
     ],
 )
-def test_an_exception_of_a_server_is_told_in_one_line(text: str, code: str, meaning: str) -> None:
+def test_an_exception_of_a_server_is_one_line(text: str, code: str, meaning: str) -> None:
     message = f'RPCError("org.apache.{text}", "said of /t\\n\\tat org.apache.Server.call(1)")'
     failure = _failure_of(RuntimeError(message))
     assert str(failure) == f"{code}: said of /t"
@@ -286,9 +286,7 @@ def test_an_exception_of_a_server_is_told_in_one_line(text: str, code: str, mean
         ),
     ],
 )
-def test_an_error_of_kerberos_is_told_in_one_line(
-    kind: str, code: int, told: str, said: str
-) -> None:
+def test_an_error_of_kerberos_is_one_line(kind: str, code: int, told: str, said: str) -> None:
     codes = f'raw: "0x00070000", calling_error: "none", routine_error: "{kind}", more: "0x0000"'
     failure = _failure_of(
         RuntimeError(f'GSSAPIError(GssMajorCodes {{ {codes} }}, {code}, "{told}")')
@@ -297,7 +295,7 @@ def test_an_error_of_kerberos_is_told_in_one_line(
     assert failure.access and failure.remedy is not None and "kinit" in failure.remedy
 
 
-def test_without_the_libraries_of_kerberos_one_line_says_what_to_install() -> None:
+def test_without_the_libraries_of_kerberos_the_error_names_what_to_install() -> None:
     failure = _failure_of(RuntimeError('OperationFailed("Failed to load libgssapi_krb")'))
     assert failure.access
     assert failure.remedy == "install the system library libgssapi_krb5"
@@ -323,7 +321,7 @@ def test_options_survive_being_passed_on() -> None:
     assert hash(options) == hash(NativeOptions.parse(given, Address.parse("hdfs://lake/other")))
 
 
-def test_without_its_package_one_line_says_what_to_install(
+def test_without_its_package_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", None)

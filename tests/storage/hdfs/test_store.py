@@ -217,7 +217,9 @@ def test_a_listing_from_a_version_on_asks_for_its_tail_only(
     assert pages == [3]
 
 
-def test_another_user_is_told_the_missing_permission(hdfs: HdfsCluster, store: HdfsStore) -> None:
+def test_another_user_gets_an_error_with_the_missing_permission(
+    hdfs: HdfsCluster, store: HdfsStore
+) -> None:
     assert store.put_if_absent("a/x", b"1") is Put.DONE
     stranger = HdfsStore(store.root, {"user": "stranger"})
     assert stranger.read("a/x") == b"1"
@@ -377,7 +379,7 @@ def test_an_address_without_a_name_node_is_refused(address: str) -> None:
         open_store(address)
 
 
-def test_without_its_package_one_line_says_what_to_install(
+def test_without_its_package_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "requests_gssapi", None)

@@ -276,7 +276,9 @@ def test_a_file_deleted_during_a_listing_is_omitted(root: Path) -> None:
 # Other files in the directory.
 
 
-def test_the_checksum_of_an_earlier_file_goes_before_the_new_one_comes(root: Path) -> None:
+def test_the_checksum_of_an_earlier_file_is_deleted_before_the_new_one_is_written(
+    root: Path,
+) -> None:
     store = LocalStore(root)
     for name in ("hint", "0.json", "1.parquet", "other"):
         (root / f".{name}.crc").write_bytes(b"stale")
@@ -288,7 +290,7 @@ def test_the_checksum_of_an_earlier_file_goes_before_the_new_one_comes(root: Pat
     assert names(root) == [".other.crc", "0.json", "1.parquet", "hint"]
 
 
-def test_the_checksum_of_a_winner_stays(root: Path) -> None:
+def test_the_checksum_of_a_concurrent_winner_is_kept(root: Path) -> None:
     (root / "0.json").write_bytes(b"theirs")
     (root / ".0.json.crc").write_bytes(b"theirs")
     assert LocalStore(root).put_if_absent("0.json", b"ours") is Put.EXISTS
@@ -364,7 +366,7 @@ def test_times_are_in_milliseconds(root: Path) -> None:
     assert status is not None and status.modified_ms == 1_700_000_000_123
 
 
-def test_no_descriptor_stays_open(root: Path) -> None:
+def test_no_descriptor_is_left_open(root: Path) -> None:
     store = LocalStore(root)
 
     def use() -> None:

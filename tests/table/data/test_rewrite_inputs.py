@@ -100,7 +100,7 @@ FAR = [datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999_999
 
 
 @pytest.mark.conformance("RW-11", "RW-17", "ICE-05", "PQ-03")
-def test_int96_far_away_comes_out_as_microseconds(files: Files) -> None:
+def test_distant_int96_timestamps_become_microseconds(files: Files) -> None:
     stored = pa.table(
         {"t": pa.array([t and t.replace(tzinfo=None) for t in FAR], pa.timestamp("us"))}
     )
@@ -193,7 +193,7 @@ def test_void_columns_are_in_no_data_file(files: Files) -> None:
 
 @pytest.mark.conformance("RW-15", "RW-03", "SCHEMA-02")
 @pytest.mark.parametrize("kind", ["geometry(OGC:CRS84)", "interval day to second"])
-def test_types_that_nobody_knows_refuse_the_table(kind: str) -> None:
+def test_unknown_types_refuse_the_table(kind: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match="cannot be rewritten"):
         spec(field("a", "long"), field("g", kind))
 
@@ -262,7 +262,7 @@ def test_files_of_writers_with_other_layouts_in_memory_are_carried_on(files: Fil
 
 
 @pytest.mark.conformance("RW-13")
-def test_text_that_is_no_utf8_stays_as_it_is_and_bounds_nothing(files: Files) -> None:
+def test_text_that_is_not_utf8_is_unchanged_and_bounds_nothing(files: Files) -> None:
     raw = pa.array([b"\xff\xfe", b"ok"])
     for stored in (raw, raw.view(pa.string())):
         one = Files()
@@ -393,9 +393,7 @@ def test_a_vector_beyond_the_file_or_of_another_cardinality_is_refused(files: Fi
 @pytest.mark.conformance("RW-17", "PQ-01", "PQ-02")
 @pytest.mark.parametrize("page", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["zstd", "snappy", "none"])
-def test_codec_pages_and_decimals_are_what_was_asked_for(
-    files: Files, codec: str, page: str
-) -> None:
+def test_codec_pages_and_decimals_are_as_requested(files: Files, codec: str, page: str) -> None:
     values = [Decimal("1.25"), None]
     files.add(
         pa.table(

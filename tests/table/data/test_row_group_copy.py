@@ -198,7 +198,7 @@ def test_page_indexes_and_bloom_filters_belong_to_their_pages_in_the_new_file() 
 
 
 @pytest.mark.conformance("RW-25")
-def test_a_new_file_is_begun_between_sources_as_for_decoded_rows() -> None:
+def test_a_new_file_starts_between_sources_as_for_decoded_rows() -> None:
     files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(4)}
     store = MemoryStore()
     done = rewritten(store, files, spec_of(target_bytes=len(files["f0"])))

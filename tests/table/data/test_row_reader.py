@@ -295,7 +295,7 @@ def test_a_vector_that_does_not_fit_its_file_is_corruption(build: Build, tmp_pat
 
 
 @pytest.mark.conformance("PART-02", "PART-04", "PART-05")
-def test_partition_values_come_from_the_log_whatever_the_file_holds(build: Build) -> None:
+def test_partition_values_come_from_the_log_and_not_from_the_file(build: Build) -> None:
     rows = pa.table({"id": [1, 2], "n": [8, 8]})
     fields = field("id", "long"), field("n", "integer"), field("at", "timestamp")
     values = {"n": "7", "at": "2024-07-01 00:00:00"}
@@ -346,7 +346,7 @@ def test_a_file_that_is_not_below_the_root_is_refused(tmp_path: Path, path: str)
 
 
 @pytest.mark.parametrize("kind", ["variant", "void", "geometry(OGC:CRS84)"])
-def test_a_type_that_cannot_be_read_is_told(build: Build, kind: str) -> None:
+def test_an_unreadable_type_is_reported(build: Build, kind: str) -> None:
     snapshot = build(pa.table({"id": [1]}), field("id", "long"), field("v", kind))
     assert read(snapshot, "id")["id"].to_pylist() == [1]
     with pytest.raises(UnsupportedFeatureError):
@@ -354,7 +354,7 @@ def test_a_type_that_cannot_be_read_is_told(build: Build, kind: str) -> None:
 
 
 @pytest.mark.conformance("TW-01")
-def test_columns_with_a_past_that_nobody_reads_are_refused_and_others_are_not() -> None:
+def test_columns_with_unreadable_history_are_refused_and_others_are_not() -> None:
     odd = [{"fromType": "string", "toType": "long"}]
     schema = {
         "type": "struct",

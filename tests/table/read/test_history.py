@@ -271,7 +271,7 @@ def test_a_commit_that_lacks_its_time_is_named_instead_of_guessed() -> None:
 
 
 @pytest.mark.conformance("LOG-11", "REC-09")
-def test_history_goes_by_file_names_whatever_the_commits_say() -> None:
+def test_history_depends_on_file_names_and_not_on_commits() -> None:
     table = TableBuilder()
     table.commit([commit_info("CREATE", version=7, readVersion=3), protocol(), metadata()])
     table.commit([commit_info("A", version=99)])

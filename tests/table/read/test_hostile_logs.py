@@ -46,7 +46,7 @@ def kinds(builder: TableBuilder, *, deep: bool = False) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("stray", [200_000_000, 10**15, 2**63 - 1])
-def test_a_gap_costs_nothing_however_wide(stray: int) -> None:
+def test_a_gap_costs_nothing_regardless_of_its_width(stray: int) -> None:
     builder = table()
     builder.commit([commit_info(), add("d")], version=stray)
     with measured() as taken:
@@ -163,7 +163,7 @@ def test_an_empty_commit_is_to_be_restored() -> None:
 # Messages
 
 
-def test_a_message_stays_short_whatever_it_quotes() -> None:
+def test_a_message_is_short_regardless_of_what_it_quotes() -> None:
     features = [f"feature{number}-{'x' * 40}" for number in range(50_000)]
     builder = TableBuilder()
     builder.commit([protocol(3, 7, reader_features=features, writer_features=features), metadata()])

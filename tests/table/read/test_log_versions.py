@@ -80,7 +80,7 @@ def test_a_gap_is_named_by_the_first_missing_version_and_older_versions_open(gap
 
 
 @pytest.mark.conformance("LOG-02")
-def test_a_log_whose_first_commits_are_gone_names_version_0() -> None:
+def test_a_log_without_its_first_commits_names_version_0() -> None:
     table = started(add("a"))
     table.drop(f"{0:020d}.json")
     with fails(

@@ -132,7 +132,7 @@ def test_a_hint_beyond_the_log_leads_back_to_its_beginning(
     assert LogWatch(store).look() == Sighting(since=-1, version=9, checkpoint_version=4)
 
 
-def test_where_there_is_no_log_there_is_nothing_to_watch(store: CountingStore) -> None:
+def test_a_directory_without_a_log_is_not_watched(store: CountingStore) -> None:
     with pytest.raises(NotADeltaTableError, match="contains no commit"):
         LogWatch(store).look()
 
@@ -168,7 +168,7 @@ def test_a_digest_is_read_once(table: TableBuilder, store: CountingStore) -> Non
     assert store.requests == [f"read _delta_log/{commit_name(9)}"]
 
 
-def test_the_rest_of_a_long_commit_is_read_where_it_is_asked_for(store: CountingStore) -> None:
+def test_the_rest_of_a_long_commit_is_read_on_demand(store: CountingStore) -> None:
     table = TableBuilder(store)
     table.commit([protocol(), metadata()])
     table.commit([add("x" * 100 + str(n), dataChange=False) for n in range(1000)] + [add("new")])
@@ -179,7 +179,7 @@ def test_the_rest_of_a_long_commit_is_read_where_it_is_asked_for(store: Counting
     assert digest is not None and (digest.changes_data, digest.whole) == (True, True)
 
 
-def test_a_commit_that_is_gone_or_broken_is_no_reason_to_stop(
+def test_a_missing_or_broken_commit_does_not_stop_the_watch(
     table: TableBuilder, store: CountingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.delete(f"_delta_log/{commit_name(5)}")

@@ -69,7 +69,7 @@ def test_once_some_files_kept_the_caller_waiting_threads_read(store: MemoryStore
 
 
 @pytest.mark.parametrize("near", [False, True])
-def test_a_file_that_is_gone_is_named(store: MemoryStore, near: bool) -> None:
+def test_a_missing_file_is_named(store: MemoryStore, near: bool) -> None:
     store.is_near = near
     entries = commits(store, *[SMALL] * 4)
 

@@ -62,9 +62,7 @@ def peak_of_scan(table: TableBuilder) -> tuple[int, int]:
 
 
 @pytest.mark.conformance("REC-04")
-def test_superseded_actions_leave_nothing_behind(
-    replays: list[FileReplay], pool: pa.MemoryPool
-) -> None:
+def test_superseded_actions_have_no_effect(replays: list[FileReplay], pool: pa.MemoryPool) -> None:
     few, many = superseding(8), superseding(200)
 
     live, peak = peak_of_scan(few)

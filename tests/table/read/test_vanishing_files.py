@@ -267,7 +267,7 @@ def test_a_failing_store_is_not_a_corrupt_table() -> None:
 
 
 @pytest.mark.parametrize("vanishing", [0, 1, 2])
-def test_a_read_is_repeated_until_nothing_vanishes(vanishing: int) -> None:
+def test_a_read_is_repeated_until_no_file_vanishes(vanishing: int) -> None:
     calls = 0
 
     def read() -> str:

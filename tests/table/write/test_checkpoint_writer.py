@@ -165,7 +165,7 @@ def test_every_column_and_field_may_be_null_and_lists_have_three_levels() -> Non
 
 @pytest.mark.conformance("CKPT-06", "CKPT-03")
 @pytest.mark.parametrize(("kind", "per_sidecar"), SHAPES)
-def test_a_row_holds_one_action_and_a_row_group_actions_of_one_sort(
+def test_a_row_has_one_action_and_a_row_group_one_type_of_action(
     kind: str, per_sidecar: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(action_file, "_ROW_GROUP_ROWS", 2)

@@ -185,7 +185,7 @@ def test_secrets_in_an_answer_are_hidden(store: S3Store, faults: Faults) -> None
     assert "testing-secret" not in str(got.value)
 
 
-def test_a_failure_of_the_client_is_told_by_its_name() -> None:
+def test_a_failure_of_the_client_is_reported_by_name() -> None:
     failure = S3Failure(status=None, code="ConnectTimeoutError", detail="")
     assert failure.unanswered and str(failure) == "ConnectTimeoutError"
     assert not S3Failure(status=None, code="NoCredentialsError", detail="").unanswered

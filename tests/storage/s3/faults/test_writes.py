@@ -125,7 +125,7 @@ def test_a_write_whose_outcome_cannot_be_read_is_unknown(store: S3Store, faults:
         store.put_if_absent(PATH, b"data")
 
 
-def test_an_ambiguous_outcome_stays_ambiguous_after_a_refusal(
+def test_an_ambiguous_outcome_remains_ambiguous_after_a_refusal(
     store: S3Store, faults: Faults
 ) -> None:
     faults.on("PUT .json", LOST_500, DENIED)
@@ -314,7 +314,7 @@ def test_a_large_stream_survives_a_fault_of_its_last_request(
     assert store.read("x") == data
 
 
-def test_a_large_stream_whose_parts_fail_is_given_up_with_nothing_written(
+def test_a_large_stream_with_failed_parts_is_aborted_without_a_file(
     open_s3: Callable[..., S3Store], faults: Faults, s3_server: S3Server
 ) -> None:
     store = open_s3(multipart_size=1, part_size=5 * MIB)

@@ -219,7 +219,7 @@ def test_a_wrong_checksum_is_not_used(field: str, later: int) -> None:
 
 
 @pytest.mark.conformance("CRC-02")
-def test_health_says_that_a_checksum_was_used() -> None:
+def test_health_reports_that_a_checksum_was_used() -> None:
     table = begun()
     snapshot = table.open().snapshot()
     assert measure(snapshot, now=NOW).checksum_version == 1
