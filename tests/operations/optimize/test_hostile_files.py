@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pyarrow as pa
 import pytest
-from rewrites.data_files import DataTable, field
+from rewrites.data_files import ROW_TRACKING, DataTable, field
 from rewrites.rewritten_tables import NOW, ids
 from rewrites.table_rows import live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.table.data import data_file_reader
+from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.read.table import Table
 
 
-def optimized(made: DataTable) -> OptimizeResult:
+def optimized(made: DataTable, **options: Any) -> OptimizeResult:
     made.store.now_ms = lambda: epoch_millis(NOW)
-    table, options = Table(made.store), OptimizeOptions(workers=1)
-    planned = optimize.plan(table.snapshot(), options, now=NOW)
+    table, settings = Table(made.store), OptimizeOptions(workers=1, **options)
+    planned = optimize.plan(table.snapshot(), settings, now=NOW)
     return optimize.apply(table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None)
 
 
@@ -31,3 +37,55 @@ def test_a_text_that_repeats_may_be_missing_in_older_files() -> None:
     before = live_rows(made.store)
     assert optimized(made).status == "rewritten"
     assert live_rows(made.store) == before
+
+
+def of_two_files(**fields: Any) -> DataTable:
+    made = DataTable(field("a", "long"))
+    made.append(pa.table({"a": [1]}), pa.table({"a": [2]}), **fields)
+    return made
+
+
+@pytest.mark.parametrize("option", ["quiet_for", "max_duration"])
+def test_durations_longer_than_any_calendar_are_no_error(option: str) -> None:
+    result = optimized(of_two_files(), **{option: timedelta(days=4_000_000)})
+    # Whatever was written counts as written lately.
+    assert result.status == ("nothing-to-do" if option == "quiet_for" else "rewritten")
+
+
+@pytest.mark.conformance("RT-15")
+@pytest.mark.parametrize("base", [-1, 2**63 - 1])
+def test_a_base_row_id_without_room_for_the_rows_refuses_the_file(base: int) -> None:
+    made = DataTable(
+        field("a", "long"),
+        features=["rowTracking", "domainMetadata"],
+        configuration=ROW_TRACKING,
+    )
+    made.append(pa.table({"a": [1, 2]}), baseRowId=base, defaultRowCommitVersion=1)
+    made.append(pa.table({"a": [3]}), pa.table({"a": [4]}))
+    result = optimized(made)
+    assert result.status == "failed" and result.files_before == 2
+    assert f"base row ID {base}" in result.refused[0].problem and result.refused[0].damaged
+
+
+@pytest.mark.parametrize("size", [-(2**62), 2**63 - 1])
+def test_sizes_that_no_file_has_give_plans_without_nonsense(size: int) -> None:
+    made = of_two_files(size=size)
+    settings = OptimizeOptions(workers=1)
+    planned = optimize.plan(Table(made.store).snapshot(), settings, now=NOW)
+    assert planned.bytes >= 0 and planned.bytes_after >= 0
+    before = live_rows(made.store)
+    optimized(made)
+    assert live_rows(made.store) == before
+
+
+@pytest.mark.conformance("RW-43")
+def test_a_file_larger_than_the_log_states_is_not_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = of_two_files(size=1)
+    snapshot = Table(made.store).snapshot()
+    monkeypatch.setattr(data_file_reader, "WHOLE_FILE", 100)
+    reader = DataFileReader(made.store, DataFileLayout.of(snapshot.protocol, snapshot.metadata))
+    file = SourceFile(path=min(made.live), partition_values=(), size=1)
+    assert reader.fetch(file) is None
+    assert [rows.batch.num_rows for rows in reader.read(file)] == [1]

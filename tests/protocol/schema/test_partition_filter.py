@@ -81,6 +81,8 @@ def test_values_are_compared_by_their_types_not_by_their_text() -> None:
     assert kept("D < '2024-01-10'") == [True, False, False]
     assert kept("d >= date '2024-01-09'") == [True, True, False]
     assert kept("`t` = '2024-01-01T12:00:00+02:00'") == [True, True, False]
+    assert kept("t >= '2024-01-02'") == [False, False, False]
+    assert kept("t < '2024-01-02' and t > date '2024-1-1'") == [True, True, False]
     assert kept("x > 9.5") == [False, True, False]
     assert kept("t is null and not d is not null") == [False, False, True]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from delta_maintenance import clock
@@ -80,7 +81,7 @@ def execute(
             sleep=execution.sleep,
         ),
         run_id=execution.new_id(),
-        until=None if options.max_duration is None else started + options.max_duration,
+        until=_later(started, options.max_duration),
         workers=options.workers,
         progress=execution.progress,
     )
@@ -98,6 +99,14 @@ def execute(
         for path in surveyed.journals:
             journals.forget(table.store, path)
     return _result(table, surveyed, run, result, problem)
+
+
+def _later(instant: datetime, by: timedelta | None) -> datetime | None:
+    """The end of a duration; None if no calendar has it."""
+    try:
+        return None if by is None else instant + by
+    except OverflowError:
+        return None
 
 
 def _result(

@@ -53,6 +53,9 @@ _REMOVE_FIELDS = (
     "tags",
 )
 
+_LARGEST = 1 << 44
+"""Bytes; no store takes larger files."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
@@ -171,7 +174,7 @@ def _part(batch: ActiveFiles, names: Sequence[str]) -> _Part:
     columns = {
         "path": adds["path"],
         "vector": deletion_vector_ids(adds),
-        "size": pc.fill_null(_column(adds, "size"), 0),
+        "size": _sizes(adds),
         "modified": pc.fill_null(_column(adds, "modificationTime"), 0),
         "rows": pc.fill_null(record_counts(adds), -1),
         "deleted": pc.fill_null(cardinality, 0),
@@ -188,10 +191,16 @@ def _part(batch: ActiveFiles, names: Sequence[str]) -> _Part:
         removed_at=pc.fill_null(_column(removes, "deletionTimestamp"), 0).to_numpy(),
         replaced=Replaced(
             at=pc.fill_null(_column(elsewhere, "deletionTimestamp"), 0).to_numpy(),
-            size=pc.fill_null(_column(elsewhere, "size"), 0).to_numpy(),
+            size=_sizes(elsewhere).to_numpy(),
             made=target_sizes(_column(elsewhere, "tags")) > 0,
         ),
     )
+
+
+def _sizes(files: pa.Table) -> pa.ChunkedArray:
+    """The sizes within bounds in which their sums are right, whatever the log states."""
+    sizes = pc.fill_null(_column(files, "size"), 0)
+    return pc.min_element_wise(pc.max_element_wise(sizes, 0), _LARGEST)
 
 
 def _moved(removes: pa.Table) -> pa.ChunkedArray:

@@ -211,7 +211,9 @@ def _hot(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask
     """The partitions that were written to within `quiet_for`."""
     if quiet_for is None:
         return np.zeros(len(files.last_write), np.bool_)
-    found: Mask = files.last_write > epoch_millis(now - quiet_for)
+    # The instant itself may be one that no calendar has.
+    since = epoch_millis(now) - quiet_for // timedelta(milliseconds=1)
+    found: Mask = files.last_write > since
     return found
 
 

@@ -42,6 +42,8 @@ _COMPARISONS = {
 _WORDS = frozenset(
     ("and", "or", "not", "in", "is", "null", "between", "true", "false", "date", "timestamp")
 )
+_INSTANTS = ("timestamp", "timestamp_ntz")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 _DEEPEST = 50
 
 
@@ -195,6 +197,9 @@ class _Parser:
         kind = self._types[name]
         if text == "" or (token.kind == "text" and str(kind) == "string"):
             return pa.scalar(text or None, self._values(name).type)
+        if str(kind) in _INSTANTS and _DAY.fullmatch(text):
+            # As in SQL, a day is its first instant.
+            text = f"{text} 00:00:00"
         try:
             return parse_partition_values(pa.array([text]), kind, zone=UTC).values[0]
         except CorruptTableError:

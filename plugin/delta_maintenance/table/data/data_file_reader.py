@@ -37,6 +37,9 @@ from delta_maintenance.table.data.deleted_rows import (
 from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
 from delta_maintenance.table.data.places import place_of
 
+_ROW_IDS = 1 << 63
+"""Row IDs are smaller, as signed numbers of 64 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
@@ -133,9 +136,11 @@ class DataFileReader:
         if file.size > WHOLE_FILE:
             return None
         try:
-            return self._store.read(place_of(self._store, file.path))
+            # The log may state too few bytes.
+            data = self._store.read_head(place_of(self._store, file.path), WHOLE_FILE + 1)
         except (DeltaMaintenanceError, OSError):
             return None
+        return data if len(data) <= WHOLE_FILE else None
 
     def _rows(self, file: SourceFile, data: bytes | None) -> Iterator[FileRows]:
         data = data if data is not None else self.fetch(file)
@@ -249,7 +254,12 @@ class _FileColumns:
                 remedy="give row IDs to all files with backfill-row-ids",
             )
         start = base + first
-        fresh = pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64))
+        if base < 0 or start + batch.num_rows > _ROW_IDS:
+            raise CorruptTableError(
+                f"the base row ID {base} leaves no room for the row IDs of the file",
+                remedy="see with fsck which other files have such row IDs",
+            )
+        fresh = pa.array(start + np.arange(batch.num_rows, dtype=np.int64))
         return self._coalesced(batch, self._layout.row_id_column, fresh)
 
     def _row_versions(self, batch: pa.RecordBatch) -> pa.Array:
