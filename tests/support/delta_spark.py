@@ -121,6 +121,10 @@ class DeltaSpark:
         finally:
             self._spark.conf().unset(name)
 
+    def jvm_session(self) -> Any:
+        """Spark's own session, for callers that need more of them."""
+        return self._spark
+
     def sql(self, statement: str) -> None:
         """Runs a statement for its effect."""
         self._spark.sql(statement)

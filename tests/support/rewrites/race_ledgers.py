@@ -48,6 +48,10 @@ class Ledger:
         self.writer = writer
         self._file = (folder / f"{writer}.jsonl").open("a", buffering=1)
 
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
     def note(
         self,
         kind: Kind,
