@@ -204,7 +204,7 @@ class DeltaSpark:
         """Let Delta Spark delete what has expired of a log, as after a checkpoint of its own."""
         self.forget()
         snapshot = self.snapshot(path)
-        snapshot.deltaLog().doLogCleanup(snapshot)
+        snapshot.deltaLog().doLogCleanup(snapshot, self.jvm.scala.Option.empty())
 
     def hint(self, text: str) -> Any:
         """Returns `_last_checkpoint` as parsed by Delta Spark; raises if its checksum is wrong."""
