@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pygal
 from pygal.style import Style
@@ -45,11 +46,11 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     """The chart of one quantity, with a line for each engine and step that has results."""
     style = Style(background="white", plot_background="white", colors=_COLOURS)
     chart = pygal.XY(
-        width=900,
-        height=520,
+        width=940,
+        height=580,
+        margin_right=70,
         style=style,
         title=f"{title}, by files of the table",
-        xrange=None,
         js=[],
         logarithmic=True,
         dots_size=4,
@@ -61,7 +62,7 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     chart.uuid = f"scale-{quantity}"
     sizes = sorted({row["files"] for row in rows})
     chart.x_labels = [math.log10(size) for size in sizes]
-    chart.x_value_formatter = lambda value: f"{10**value / 1e6:,.0f} million"
+    chart.x_value_formatter = lambda value: f"{10**value / 1e6:,.3g} million"
     chart.value_formatter = lambda value: f"{value:,.3g}"
     for (engine, step), name in _LINES.items():
         points = [
@@ -70,8 +71,14 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
             if (row["engine"], row["step"]) == (engine, step) and quantity in row
         ]
         if points:
-            chart.add(name, sorted(points))
-    return bytes(chart.render())
+            style_of_line = {"width": 2, "dasharray": "2, 4" if engine != "ours" else "0"}
+            chart.add(name, sorted(points), stroke_style=style_of_line)
+    tree = chart.render_tree()
+    for parent in tree.iter():
+        # The settings of a script that is left out.
+        for script in [child for child in parent if str(child.tag).endswith("script")]:
+            parent.remove(script)
+    return ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
 
 
 def main(folder: Path = _IMAGES) -> None:

@@ -60,13 +60,12 @@ def run(step: str, table: str) -> dict[str, Any]:
 
 def _step(step: str, spark: Any, table: str) -> Any:
     log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
+    none = spark._jvm.scala.Option.empty()
     steps: Mapping[str, Callable[[Any], Any]] = {
         "open": lambda snapshot: snapshot.numOfFiles(),
         "list": lambda snapshot: _drained(snapshot.allFiles()),
-        "checkpoint-full": lambda snapshot: log.checkpoint(
-            snapshot, spark._jvm.scala.Option.empty()
-        ),
-        "clean-log": lambda snapshot: log.doLogCleanup(snapshot),
+        "checkpoint-full": lambda snapshot: log.checkpoint(snapshot, none),
+        "clean-log": lambda snapshot: log.doLogCleanup(snapshot, none),
         "vacuum-lite": lambda _: len(spark.sql(f"VACUUM delta.`{table}` LITE DRY RUN").collect()),
     }
     return steps[step](log.unsafeVolatileSnapshot())

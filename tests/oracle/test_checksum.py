@@ -13,7 +13,9 @@ from delta_spark_tables import copy, create
 from py4j.protocol import Py4JJavaError
 
 from delta_maintenance import open_table
-from delta_maintenance.operations import fsck
+from delta_maintenance.operations import checkpoint, fsck
+from delta_maintenance.operations import checksum as checksum_operation
+from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
@@ -137,6 +139,40 @@ def test_delta_spark_accepts_the_checksum_of_a_repair(delta_spark: DeltaSpark, t
     assert theirs.numFiles() == len(files) - 1
     rows = delta_spark.rows(f"SELECT count(*) AS n FROM delta.`{table}`")
     assert rows == [f'{{"n":{_live_rows(table)}}}']
+
+
+@pytest.mark.conformance("CRC-04", "CRC-09", "CKPT-22")
+def test_delta_spark_goes_by_our_checkpoint_and_checksum_without_the_commits_behind_them(
+    delta_spark: DeltaSpark, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    name = f"delta.`{path}`"
+    create(delta_spark, path, "id LONG", checkpointPolicy="v2")
+    for first in (0, 100, 200):
+        delta_spark.write(path, f"SELECT id FROM range({first}, {first + 100}, 1, 2)")
+    delta_spark.sql(f"DELETE FROM {name} WHERE id >= 250")
+    rows = delta_spark.rows(f"SELECT sum(id) AS n FROM {name}")
+    log, opened = path / "_delta_log", open_table(str(path))
+    for file in log.glob("*.crc"):
+        file.unlink()
+    snapshot, now = opened.snapshot(), datetime.now(UTC)
+    options = CheckpointOptions(kind="v2-json", actions_per_sidecar=2)
+    checkpoint.apply(opened, checkpoint.plan(snapshot, options, now=now))
+    written = checksum_operation.apply(opened, checksum_operation.plan(snapshot, now=now))
+    assert written.status == "written"
+    for number in range(snapshot.version):
+        (log / f"{number:020}.json").unlink()
+    assert "delta-maintenance.numTombstones" in (log / checksum_name(snapshot.version)).read_text()
+    [top] = log.glob("*.checkpoint.*.json")
+    assert '"delta-maintenance.summary"' in top.read_text()
+
+    theirs = accepted(delta_spark, path)
+
+    assert theirs.numFiles() == snapshot.counts.num_files
+    assert delta_spark.rows(f"SELECT sum(id) AS n FROM {name}") == rows
+    delta_spark.write(path, "SELECT id FROM range(300, 310, 1, 1)")
+    assert accepted(delta_spark, path).numFiles() == snapshot.counts.num_files + 1
+    assert found(path) == {}
 
 
 def _live_rows(path: Path) -> int:

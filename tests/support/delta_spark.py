@@ -204,6 +204,12 @@ class DeltaSpark:
         snapshot = self.snapshot(path)
         snapshot.deltaLog().checkpoint(snapshot, self.jvm.scala.Option.empty())
 
+    def clean_up(self, path: Path) -> None:
+        """Let Delta Spark delete what has expired of a log, as after a checkpoint of its own."""
+        self.forget()
+        snapshot = self.snapshot(path)
+        snapshot.deltaLog().doLogCleanup(snapshot, self.jvm.scala.Option.empty())
+
     def hint(self, text: str) -> Any:
         """Returns `_last_checkpoint` as parsed by Delta Spark; raises if its checksum is wrong."""
         return self._delta.LastCheckpointInfo.deserializeFromJson(text, True)
