@@ -137,3 +137,30 @@ def test_bounds_of_copied_files_are_exact() -> None:
         "nullCount": {"a": 0, "b": 0},
         "tightBounds": True,
     }
+
+
+@pytest.mark.conformance("RW-25", "RW-40")
+def test_a_source_whose_pages_cannot_be_decoded_is_named_and_the_others_are_merged() -> None:
+    made = Rewritten(tracked=False)
+    path = made.paths["y"][0]
+    data = bytearray(made.store.read(path))
+    # The length of the first text: headers of pages and the footer stay as they are.
+    at = data.index(b"text ")
+    data[at - 4 : at] = b"\xff\xff\xff\x7f"
+    made.store.put(path, bytes(data))
+    result = made.optimize()
+    assert result.status == "failed" and result.files_before == 11
+    assert [file.path for file in result.refused] == [path] and result.refused[0].damaged
+    assert {fate for fate, _ in copied(result).values()} == {"committed"}
+
+
+@pytest.mark.conformance("RW-25")
+def test_a_name_of_a_writer_that_is_no_text_is_no_error() -> None:
+    made = Rewritten(tracked=False)
+    for path in made.paths["x"]:
+        data = made.store.read(path)
+        assert data.count(b"parquet-cpp") == 1
+        made.store.put(path, data.replace(b"parquet-cpp", b"parquet-\xff\xff\xff"))
+    before = made.rows()
+    assert made.optimize().status == "rewritten"
+    assert made.rows() == before

@@ -59,7 +59,7 @@ _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 
 
 class NotCopiedError(Exception):
-    """The rows of a source have to be decoded. No new file appeared in the store."""
+    """The rows of a source have to be decoded. A new file that appeared is in no version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +136,7 @@ def reading_sources() -> Iterator[None]:
         OSError,
         MalformedThriftError,
         MalformedPageError,
+        UnicodeDecodeError,
     ) as error:
         raise NotCopiedError(str(error)) from None
 
@@ -146,6 +147,7 @@ def _copied_groups(sink: BinaryIO, sources: Sequence[CopySource]) -> Iterator[_G
     for source in sources:
         metadata = source.metadata
         with reading_sources():
+            created_by = metadata.created_by
             file = source.opened()
         with file:
             for at, tree in enumerate(source.groups):
@@ -153,7 +155,7 @@ def _copied_groups(sink: BinaryIO, sources: Sequence[CopySource]) -> Iterator[_G
                 yield _Group(
                     tree=_numbered(tree, number),
                     source=metadata.row_group(at),
-                    created_by=metadata.created_by,
+                    created_by=created_by,
                     chunks=chunks,
                 )
                 number += 1
@@ -317,9 +319,11 @@ def _read_back(
             problem = _difference(file, group, tree, found, proves=proves)
             if problem is not None:
                 raise VerificationError(f"the new data file has {problem}", file=name)
-        if proves:
-            next(parquet.batches(spec.layout.schema.names), None)
-        return _statistics(parquet, groups, rows, spec)
+        # These are the bytes of the sources: if they cannot be decoded, a source is damaged.
+        with reading_sources():
+            if proves:
+                next(parquet.batches(spec.layout.schema.names), None)
+            return _statistics(parquet, groups, rows, spec)
 
 
 def _difference(
