@@ -14,6 +14,7 @@ from rewrites.table_rows import live_rows
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
+from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
@@ -89,3 +90,22 @@ def test_a_file_larger_than_the_log_states_is_not_read_at_once(
     file = SourceFile(path=min(made.live), partition_values=(), size=1)
     assert reader.fetch(file) is None
     assert [rows.batch.num_rows for rows in reader.read(file)] == [1]
+
+
+@pytest.mark.conformance("RW-40")
+@pytest.mark.parametrize("least", [1, 8 << 20])
+def test_a_changed_value_in_a_page_with_a_checksum_is_found(
+    least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether row groups are copied or decoded."""
+    monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", least)
+    made = DataTable(field("a", "long"))
+    plain = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
+    files = [pa.table({"a": [n, n]}) for n in (7, 8, 9)]
+    _, damaged, _ = made.append(*files, writing=plain)
+    data = made.store.read(damaged)
+    assert data.index((8).to_bytes(8, "little") * 2) > 0
+    made.store.put(damaged, data.replace((8).to_bytes(8, "little") * 2, b"\1" * 16))
+    result = optimized(made)
+    assert result.status == "failed" and result.rows == 4
+    assert [file.path for file in result.refused] == [damaged] and result.refused[0].damaged

@@ -206,6 +206,8 @@ class _Unmapping(RewriteCommits):
             done.append(_pending(outcome, work))
             self._tell(done[-1])
             self._keep_journal([*before, *done])
+        # Workers end in any order, and commits should not differ by it.
+        done.sort(key=lambda pending: pending.done.bin.number)
         return done
 
     def _tell(self, pending: Pending) -> None:

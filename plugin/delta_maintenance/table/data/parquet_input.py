@@ -64,6 +64,8 @@ class ParquetInput:
                 "pre_buffer": ahead and not isinstance(source, bytes),
                 "buffer_size": 0 if ahead else self._buffer_size(),
                 "arrow_extensions_enabled": False,
+                # Otherwise changed values of a damaged file would become those of a sound one.
+                "page_checksum_verification": True,
             }
             self._source = opened
             self._file = pq.ParquetFile(

@@ -170,7 +170,7 @@ def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> _Copied:
         data = read_range(source, chunk.start, chunk.size)
         # Bytes that are no pages are not carried on.
         values = chunk.metadata.number(fields.NUM_VALUES) or 0
-        read_pages(memoryview(data), values=values, codec="", texts=False)
+        read_pages(memoryview(data), values=values, codec="", texts=False, checksums=True)
         index, column_index = _page_index(source, chunk)
         place = chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)
         bloom_filter = None if place is None else read_range(source, *place)

@@ -10,6 +10,7 @@ Implements "Page Header" of the Parquet format and the necessary parts of Thrift
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,12 +48,15 @@ class MalformedPageError(ValueError):
     """The bytes are not the pages of a column chunk."""
 
 
-def read_pages(chunk: memoryview, *, values: int, codec: str, texts: bool) -> ChunkPages:
+def read_pages(
+    chunk: memoryview, *, values: int, codec: str, texts: bool, checksums: bool = False
+) -> ChunkPages:
     """Reads the page headers of a chunk with this number of values. Decompresses only its
     dictionary.
 
-    `texts` says whether the values have individual lengths. `MalformedPageError` for invalid or
-    truncated headers.
+    `texts` says whether the values have individual lengths. With `checksums`, pages that have a
+    CRC-32 are compared with it. `MalformedPageError` for invalid or truncated headers and for other
+    bytes than the CRC-32 is of.
     """
     found = ChunkPages()
     at = 0
@@ -63,6 +67,9 @@ def read_pages(chunk: memoryview, *, values: int, codec: str, texts: bool) -> Ch
             raise MalformedPageError("a page is longer than its column")
         body = chunk[at : at + stored]
         at += stored
+        crc = header.get(4) if checksums else None
+        if isinstance(crc, int) and zlib.crc32(body) != crc & 0xFFFFFFFF:
+            raise MalformedPageError("a page does not have its checksum")
         found.largest = max(found.largest, size)
         if kind == _DICTIONARY_PAGE:
             entries = _size(_inner(header, 7), 1)
