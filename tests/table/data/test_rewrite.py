@@ -163,7 +163,17 @@ def stored(store: MemoryStore, done: RewrittenBin) -> pa.Table:
 @given(bins())
 @settings(max_examples=120)
 @pytest.mark.conformance(
-    "RW-08", "RW-09", "RW-20", "RW-21", "RW-26", "RT-16", "RT-17", "CDC-04", "DV-12", "SCHEMA-07"
+    "RW-08",
+    "RW-09",
+    "RW-20",
+    "RW-21",
+    "RW-26",
+    "RT-15",
+    "RT-16",
+    "RT-17",
+    "CDC-04",
+    "DV-12",
+    "SCHEMA-07",
 )
 def test_the_live_rows_come_out_in_order_with_their_ids(case: Any) -> None:
     fields, files = case
