@@ -169,7 +169,7 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
             base = part.python or str(own)
             make_venv.run(uv(), "venv", "--quiet", "--clear", "--python", base, str(place))
             project = f"{ROOT}[{part.extras}]"
-            into = ("--python", str(place))
+            into: tuple[str, ...] = ("--python", str(place))
             if part.as_of:
                 into += ("--constraint", str(constraints(place, part)))
             install(*into, "--editable", project, *TEST_PACKAGES, *part.packages)

@@ -20,9 +20,10 @@ from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.leases import LIFE, Leases
 from delta_maintenance.policies.models import AssessedOperation, RunResult
 from delta_maintenance.policies.on_demand import run_operation, run_plans
-from delta_maintenance.policies.paused import JobLeftRunningError, PausedRun
+from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.submission.left_running import JobLeftRunningError
 
 VACUUMED = {"table": "memory://t", "version": 13, "status": "vacuumed", "end_version": 13}
 

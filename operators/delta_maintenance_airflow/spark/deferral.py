@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
-from delta_maintenance.policies.paused import JobLeftRunningError
+from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance_airflow.spark.mailbox import Mailbox
 from delta_maintenance_airflow.spark.waiter_process import Order, WaiterProcess
 

@@ -20,7 +20,8 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
 from delta_maintenance.policies.models import OperationOutcome
-from delta_maintenance.policies.paused import JobLeftRunningError, PausedOperation
+from delta_maintenance.policies.paused import PausedOperation
+from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 

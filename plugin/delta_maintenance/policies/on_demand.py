@@ -21,8 +21,9 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment, separate_arguments
 from delta_maintenance.policies.execute import Context, execute
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
-from delta_maintenance.policies.paused import JobLeftRunningError, PausedRun
+from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.policies.run import RunStatus
+from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 _REASON = "requested manually"

@@ -42,14 +42,3 @@ class PausedRun(Record):
     versions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The versions of the table on which each operation has run."""
     last_runs: tuple[LastRun, ...] = ()
-
-
-class JobLeftRunningError(BaseException):
-    """Ends a run whose Spark job continues without this process.
-
-    Not an `Exception`, because it is not a failure and must not be handled as one. The lease of the
-    table is kept.
-    """
-
-    operation: PausedOperation | None = None
-    run: PausedRun | None = None

@@ -30,7 +30,8 @@ from delta_maintenance.policies.models import (
     OperationOutcome,
     RunResult,
 )
-from delta_maintenance.policies.paused import JobLeftRunningError, PausedRun
+from delta_maintenance.policies.paused import PausedRun
+from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
