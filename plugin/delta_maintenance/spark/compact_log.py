@@ -1,8 +1,8 @@
-"""Reconciling a range of commits on a cluster, for one log compaction.
+"""Reconciles a range of commits on a cluster, for one log compaction.
 
-Plain PySpark with Python workers, as for sidecars. Each reading task reconciles some of the commits
-and divides the remaining actions into shares by logical file; one task reconciles each share. The
-driver appends the shares to the file, and holds one share at a time.
+Uses plain PySpark with Python workers, as for sidecars. Each reading task reconciles some of the
+commits and divides the remaining actions into shares by logical file; one task reconciles each
+share. The driver appends the shares to the file, and holds one share at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange
 
 _TOLD_ACTIONS = 100_000
-"""Actions between two lines of progress."""
+"""The number of actions between two progress lines."""
 
 
 class SparkRange:
@@ -50,8 +50,9 @@ class SparkRange:
         progress: Progress | None = None,
         log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     ) -> None:
-        """The storage options are completed from the driver's environment: see
-        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        """`executor_options` completes the storage options from the driver's environment. Raises
+        `RefusedError` for a table that executors cannot reach.
+        """
         self._spark = spark
         options = executor_options(table_uri, storage_options, os.environ)
         self._address = TableAddress(uri=table_uri, storage_options=options)
@@ -60,14 +61,14 @@ class SparkRange:
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
+        """Returns the engine of a job."""
         return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
         """See `RangeEngine`."""
         parts = adjacent_parts(commits, self._log_bytes_per_task)
         size = sum(entry.status.size for entry in commits)
-        # The size of a reading task is about that of a writing task.
+        # Writing tasks get about as many bytes as reading tasks.
         count = min(len(parts), max(1, math.ceil(size / self._log_bytes_per_task)))
         reading = RangeReading(
             address=self._address,

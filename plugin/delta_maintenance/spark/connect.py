@@ -13,7 +13,7 @@ from delta_maintenance.submission.library import library_zip
 
 @contextmanager
 def connected(address: str) -> Iterator[SparkSession]:
-    """A session of its own on the server at `sc://HOST:PORT`, with this library shipped to it."""
+    """Opens a new session on the server at `sc://HOST:PORT` and ships this library to it."""
     spark = SparkSession.builder.remote(address).create()
     try:
         ship_library(spark)
@@ -23,7 +23,7 @@ def connected(address: str) -> Iterator[SparkSession]:
 
 
 def is_connected(spark: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect."""
+    """Returns whether the session is a Spark Connect session."""
     return "connect" in type(spark).__module__.split(".")
 
 

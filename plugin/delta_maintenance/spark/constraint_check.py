@@ -1,8 +1,8 @@
-"""Checking rows on a cluster: the number of rows for which a constraint is not true.
+"""Checks rows on a cluster: counts the rows for which a constraint is not true.
 
-Plain PySpark with Python workers, as for sidecars. Executors read the columns that the expression
-names, through the table's own store, and drop deleted rows; Spark evaluates the expression. The
-driver holds the files of one job at a time.
+Uses plain PySpark with Python workers, as for sidecars. Executors read the columns that the
+expression names, through the table's store, and drop deleted rows; Spark evaluates the expression.
+The driver holds the files of one job at a time.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _BYTES_TO_OPEN = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReading:
-    """The inputs of a task, which are sent to executors."""
+    """The inputs of a task; they are sent to executors."""
 
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)
     layout: RowLayout
     tasks: tuple[tuple[int, bytes], ...] = field(repr=False)
-    """For each task the number of its first file, and its files as an Arrow stream of `FILES`."""
+    """For each task, the number of its first file, and its files as an Arrow stream of `FILES`."""
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From the numbers of tasks to rows: `_FILE`, `_PROBLEM`, then the wanted columns.
+        """Converts the numbers of tasks to rows of `_FILE`, `_PROBLEM` and the needed columns.
 
-        A file that cannot be read is one row with its error, pickled. Errors that may pass are
-        raised, so that Spark tries again.
+        A file that cannot be read gives one row with its error, pickled. Temporary errors are
+        raised, so that Spark retries the task.
         """
         with closing(open_store(self.uri, self.storage_options)) as store:
             reader = RowReader(store, self.layout)
@@ -94,8 +94,9 @@ class SparkConstraintCheck:
         files_per_job: int = _FILES_PER_JOB,
         bytes_per_task: int = _BYTES_PER_TASK,
     ) -> None:
-        """The storage options are completed from the driver's environment: see
-        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        """`executor_options` completes the storage options from the driver's environment. Raises
+        `RefusedError` for a table that executors cannot reach.
+        """
         self._spark = spark
         self._uri = table_uri
         self._storage_options = executor_options(table_uri, storage_options, os.environ)
@@ -105,7 +106,7 @@ class SparkConstraintCheck:
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
+        """Returns the engine of a job."""
         return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def __call__(
@@ -129,7 +130,7 @@ class SparkConstraintCheck:
                 snapshot = snapshot.avoiding(error)
 
     def _zone(self, snapshot: Snapshot, wanted: tuple[StructField, ...]) -> tzinfo:
-        """The session's time zone, by which Delta Spark reads partition values without one."""
+        """Returns the session's time zone, which Delta Spark applies to zoneless partitions."""
         timestamp = PrimitiveType(name="timestamp")
         partitions = snapshot.metadata.partition_columns
         if not any(item.name in partitions and item.type == timestamp for item in wanted):
@@ -144,7 +145,7 @@ class SparkConstraintCheck:
             ) from None
 
     def _jobs(self, snapshot: Snapshot, added_after: int | None) -> Iterator[pa.Table]:
-        """The files to check, in groups of the size of one job."""
+        """Yields the files to check, in groups of one job each."""
         waiting = FILES.empty_table()
         for batch in snapshot.scan(fields={"add": FILES.names}):
             adds = batch.adds
@@ -177,7 +178,7 @@ class SparkConstraintCheck:
         found = (
             self._spark.range(0, count, 1, count)
             .mapInArrow(reading.read, schema)
-            # Nothing is evaluated for a file that cannot be read.
+            # A file that cannot be read has no values to evaluate.
             .select(_FILE, _PROBLEM, functions.when(readable, ~holds).alias("violates"))
             .groupBy(_FILE)
             .agg(
@@ -214,7 +215,7 @@ def _files(adds: pa.Table) -> pa.Table:
 
 
 def _tasks(files: pa.Table, bytes_per_task: int) -> Iterator[tuple[int, bytes]]:
-    """Adjacent files in groups, up to a number of bytes."""
+    """Groups adjacent files, up to `bytes_per_task` per group."""
     sizes = pc.fill_null(files["size"], 0).to_numpy().astype(np.int64)
     upto = np.cumsum(sizes + _BYTES_TO_OPEN)
     starts = np.flatnonzero(np.diff((upto - 1) // bytes_per_task, prepend=-1))

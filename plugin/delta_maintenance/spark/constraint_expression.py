@@ -1,4 +1,4 @@
-"""Checking the expression of a constraint with Spark: its validity and its columns."""
+"""Checks the expression of a constraint with Spark, and finds the columns that it needs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from delta_maintenance.protocol.schema.types import StructField, parse_schema
 from delta_maintenance.table.read.snapshot import Snapshot
 
 MARK = "__delta_maintenance"
-"""The prefix of our own names beside those of a table."""
+"""The prefix of all names that this library adds to those of a table."""
 
 
 def needed_columns(
     spark: SparkSession, snapshot: Snapshot, expression: str
 ) -> tuple[StructField, ...]:
-    """The columns that the expression needs, in the order of the schema.
+    """Returns the columns that the expression needs, in the order of the schema.
 
     Raises `InvalidRequestError` if the expression is not boolean, uses other columns or other rows,
     or is not deterministic, and `UnsupportedFeatureError` for types that cannot be read.
@@ -54,9 +54,9 @@ def needed_columns(
 
 
 def spark_schema(snapshot: Snapshot, columns: tuple[StructField, ...]) -> SparkStruct:
-    """The columns as Spark types; every value may be null, even if the table forbids it.
+    """Returns the columns as Spark types, all nullable.
 
-    The check must not rely on a rule that the rows may violate.
+    The check must not rely on a `NOT NULL` rule that the rows may violate.
     """
     names = {item.name for item in columns}
     fields = json.loads(snapshot.metadata.schema_string or "")["fields"]
@@ -68,11 +68,11 @@ def spark_schema(snapshot: Snapshot, columns: tuple[StructField, ...]) -> SparkS
 def _analyse(
     spark: SparkSession, snapshot: Snapshot, columns: tuple[StructField, ...], expression: str
 ) -> None:
-    """Lets Spark analyse the expression in positions that accept constraints and nothing else.
+    """Lets Spark analyse the expression in positions that only accept valid constraints.
 
     A filter accepts only boolean expressions without aggregates and windows; the condition of a
     join accepts no nondeterministic expressions and no stars; a lambda function accepts no
-    subquery, and the parentheses around it no alias.
+    subqueries, and the parentheses around it no alias.
     """
     rows = spark.createDataFrame([], spark_schema(snapshot, columns))
     other = spark.range(0).toDF(f"{MARK}_id")
@@ -83,7 +83,7 @@ def _analyse(
 
 
 def _require_sound(frame: DataFrame) -> None:
-    # Spark Connect analyses the plan only now.
+    # Spark Connect does not analyse the plan before this access.
     _ = frame.schema
 
 
@@ -96,7 +96,7 @@ def _is_readable(column: StructField) -> bool:
 
 
 def _is_named(name: str, expression: str) -> bool:
-    """Whether the expression contains the name, as it must if it uses the column."""
+    """Returns whether the expression contains the name, as every use of the column does."""
     text, name = (item.upper().lower() for item in (expression, name))
     if re.fullmatch("[a-z0-9_]+", name):
         return re.search(rf"(?<![a-z0-9_]){name}(?![a-z0-9_])", text) is not None
@@ -104,7 +104,7 @@ def _is_named(name: str, expression: str) -> bool:
 
 
 def _without_promises(value: Any) -> Any:
-    """A type or a field of a schema string, reduced to the parts that define the type."""
+    """Reduces a type or a field of a schema string to the parts that define the type."""
     if isinstance(value, list):
         return [_without_promises(item) for item in value]
     if not isinstance(value, dict):
@@ -125,6 +125,6 @@ _COLLATIONS = "__COLLATIONS"
 
 
 def _gist(error: AnalysisException) -> str:
-    """The first line of Spark's message, without error codes and the position in the text."""
+    """Returns the first line of Spark's message, without error codes and the text position."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line).rstrip(". ;")

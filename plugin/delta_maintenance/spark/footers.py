@@ -1,7 +1,7 @@
-"""Reading footers on a cluster: row counts of data files that have no statistics.
+"""Reads footers on a cluster, for the row counts of data files that have no statistics.
 
-Plain PySpark with Python workers, as for sidecars. It receives the files of one commit at a time,
-so the driver never holds more than those. Executors only read footers.
+Uses plain PySpark with Python workers, as for sidecars. The driver receives and holds the files of
+one commit at a time. Executors only read footers.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _FILES_PER_TASK = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FooterReading:
-    """The inputs of a task, which are sent to executors."""
+    """The inputs of a task; they are sent to executors."""
 
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From rows of a number and a path to rows of `SCHEMA`.
+        """Converts rows of a number and a path to rows of `SCHEMA`.
 
-        Errors of the store are raised, so that Spark tries again.
+        Errors of the store are raised, so that Spark retries the task.
         """
         with closing(open_store(self.uri, self.storage_options)) as store:
             for batch in batches:
@@ -62,8 +62,9 @@ class SparkFooters:
         *,
         files_per_task: int = _FILES_PER_TASK,
     ) -> None:
-        """The storage options are completed from the driver's environment: see
-        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        """`executor_options` completes the storage options from the driver's environment. Raises
+        `RefusedError` for a table that executors cannot reach.
+        """
         options = executor_options(table_uri, storage_options, os.environ)
         self._spark = spark
         self._reading = FooterReading(uri=table_uri, storage_options=options)
@@ -71,7 +72,7 @@ class SparkFooters:
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
+        """Returns the engine of a job."""
         return cls(job.spark, job.table_uri, job.storage_options)
 
     def __call__(self, paths: pa.StringArray) -> RowCounts:

@@ -1,8 +1,8 @@
-"""Opening files on a cluster for `fsck`: footers of data files, and deletion vectors.
+"""Opens files on a cluster for `fsck`: footers of data files, and deletion vectors.
 
-Plain PySpark with Python workers, as for sidecars. The driver sends files in groups and receives
-the problems, so its memory does not grow with the number of files. Executors only read these files,
-with the functions of the local engine.
+Uses plain PySpark with Python workers, as for sidecars. The driver sends files in groups and
+receives the problems, so its memory does not grow with the number of files. Executors only read
+these files, with the functions of the local engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.table.progress import Progress
 
 SCHEMA = "kind string, severity string, version long, path string, problem string, remedy string"
-"""Findings, as executors give them."""
+"""The schema of the findings that executors return."""
 
 _FILES_PER_ROUND = 200_000
 _FILES_PER_TASK = 500
@@ -41,7 +41,7 @@ _VECTORS = pa.schema(
         "path": pa.string(),
         "deletionVector": ADD_TYPES["deletionVector"],
         "num_records": pa.int64(),
-        # Only for grouping the vectors of one file.
+        # Only used to group the vectors of one file.
         "file": pa.string(),
     }
 )
@@ -51,7 +51,7 @@ _Batches = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReading:
-    """The inputs of a task, which are sent to executors.
+    """The inputs of a task; they are sent to executors.
 
     Its methods return rows of `SCHEMA`. Errors of the store are raised, so that Spark retries the
     task.
@@ -75,7 +75,7 @@ class FileReading:
         with closing(open_store(self.uri, self.storage_options)) as store:
             for batch in batches:
                 findings = Findings()
-                # Spark may hand over large strings.
+                # Spark may pass large strings.
                 files = pa.table(batch).cast(schema)
                 check(store, files, findings, version=self.version)
                 yield from findings.table().to_batches()
@@ -93,8 +93,9 @@ class SparkContents:
         files_per_round: int = _FILES_PER_ROUND,
         files_per_task: int = _FILES_PER_TASK,
     ) -> None:
-        """The storage options are completed from the driver's environment: see
-        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        """`executor_options` completes the storage options from the driver's environment. Raises
+        `RefusedError` for a table that executors cannot reach.
+        """
         self._spark = spark
         self._uri = table_uri
         self._options = executor_options(table_uri, storage_options, os.environ)
@@ -103,7 +104,7 @@ class SparkContents:
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
+        """Returns the engine of a job."""
         return cls(job.spark, job.table_uri, job.storage_options)
 
     def __call__(
@@ -127,7 +128,7 @@ class SparkContents:
             _tell(progress, "deletion vectors", done, vectors.num_rows)
 
     def _rounds(self, files: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """Groups of files, each with the number of files so far."""
+        """Yields groups of files, each with the number of files so far."""
         for first in range(0, files.num_rows, self._files_per_round):
             part = files.slice(first, self._files_per_round)
             yield first + part.num_rows, part
@@ -138,7 +139,10 @@ class SparkContents:
         together: str,
         read: Callable[[_Batches], Iterator[pa.RecordBatch]],
     ) -> pa.Table:
-        """The problems of files; files with the same value in a column are checked by one task."""
+        """Returns the problems of files.
+
+        One task checks all files that have the same value in the column `together`.
+        """
         tasks = -(-files.num_rows // self._files_per_task)
         return (
             self._spark.createDataFrame(files)
@@ -152,7 +156,7 @@ class SparkContents:
 
 
 def _by_file(rows: pa.Table) -> pa.Table:
-    """With the column `file`: the same for vectors that lie in one file."""
+    """Adds the column `file`, which has one value for all vectors in the same file."""
     vectors = rows["deletionVector"]
     kind, name = (pc.struct_field(vectors, part) for part in ("storageType", "pathOrInlineDv"))
     return rows.append_column("file", pc.binary_join_element_wise(kind, name, ""))

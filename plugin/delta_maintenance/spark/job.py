@@ -5,9 +5,9 @@
 
 The launcher configures the session: master, deploy mode, memory and Spark Connect come from
 `spark-submit`, from the environment or from Spark's own configuration. Lines for the user start
-with `delta-maintenance: `; a line `DELTA_MAINTENANCE_APPLICATION ` describes the session, and the
-last one on stdout is `DELTA_MAINTENANCE_REPORT ` and the report, both JSON. The exit status is that
-of the command line.
+with `delta-maintenance: `. A line that starts with `DELTA_MAINTENANCE_APPLICATION ` describes the
+session as JSON. The last line on stdout is `DELTA_MAINTENANCE_REPORT `, followed by the report as
+JSON. The exit status is that of the command line.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = _in_session(spec)
         report = JobReport(status="done", result=result, report_uri=spec.report_uri)
     except Exception as error:
-        # Report the error here: an orchestrator sees nothing but the report.
+        # An orchestrator only sees the report, so the report contains the error.
         report = JobReport.of_error(error)
         if not isinstance(error, DeltaMaintenanceError):
             print(redact("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_spec(text: str) -> JobSpec:
-    """The specification in an argument: JSON, or `@` and the path of a file with JSON."""
+    """Parses the specification from an argument: JSON, or `@` and the path of a JSON file."""
     try:
         value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except OSError as error:
@@ -80,10 +80,10 @@ def read_spec(text: str) -> JobSpec:
         ) from None
     except ValueError as error:
         raise InvalidRequestError(
-            f"the specification is no JSON ({error})", remedy="give JSON, or @ and a path"
+            f"the specification is not valid JSON ({error})", remedy="give JSON, or @ and a path"
         ) from None
     spec = JobSpec.from_json(value)
-    # Before Spark starts, whose log shows its arguments.
+    # Refuse an invalid address before Spark starts, because the log of Spark shows its arguments.
     Address.parse(spec.table)
     return spec
 
@@ -128,19 +128,22 @@ def _in_session(spec: JobSpec) -> dict[str, Any]:
             ship_library(spark)
         return run(spec, spark)
     finally:
-        # A notebook's or a job server's session outlives the job.
+        # The session of a notebook or of a job server outlives the job.
         if not shared:
             spark.stop()
 
 
 def _end_session_if_terminated() -> None:
-    """Makes SIGTERM end the session first: the server would work on for a client that is gone."""
+    """Makes SIGTERM end the session before the process.
+
+    Otherwise the server would continue the work of a terminated client.
+    """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _announce(spark: SparkSession) -> None:
-    """Prints the address of the user interface of the running job."""
+    """Prints the application ID and the address of the Spark UI of the running job."""
     if is_connected(spark):
         return
     context = spark.sparkContext
@@ -178,24 +181,25 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         metavar="JSON|@FILE",
         help='what to do: {"operation": "checkpoint", "table": URI, "version": N or null, '
-        '"storage_options": {...}, "options": {...}}; with credentials in it, always as a file',
+        '"storage_options": {...}, "options": {...}}; if it contains credentials, always as a file',
     )
     parser.add_argument(
         "--discard-spec",
         action="store_true",
-        help="delete the file of the specification once it is read, for one with credentials",
+        help="delete the file of the specification after reading it, because it has credentials",
     )
     parser.add_argument(
         "--report",
         metavar="PATH|URI",
-        help='where to answer: {"status": "done", "result": {...}}, or "failed" or "refused" and '
-        "an \"error\"; a path of the driver's machine or an address in the table's store",
+        help='where to write the report: {"status": "done", "result": {...}}, or "failed" or '
+        '"refused" and an "error"; a path on the driver\'s machine or an address in the table\'s '
+        "store",
     )
     return parser
 
 
 if __name__ == "__main__":
     status = main()
-    # Some platforms take any call of exit for a failure.
+    # Some platforms treat every call of `sys.exit` as a failure.
     if status:
         sys.exit(status)

@@ -1,4 +1,4 @@
-"""Dividing a log among tasks, and the size of the batches that reach Python."""
+"""Divides a log among tasks, and limits the size of the batches that reach Python."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def log_parts(
     log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     only: Collection[str] | None = None,
 ) -> tuple[list[LogPart], int]:
-    """The files that make up a version, the newest part first, and how many parts are its tail.
+    """Returns the files that make up a version in parts, the newest part first, and the number of
+    parts that belong to the tail.
 
-    `only` names the sidecars of the checkpoint that count, by their paths.
+    `only` limits the sidecars of the checkpoint to these paths.
     """
     parts: list[LogPart] = [*adjacent_parts(snapshot.segment.tail, log_bytes_per_task)]
     tail = len(parts)
@@ -41,7 +42,7 @@ def log_parts(
 def adjacent_parts(
     entries: Sequence[LogEntry], log_bytes_per_task: int
 ) -> list[tuple[LogEntry, ...]]:
-    """Files by ascending version, adjacent files in one part, the newest part first."""
+    """Divides files into parts of adjacent files by ascending version, the newest part first."""
     parts: list[tuple[LogEntry, ...]] = []
     together: list[LogEntry] = []
     size = 0
@@ -59,7 +60,7 @@ def adjacent_parts(
 
 
 def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
-    """A number for each share, chosen so that Spark's hash sends each to a task of its own.
+    """Returns a number for each share such that Spark's hash sends every share to a different task.
 
     With arbitrary numbers, some tasks would get several shares and others none.
     """
@@ -73,18 +74,18 @@ def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
 
 
 def shares(spark: SparkSession, read: _Task, *, parts: int, labels: Sequence[int]) -> DataFrame:
-    """The results of `read` for each part by number; one task for each share, in order of age."""
+    """Calls `read` with the number of each part; one task receives each share, sorted by age."""
     return by_label(spark.range(0, parts, 1, parts).mapInArrow(read, SCHEMA), len(labels))
 
 
 def by_label(rows: DataFrame, labels: int) -> DataFrame:
-    """Rows of `log_shares.SCHEMA`, those of one label in one task and in order of age."""
+    """Sends rows of `log_shares.SCHEMA` with the same label to one task, sorted by age."""
     return rows.repartition(labels, "label").sortWithinPartitions("label", "age")
 
 
 @contextmanager
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Keeps Spark from handing thousands of payloads to Python at once."""
+    """Prevents Spark from passing thousands of payloads to Python at once."""
     name, value = _ROWS_PER_BATCH
     before = str(spark.conf.get(name))
     spark.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""Log compaction on executors: reconcile some commits, then a share of the files.
+"""Compacts a log on executors: reconciles some commits, then a share of the files.
 
 Lines are sent unchanged, as in the local engine, so that no field and no digit is lost.
 """
@@ -32,11 +32,11 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.write.log_compactor import commit_lines
 
 SCHEMA = "piece binary"
-"""A packed `RangePiece`, or the error that kept it from being made."""
+"""A packed `RangePiece`, or the error that occurred instead."""
 
 _ARROW_SCHEMA = pa.schema([("piece", pa.binary())])
 _PLAIN, _OTHERS, _SINGLES, _NOTICE = "plain", "others", "singles", "notice"
-"""Kinds of rows: lines in the plain form, others, single actions, an error."""
+"""The kinds of rows: lines in plain form, other lines, single actions, and an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +47,23 @@ class RangePiece:
     content: RangeContent
     """The result of reconciling them."""
     plain: bool
-    """All their file actions are in the plain form."""
+    """Whether all file actions are in plain form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReading:
-    """The inputs of a task that reads a part of the commits, which are sent to executors."""
+    """The inputs of a task that reads a part of the commits; they are sent to executors."""
 
     address: TableAddress
     parts: tuple[bytes, ...]
     """Adjacent commits by ascending version, the newest part first; pickled separately, because a
-    task needs only one of them."""
+    task needs only one part.
+    """
     labels: tuple[int, ...]
     """The label of each share."""
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From the numbers of parts to rows of `log_shares.SCHEMA`.
+        """Converts the numbers of parts to rows of `log_shares.SCHEMA`.
 
         Temporary errors are raised, so that Spark retries the task; other errors are sent to the
         first share.
@@ -102,14 +103,14 @@ class RangeReading:
 
 
 def reconcile_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From rows of `log_shares.SCHEMA`, sorted by label and age, to rows of `SCHEMA`."""
+    """Reconciles rows of `log_shares.SCHEMA`, sorted by label and age, to rows of `SCHEMA`."""
     for _, share in groupby(share_rows(batches), key=lambda row: row.label):
         for piece in _pieces(share):
             yield pa.RecordBatch.from_arrays([pa.array([_packed(piece)])], schema=_ARROW_SCHEMA)
 
 
 def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
-    """The contents of a row of `SCHEMA`."""
+    """Unpacks a row of `SCHEMA`."""
     piece: RangePiece | DeltaMaintenanceError
     with pa.input_stream(pa.py_buffer(row), compression="zstd") as stream:
         piece = pickle.loads(stream.read())
@@ -117,7 +118,7 @@ def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
 
 
 def _packed(piece: RangePiece | DeltaMaintenanceError) -> bytes:
-    # The JVM of the driver holds a whole share of them, some of it twice.
+    # Compressed, because the JVM of the driver holds all pieces of a share, some of them twice.
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(pickle.dumps(piece))

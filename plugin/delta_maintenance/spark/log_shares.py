@@ -1,4 +1,4 @@
-"""First step on executors: read a part of the log and distribute its actions by key.
+"""First step on executors: reads a part of the log and distributes its actions by key.
 
 The logical files of a table are divided into shares by their paths, so that all actions for one
 file are in the same share. An action is sent as a row of an Arrow stream with its own schema, so
@@ -31,16 +31,19 @@ from delta_maintenance.table.read.segment import LogEntry
 
 LogPart = tuple[LogEntry, ...] | CheckpointPart
 """The part of the log that one task reads: adjacent commits and compactions by ascending version,
-or a part of a checkpoint."""
+or a part of a checkpoint.
+"""
 
 Notice = DeltaMaintenanceError | tuple[pa.Schema, pa.Schema]
-"""A message of a reader to every share: its error, or fields of its adds and removes that the
-layout lacks."""
+"""A message from a reading task to every share: its error, or the schemas of its adds and removes
+with the fields that the layout lacks.
+"""
 
 SCHEMA = "label int, age int, kind string, payload binary"
 """The schema of rows in Spark. `label` identifies the share. `age` is the number of the part, from
 0 for the newest; notices have negative numbers, so that they come first, in the order of the parts.
-`kind` is `add`, `remove` or `notice`."""
+`kind` is `add`, `remove` or `notice`.
+"""
 
 _ARROW_SCHEMA = pa.schema(
     [("label", pa.int32()), ("age", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())]
@@ -65,12 +68,12 @@ class ShareRow:
         return self.kind == "notice"
 
     def notice(self) -> Notice:
-        """The payload of a notice."""
+        """Returns the notice in the payload."""
         notice: Notice = pickle.loads(self.payload)
         return notice
 
     def files(self) -> ActiveFiles:
-        """The payload of other rows."""
+        """Returns the file actions in the payload of a row that is not a notice."""
         batch = pa.ipc.open_stream(self.payload).read_all()
         if self.kind == "add":
             return ActiveFiles(batch, empty(REMOVE_TYPES))
@@ -79,20 +82,22 @@ class ShareRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAddress:
-    """The address and the storage options of the table, for every process."""
+    """The address and the storage options of the table, valid in all processes."""
 
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)
 
     def store(self) -> AbstractContextManager[Store]:
-        """The table's store, closed when the block ends."""
+        """Returns a context manager that opens the table's store and closes it at the end."""
         return closing(open_store(self.uri, self.storage_options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
-    """The inputs of a reading task, which are sent to executors. Their size does not depend on the
-    number of files."""
+    """The inputs of a reading task; they are sent to executors.
+
+    Their size does not depend on the number of files.
+    """
 
     address: TableAddress
     parts: tuple[bytes, ...]
@@ -106,7 +111,7 @@ class LogReading:
     """The fields of each action to read; None for all, including unknown ones."""
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From the numbers of parts to rows of `SCHEMA`.
+        """Converts the numbers of parts to rows of `SCHEMA`.
 
         Temporary errors are raised, so that Spark retries the task; other errors are sent to every
         share.
@@ -140,7 +145,7 @@ class LogReading:
             for batch in read_part(store, part, keys=keys, fields=self.fields):
                 yield ActiveFiles(batch.adds, batch.removes)
         else:
-            # Actions that are superseded within the part are not sent.
+            # Do not send actions that a later action of the same part supersedes.
             batches = LogTail(store, part).batches(keys=keys, fields=self.fields)
             yield from active_in_tail(batches, FileReplay())
 
@@ -160,7 +165,7 @@ class LogReading:
 def shared_out(
     batch: pa.Table, hashes: Hashes, labels: Sequence[int], *, kind: str, age: int
 ) -> Iterator[ShareRow]:
-    """The rows of a batch, each in the share of its hash."""
+    """Divides the rows of a batch among the shares by their hashes."""
     share = (hashes % np.uint64(len(labels))).astype(np.int64)
     order = np.argsort(share, kind="stable")
     batch = batch.combine_chunks().take(pa.array(order))
@@ -172,7 +177,7 @@ def shared_out(
 
 
 def share_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[ShareRow]:
-    """The rows of Arrow batches of `SCHEMA`; their payloads are views, not copies."""
+    """Yields the rows of Arrow batches of `SCHEMA`. Their payloads are views, not copies."""
     for batch in batches:
         label, age, kind, payload = batch.columns
         for row in range(batch.num_rows):
@@ -182,7 +187,7 @@ def share_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[ShareRow]:
 
 
 def in_batches(rows: Iterable[ShareRow]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of `SCHEMA`, each of a bounded size."""
+    """Collects rows in Arrow batches of `SCHEMA` with a bounded size."""
     waiting: list[ShareRow] = []
     size = 0
     for row in rows:
@@ -196,7 +201,7 @@ def in_batches(rows: Iterable[ShareRow]) -> Iterator[pa.RecordBatch]:
 
 
 def gone(error: FileNotFoundError) -> CorruptTableError:
-    """The error of an executor for a file that it could not find."""
+    """Returns the error for a file of the log that an executor cannot find."""
     return CorruptTableError(
         "a file of the log cannot be found by an executor",
         file=str(error),
@@ -213,7 +218,7 @@ def _batch(rows: list[ShareRow]) -> pa.RecordBatch:
 
 
 def to_payload(rows: pa.Table) -> bytes:
-    """Rows as a compressed Arrow stream of their own schema."""
+    """Serialises rows as a compressed Arrow stream with their own schema."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as stream:
         stream.write_table(rows)
@@ -222,5 +227,5 @@ def to_payload(rows: pa.Table) -> bytes:
 
 
 def _schema(batch: pa.Table) -> pa.Schema:
-    # For a batch without rows, the JSON reader chooses arbitrary types.
+    # The JSON reader chooses arbitrary types for a batch without rows.
     return batch.schema if batch.num_rows else pa.schema([])

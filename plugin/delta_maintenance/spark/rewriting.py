@@ -3,16 +3,16 @@
 A job has one task, which rewrites one bin, or several small ones one after another. As many jobs
 run at the same time as the cluster has cores, and a few more wait, so that finished bins are
 committed while others are rewritten. There is no shuffle, and no row reaches the driver, which
-holds the bins of the running jobs and what came back of the finished ones. DataFrame operations
-alone, so it runs on Spark Connect as well.
+holds the bins of the running jobs and the outcomes of the finished ones. Only DataFrame operations
+are used, so that the engine also runs on Spark Connect.
 
 Spark's own readers and writers are not used: settings such as `spark.sql.files.ignoreCorruptFiles`
 change nothing, and a damaged file is refused as in the local engine.
 
 A task that runs twice, because an executor was lost or a task was slow, writes new files under new
-names. Only the names that come back with the result of a job are committed; other files are
-ordinary unreferenced files. If a job fails after all attempts of Spark, each of its bins is tried
-once more, alone, so that a bin that ends its executor affects no other bin.
+names. Only the names in the result of a job are committed; other files are ordinary unreferenced
+files. If a job fails after all attempts of Spark, each of its bins is retried once in a job of its
+own, so that a bin that crashes its executor affects no other bin.
 """
 
 from __future__ import annotations
@@ -42,38 +42,39 @@ from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.table.data.rewrite import Bin, RewriteSpec
 
 SCHEMA = "number long, outcome binary"
-"""What comes back of a bin: its number, and a pickled `BinOutcome`."""
+"""The schema of the result of a bin: its number, and a pickled `BinOutcome`."""
 
 _BYTES_PER_TASK = 32 << 20
-"""Bins are put into one task up to this size: a second of work, where a job costs a tenth."""
+"""The maximum size of several bins in one task: about 1 s of work, while a job costs 0.1 s."""
 _BYTES_TO_OPEN = 256 << 10
 """The cost of opening a file, as the number of bytes that could be rewritten in that time."""
 _MOST_TASKS = 512
-"""Jobs at the same time; each has a thread of the driver."""
+"""The maximum number of concurrent jobs; each has a thread in the driver."""
 _MOST_FAILURES = 8
-"""Failed jobs without a successful one between them, after which no bin is begun: the cluster does
-not work."""
+"""The number of consecutive failed jobs after which no bin is started, because the cluster does not
+work.
+"""
 _MOST_PROBLEM = 400
 _RANGE = 1 << 16
-"""More numbers than a cluster has cores."""
+"""A number that exceeds the number of cores of any cluster."""
 _STACK = re.compile(r"\n\s*(?:Driver stacktrace:|JVM stacktrace:|at )")
-"""Where the lines of the JVM begin."""
+"""The start of the stack trace of the JVM in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinTask:
-    """The inputs of a task, which are sent to executors."""
+    """The inputs of a task; they are sent to executors."""
 
     address: TableAddress
     spec: RewriteSpec
     bins: tuple[Bin, ...]
     new_id: NewId
-    """Called on the executor: each attempt of a task writes files of other names."""
+    """Called on the executor, so that each attempt of a task writes files with new names."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rewrites the bins, and returns a row of `SCHEMA` for each of them."""
+        """Rewrites the bins and yields a row of `SCHEMA` for each."""
         for _ in batches:
-            # Spark waits until its one row is read.
+            # Spark waits until the only row of the input is read.
             pass
         with self.address.store() as store:
             for work in self.bins:
@@ -96,8 +97,9 @@ class SparkRewriting:
         new_id: NewId = clock.new_id,
         bytes_per_task: int = _BYTES_PER_TASK,
     ) -> None:
-        """The storage options are completed from the driver's environment: see
-        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        """`executor_options` completes the storage options from the driver's environment. Raises
+        `RefusedError` for a table that executors cannot reach.
+        """
         options = executor_options(table_uri, storage_options, os.environ)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
@@ -106,13 +108,13 @@ class SparkRewriting:
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
+        """Returns the engine of a job."""
         return cls(job.spark, job.table_uri, job.storage_options, new_id=job.new_id)
 
     def rewrite(
         self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None
     ) -> Iterator[BinOutcome]:
-        """See `BinEngine`. Bins that wait for a core count as begun."""
+        """See `BinEngine`. Bins that wait for a core count as started."""
         task = BinTask(address=self._address, spec=spec, bins=(), new_id=self._new_id)
         return _Run(self._spark, task, groups(bins, self._bytes_per_task)).outcomes(workers)
 
@@ -128,13 +130,13 @@ class _Run:
         self._upcoming = upcoming
         self._tag = f"delta-maintenance-{clock.new_id()}"
         self._again: deque[tuple[Bin, BinOutcome]] = deque()
-        """Bins that failed once, with how they failed."""
+        """Bins that failed once, with the outcome of that failure."""
         self._failures = 0
         self._ended = False
         self._cores = _cores_of_server(spark) if is_connected(spark) else 1
 
     def outcomes(self, workers: int | None) -> Iterator[BinOutcome]:
-        """The outcomes of all bins. If it is closed early, the running jobs are cancelled."""
+        """Yields the outcomes of all bins. Closing the iterator early cancels the running jobs."""
         running: dict[Future[list[BinOutcome]], tuple[tuple[Bin, ...], bool]] = {}
         with ThreadPoolExecutor(_MOST_TASKS) as pool:
             try:
@@ -157,15 +159,15 @@ class _Run:
                         self._spark.interruptTag(self._tag)
 
     def _jobs_at_once(self) -> int:
-        """One job for each core of the cluster, and some that wait, so that no core does."""
+        """Returns the number of cores of the cluster plus a margin, so that no core is idle."""
         if not is_connected(self._spark):
-            # Executors come and go. Of a session that has ended, the answer no longer matters.
+            # The number of executors can change. After the end of the session, it does not matter.
             with suppress(Exception):
                 self._cores = self._spark.sparkContext.defaultParallelism
         return self._cores + max(1, self._cores // 4)
 
     def _next(self) -> tuple[tuple[Bin, ...], bool]:
-        """The bins of the next job, and whether it is their second; no bins if there is none."""
+        """Returns the bins of the next job, if any, and whether they are retried."""
         if self._again:
             return (self._again.popleft()[0],), True
         if self._failures >= _MOST_FAILURES:
@@ -176,7 +178,7 @@ class _Run:
         self, pool: ThreadPoolExecutor, bins: tuple[Bin, ...]
     ) -> Future[list[BinOutcome]]:
         try:
-            # With the job group and the scheduler pool of this thread.
+            # The thread of the job inherits the job group and the scheduler pool of this thread.
             job = inheritable_thread_target(self._spark)(self._job)
         except Exception as error:
             # The session has ended.
@@ -196,7 +198,7 @@ class _Run:
     def _completed(
         self, future: Future[list[BinOutcome]], bins: tuple[Bin, ...], is_second: bool
     ) -> Iterator[BinOutcome]:
-        """The outcomes of a job, except of the bins that are to be tried again."""
+        """Yields the outcomes of a job, except those of the bins that will be retried."""
         error = future.exception()
         if error is None:
             self._failures = 0
@@ -216,9 +218,10 @@ class _Run:
 
 
 def groups(bins: Iterable[Bin], bytes_per_task: int) -> Iterator[tuple[Bin, ...]]:
-    """Adjacent bins in groups of at most so many bytes; a larger bin is a group of its own.
+    """Yields groups of adjacent bins with at most `bytes_per_task` bytes.
 
-    Takes no bin before the group is asked for, but for the one that no longer fits.
+    A larger bin is a group of its own. Bins are consumed lazily, at most one bin ahead: the first
+    one that does not fit in the group.
     """
     group: list[Bin] = []
     size = 0
@@ -234,13 +237,13 @@ def groups(bins: Iterable[Bin], bytes_per_task: int) -> Iterator[tuple[Bin, ...]
 
 
 def _cores_of_server(spark: SparkSession) -> int:
-    """The cores of the cluster behind a server of Spark Connect: as many as a range has parts."""
+    """Returns the number of cores behind a Spark Connect server: the partitions of a range."""
     numbers = spark.range(_RANGE).select(functions.spark_partition_id().alias("number"))
     return int(numbers.agg(functions.max("number")).collect()[0][0]) + 1
 
 
 def _lost(work: Bin, error: BaseException) -> BinOutcome:
-    """The outcome of a bin whose job failed, with what Spark says of the last attempt."""
+    """Returns the outcome of a bin whose job failed, with Spark's message on the last attempt."""
     text = str(error).rpartition("most recent failure: ")[2]
     why = message_line(_STACK.split(text, maxsplit=1)[0], _MOST_PROBLEM)
     problem = f"no executor completed the task: {why or type(error).__name__}"

@@ -1,4 +1,4 @@
-"""Second step on executors: replay one share of the actions and write its sidecars."""
+"""Second step on executors: replays one share of the actions and writes its sidecars."""
 
 from __future__ import annotations
 
@@ -39,44 +39,52 @@ from delta_maintenance.table.write.sidecar_writer import (
 from delta_maintenance.table.write.staging import staging
 
 Report = SidecarSet | DeltaMaintenanceError | UnknownFieldsError
-"""The sidecars of a share, or why it has none; pickled, the payload of a row of kind `report`."""
+"""The sidecars of a share, or the reason why there are none. The payload of rows of the kind
+`report`, pickled.
+"""
 
 PassedOn = Literal["add", "remove"]
-"""The kind of action that is written by fewer tasks than the other kind, after the replay."""
+"""The kind of action that fewer tasks than those of the other kind write, after the replay."""
 
 _REPORT_AGE, _LAYOUT_AGE = -2, -1
-"""Reports and layouts come before the actions that are passed on, which have the age 0."""
+"""Reports and layouts come before the actions that are passed on, whose age is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareWriting:
-    """What a writing task has to know. It travels to executors and holds no O(files) data."""
+    """The inputs of a writing task; they are sent to executors.
+
+    Their size does not depend on the number of files.
+    """
 
     address: TableAddress
     spec: CheckpointSpec
     commit_times: Mapping[int, int]
-    """As `unexpired` wants them; commits no newer than its limit may be left out."""
+    """As for `unexpired`; commits that are not newer than its limit may be missing."""
     checkpoint_age: int
-    """From this age on, actions are the checkpoint's: nothing is older."""
+    """The age from which on actions are those of the checkpoint, the oldest ones."""
     new_id: NewId
     passed_on: PassedOn | None = None
-    """The kind of action that is not written but passed on, to be written by `write_passed`."""
+    """The kind of action that is passed on, and written by `write_passed`."""
     labels: tuple[int, ...] = (0,)
-    """One for each share of what is passed on."""
+    """The label of each share of the actions that are passed on."""
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From rows of `log_shares.SCHEMA`, sorted by label and age, to a report for each share.
+        """Writes rows of `log_shares.SCHEMA`, sorted by label and age; yields a report per share.
 
-        The actions that stand are passed on among the reports, and the layout if it became wider.
-        Every sidecar is staged on the executor, verified and published under a name that was never
-        used before: whatever a failed attempt leaves behind is referred to by nothing. Errors that
-        may pass are raised, so that Spark tries again.
+        Surviving actions of the kind `passed_on` are yielded as well, and the layout if it became
+        wider. Every sidecar is staged on the executor, verified and published under a new name, so
+        that nothing refers to the leftovers of a failed attempt. Temporary errors are raised, so
+        that Spark retries the task.
         """
         for _, share in groupby(share_rows(batches), key=lambda row: row.label):
             yield from in_batches(self._replayed(share))
 
     def write_passed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From what `write` yields, sorted by label and age, to one more report for each label."""
+        """Writes the actions that `write` passed on, sorted by label and age.
+
+        Yields one more report per label.
+        """
         for _, share in groupby(share_rows(batches), key=lambda row: row.label):
             yield from in_batches(self._passed(share))
 
@@ -117,7 +125,7 @@ class ShareWriting:
     def _written(
         self, files: Iterable[tuple[ActiveFiles, int]], spec: CheckpointSpec
     ) -> Iterator[ShareRow]:
-        """What is passed on, and last the report."""
+        """Yields the actions that are passed on, then the report."""
         if self.passed_on is not None and spec.layout != self.spec.layout:
             layout = pickle.dumps(spec.layout)
             yield from (ShareRow(label, _LAYOUT_AGE, "layout", layout) for label in self.labels)
@@ -142,8 +150,8 @@ class ShareWriting:
         if not actions.num_rows or self.passed_on is None:
             return
         paths = pa.concat_arrays(actions["path"].chunks)
-        # By the path, so that a repeated task divides them alike. Not by the lowest bits of its
-        # hash, which chose the share of the replay.
+        # Divided by the path, so that a retried task divides them in the same way. The lowest bits
+        # of the hash are unsuitable, because they selected the share of the replay.
         hashes = hash_texts(locations(paths, root=self.address.uri)) >> np.uint64(20)
         yield from shared_out(actions, hashes, self.labels, kind=self.passed_on, age=0)
 
@@ -155,9 +163,9 @@ class ShareWriting:
             yield active_files(files.adds, files.tombstones, replay, remember=newer_than_checkpoint)
 
     def _failure(self, error: DeltaMaintenanceError | UnknownFieldsError) -> ShareRow:
-        """The report of a share that failed. Errors that may pass are raised, for another try.
+        """Returns the report of a failed share. Temporary errors are raised, for a retry.
 
-        Only the driver can begin anew with more columns for all: a share is a stream.
+        A share is a stream, so only the driver can restart the work with more columns.
         """
         if isinstance(error, DeltaMaintenanceError) and error.retryable:
             raise error
@@ -168,16 +176,16 @@ class ShareWriting:
 
 
 def gravest(errors: Iterable[DeltaMaintenanceError]) -> DeltaMaintenanceError:
-    """The one error to tell, the same in every process and in every run.
+    """Returns the error to raise, which is the same in every process and in every run.
 
-    That a checkpoint is unusable comes last: without it the table may still be read, but not while
-    anything else is wrong.
+    An unusable checkpoint has the lowest priority: the table may be readable without it, but not
+    with any of the other errors.
     """
     return min(errors, key=lambda error: (isinstance(error, UnusableCheckpointError), str(error)))
 
 
 def _heed(rows: Iterator[ShareRow], layout: FileActionLayout) -> FileActionLayout:
-    """The layout with room for what readers found; raises what kept one from reading.
+    """Returns the layout, widened by the fields that reading tasks found. Raises their errors.
 
     A share that lacks a part of the log writes nothing.
     """

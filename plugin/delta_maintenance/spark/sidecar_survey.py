@@ -1,8 +1,8 @@
-"""The sidecars that an incremental checkpoint must rewrite, determined on executors.
+"""Determines on executors which sidecars an incremental checkpoint must rewrite.
 
 Each task reads a part of the commits and looks up the files in the filters of the sidecars.
 Sidecars without a filter are read by separate tasks, path by path, and joined with the files by a
-hash. The driver receives numbers of sidecars and totals, and no file.
+hash. The driver receives the numbers of sidecars and totals, but no file.
 """
 
 from __future__ import annotations
@@ -75,12 +75,14 @@ class TailSearch:
     """The number, the path and the summary of each sidecar that has a filter."""
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """From numbers of parts to the numbers of sidecars that may contain one of their files,
-        with the numbers of adds and tombstones as a payload."""
+        """Converts numbers of parts to the numbers of sidecars that may contain one of their files.
+
+        The payload has the numbers of adds and tombstones.
+        """
         yield from _told(batches, self.address, self._found)
 
     def places(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """From numbers of parts to the hashes of the places of their files."""
+        """Converts numbers of parts to the hashes of the places of their files."""
         yield from _told(batches, self.address, self._places)
 
     def _found(self, store: Store, number: int) -> _Rows:
@@ -88,7 +90,7 @@ class TailSearch:
         named = [
             sidecar
             for sidecar, path, summary in self.filtered
-            # Without an answer, the sidecar is assumed to contain one of the files.
+            # If the filter gives no answer, the sidecar is assumed to contain one of the files.
             if may_name(store, path, summary, places) is not False
         ]
         yield _rows(np.array(named, np.int32))
@@ -125,15 +127,15 @@ class SidecarReading:
     deleted_after_ms: int | None = None
 
     def summaries(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """From positions to summaries."""
+        """Converts positions to summaries."""
         yield from _told(batches, self.address, self._summary)
 
     def places(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """From positions to the hashes of the places of files."""
+        """Converts positions to the hashes of the places of files."""
         yield from _told(batches, self.address, self._places)
 
     def expired(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """From positions to the numbers of expired tombstones."""
+        """Converts positions to the numbers of expired tombstones."""
         yield from _told(batches, self.address, self._expired)
 
     def _summary(self, store: Store, at: int) -> _Rows:
@@ -169,7 +171,9 @@ def survey_on_spark(
     address: TableAddress,
     tail: Sequence[tuple[LogEntry, ...]],
 ) -> ReuseSurvey:
-    """Like `survey_reuse`, for a base that may be reused and the parts of the commits since.
+    """Returns the same survey as `survey_reuse`, for a base that may be reused.
+
+    `tail` has the commits since the base, in parts.
 
     Raises `UnusableCheckpointError` for a damaged base.
     """
@@ -245,7 +249,7 @@ def _numbers(rows: DataFrame) -> set[int]:
 
 
 def _payloads(rows: DataFrame) -> list[tuple[int, Any]]:
-    """The payloads of all tasks; raises the error of a task."""
+    """Returns the payloads of all tasks; raises the error of a task."""
     found = rows.where("payload IS NOT NULL").select("number", "payload").collect()
     told = [(row.number, pickle.loads(row.payload)) for row in found]
     errors = [value for _, value in told if isinstance(value, DeltaMaintenanceError)]
@@ -259,8 +263,11 @@ def _told(
     address: TableAddress,
     read: Callable[[Store, int], _Rows],
 ) -> _Rows:
-    """The results of `read` for each number. Temporary errors are raised, so that Spark retries the
-    task; other errors are sent to the driver."""
+    """Yields the results of `read` for each number.
+
+    Temporary errors are raised, so that Spark retries the task; other errors are sent to the
+    driver.
+    """
     with address.store() as store:
         for batch in batches:
             for number in batch.column(0).to_pylist():

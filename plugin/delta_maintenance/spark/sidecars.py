@@ -1,6 +1,7 @@
-"""The Spark engine for sidecars: executors write them, the driver only receives their names.
+"""The Spark engine for sidecars: executors write them, and the driver only receives their names.
 
-Plain PySpark with Python workers: DataFrame operations alone, so it runs on Spark Connect as well.
+Uses plain PySpark with Python workers, and only DataFrame operations, so that it also runs on Spark
+Connect.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey, require_reu
 from delta_maintenance.table.write.sidecar_writer import SidecarSet, commit_times, taken_over
 
 _SAMPLED_FILES = 8
-# A share gets some actions more or less than others, which should not cost it a second sidecar.
+# Shares differ slightly in size; a larger one should still fit in a single sidecar.
 _FILL = 0.95
 
 
 class SparkSidecars:
     """A `SidecarEngine` on a Spark session.
 
-    Reading tasks take a part of the log each and divide its actions into shares by path; writing
-    tasks replay a share each and write its sidecars. If there are fewer tombstones than live files,
-    or the reverse, fewer tasks of their own write them after the replay. The driver holds the names
-    of the log's files and one report per share.
+    Each reading task takes a part of the log and divides its actions into shares by path; each
+    writing task replays a share and writes its sidecars. If tombstones need fewer sidecars than
+    live files, or the reverse, a smaller number of separate tasks writes them after the replay. The
+    driver holds the names of the log's files and one report per share.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class SparkSidecars:
         progress: Progress | None = None,
         log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     ) -> None:
-        """`new_id` is called on executors, so it has to be picklable; `progress` in the driver.
+        """`new_id` is called on executors and must be picklable. The driver calls `progress`.
 
-        The storage options are completed from the driver's environment: see `executor_options`.
+        `executor_options` completes the storage options from the driver's environment.
         """
         options = executor_options(table_uri, storage_options, os.environ)
         self._spark = spark
@@ -80,7 +81,7 @@ class SparkSidecars:
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
+        """Returns the engine of a job."""
         return cls(
             job.spark, job.table_uri, job.storage_options, new_id=job.new_id, progress=job.progress
         )
@@ -102,9 +103,9 @@ class SparkSidecars:
     def write_sidecars(
         self, snapshot: Snapshot, spec: CheckpointSpec, *, reuse: ReuseSurvey | None = None
     ) -> SidecarSet:
-        """See `SidecarEngine`. Where any share fails, the sidecars of the others are deleted.
+        """See `SidecarEngine`. If any share fails, the sidecars of the others are deleted.
 
-        `UnknownFieldsError` where statistics take more columns than the layout has.
+        Raises `UnknownFieldsError` if statistics need more columns than the layout has.
         """
         parts, tail = log_parts(
             snapshot,
@@ -152,7 +153,7 @@ class SparkSidecars:
 
 
 def _completed(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:
-    """With what is taken over, and the tombstones that go with sidecars left out unread."""
+    """Adds the sidecars that are taken over, and the tombstones of omitted unread sidecars."""
     if reuse is None:
         return written
     expired = written.expired_tombstones + reuse.dropped_expired
@@ -161,21 +162,21 @@ def _completed(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Division:
-    """Into how many shares the actions are divided, so that the sidecars have the wanted size.
+    """The numbers of shares for which the sidecars have the requested size.
 
-    An add and the remove of the same file must meet in one share. The more numerous kind of action
-    decides how many shares there are; the other kind would have too many small sidecars, so it is
-    passed on to fewer shares once it is known which actions stand.
+    An add and the remove of the same file must be in the same share. The more numerous kind of
+    action determines the number of shares. The other kind would have too many small sidecars, so
+    its surviving actions are passed on to fewer shares.
     """
 
     shares: int
     passed_on: PassedOn | None
-    """The kind that is passed on; None if both kinds have as many sidecars."""
+    """The kind that is passed on; None if both kinds have the same number of sidecars."""
     passed_shares: int
 
 
 def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | None) -> _Division:
-    """From estimates of the numbers of both kinds."""
+    """Computes the division from estimates of the numbers of both kinds."""
     adds, in_tail = _actions_in_tail(snapshot)
     removes = in_tail
     if reuse is not None:
@@ -185,7 +186,7 @@ def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | Non
     elif snapshot.checkpoint is not None:
         more_adds, more_removes = snapshot.checkpoint.action_counts
         adds, removes = adds + more_adds, removes + more_removes
-    # A remove usually supersedes an add. Those of the checkpoint have no add any more.
+    # A remove in the tail usually supersedes an add; one in the checkpoint has no add.
     adds -= in_tail
     of_adds, of_removes = (
         max(1, math.ceil(actions / (spec.actions_per_sidecar * _FILL)))
@@ -202,7 +203,7 @@ def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | Non
 
 
 def _actions_in_tail(snapshot: Snapshot) -> tuple[float, float]:
-    """How many adds and removes: an estimate from the bytes of the tail and a few of its files."""
+    """Estimates the numbers of adds and removes from the tail's size and a few of its files."""
     entries = snapshot.segment.tail
     if not entries:
         return 0, 0
@@ -219,7 +220,7 @@ def _actions_in_tail(snapshot: Snapshot) -> tuple[float, float]:
 
 
 def _needed_times(snapshot: Snapshot, spec: CheckpointSpec) -> dict[int, int]:
-    """The commit times that may keep a tombstone."""
+    """Returns the commit times that may make a tombstone unexpired."""
     limit = spec.deleted_after_ms
     if limit is None:
         return {}
@@ -235,10 +236,10 @@ def _settled(reports: Sequence[Report], store: Store) -> SidecarSet:
     if len(sets) == len(reports):
         return written
     folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
-    # Ours alone, and referred to by nothing; one that stays does no harm.
+    # This run created them and nothing refers to them, so a leftover does no harm.
     store.delete_many(f"{folder}/{report.sidecar.path}" for report in written.reports)
     errors = [report for report in reports if isinstance(report, DeltaMaintenanceError)]
     if errors:
         raise gravest(errors)
-    # Every share knows of all fields of the log, so that all of them ask for the same columns.
+    # Every share knows all fields of the log, so all of them report the same columns.
     raise next(report for report in reports if isinstance(report, UnknownFieldsError))

@@ -1,4 +1,4 @@
-"""Storage settings for executors, so that they reach the table as the driver does."""
+"""Storage settings for executors, so that they access the table like the driver."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TOKEN = "AWS_SESSION_TOKEN"
 def executor_options(
     uri: str, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The storage options, completed by what the driver has in its environment.
+    """Returns the storage options, completed from the driver's environment.
 
-    Executors have an environment of their own: on a cluster, that of the machine which started the
-    worker. Options win over the environment, and nothing is added to a choice of credentials that
-    they make. A role or profile is not looked up: whoever relies on it gives executors the same.
-    `RefusedError` for a table that executors cannot reach.
+    Executors have their own environment: on a cluster, that of the process that started the worker.
+    Options take precedence over the environment; if they select credentials, no credentials are
+    added. Roles and profiles are not resolved: executors need the same role or profile as the
+    driver. Raises `RefusedError` for a table that executors cannot reach.
     """
     address = Address.parse(uri)
     if address.kind is StoreKind.MEMORY:
@@ -28,7 +28,7 @@ def executor_options(
             remedy="copy it to a store that they reach, or use the local engine where there is one",
         )
     given = dict(storage_options or {})
-    # Loads what speaks to object stores, which a driver of local tables does without.
+    # Imported here, because a driver of local tables does not need the object store modules.
     from delta_maintenance.storage.options import parse_options
     from delta_maintenance.storage.s3.options import S3Options
 
@@ -36,7 +36,7 @@ def executor_options(
     if options is None:
         return given
     if not isinstance(options, S3Options):
-        # The names of their variables are names of options too.
+        # Their environment variables are also valid option names.
         secrets = {name: value for name, value in options.secrets().items() if value is not None}
         return options.public() | secrets
     chosen = options.access_key_id or options.profile or options.anonymous

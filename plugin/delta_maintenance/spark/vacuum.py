@@ -1,8 +1,8 @@
 """The Spark engine of vacuum: executors list folders, find unreferenced files and delete them.
 
-The driver holds the names of the log's files, of the folders that are dealt out, and a tally per
-bucket: nothing that grows with the number of files. DataFrame operations alone, so it runs on
-Spark Connect as well.
+The driver holds the names of the log's files, the folders that are distributed to tasks, and a
+tally per bucket, so its memory does not grow with the number of files. Only DataFrame operations
+are used, so that the engine also runs on Spark Connect.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.sidecar_writer import commit_times
 
 _BYTES_PER_BUCKET = 64 << 20
-"""Of the log. A file takes some hundreds of bytes there."""
+"""Bytes of the log per bucket. An action for a file has some hundred bytes."""
 _LEAST_BUCKETS = 2
 _FOLDERS_PER_TASK = 4
 _DEPTH = 2
-"""How many levels of folders are dealt out one by one."""
+"""The number of folder levels that are distributed to tasks one by one."""
 _SAMPLES = 5
 
 
@@ -69,7 +69,7 @@ class SparkVacuum:
         progress: Progress | None = None,
         log_bytes_per_bucket: int = _BYTES_PER_BUCKET,
     ) -> None:
-        """The storage options are completed from the driver's environment: `executor_options`."""
+        """`executor_options` completes the storage options from the driver's environment."""
         options = executor_options(table_uri, storage_options, os.environ)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
@@ -78,7 +78,7 @@ class SparkVacuum:
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
+        """Returns the engine of a job."""
         return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def find(self, request: Request) -> Found:
@@ -94,7 +94,7 @@ class SparkVacuum:
         buckets = max(_LEAST_BUCKETS, -(-snapshot.log_bytes // self._log_bytes_per_bucket))
         listing = self._listing(request, buckets).persist()
         with small_batches(self._spark):
-            # List now, because the listing must be older than the log that is read.
+            # Run the listing now, because it must be older than the log that is read.
             listing.groupBy("kind").count().collect()
         came = FileReferences.none(snapshot.store.addresses)
         latest = request.complete(came)
@@ -160,8 +160,9 @@ class SparkVacuum:
         return folders.repartition(tasks).mapInArrow(task.read, log_shares.SCHEMA)
 
     def _folders(self, request: Request) -> list[tuple[str, bool]]:
-        """Folders to list, each recursively or only its direct contents; together, they cover
-        everything.
+        """Returns the folders to list, each recursively or only its direct contents.
+
+        Together, they cover the whole table.
         """
         store, rules = request.snapshot.store, request.search.rules
         done: list[tuple[str, bool]] = []
@@ -175,7 +176,7 @@ class SparkVacuum:
                 done.append((directory, False))
                 is_directory = pc.equal(entries["kind"], int(EntryKind.DIRECTORY))
                 paths = entries["path"].filter(is_directory).combine_chunks()
-                # Nothing is ever deleted under a name that no store takes.
+                # No file with a name that the stores refuse is ever deleted.
                 clean = paths.filter(pc.invert(unclean(paths)))
                 below += [p for p in clean.to_pylist() if p != directory]
             level = [path for path in below if not rules.is_hidden_directory(path)]
@@ -186,7 +187,7 @@ class SparkVacuum:
     def _references(
         self, request: Request, snapshot: Snapshot, buckets: int, *, only_live: bool
     ) -> DataFrame:
-        """The references of a version, as rows for buckets."""
+        """Returns the references of a version as rows for buckets."""
         parts, checkpoint_age = log_parts(snapshot)
         labels = tuple(range(buckets))
         reading = LogReading(
@@ -210,7 +211,10 @@ class SparkVacuum:
         return by_label(shares, buckets).mapInArrow(task.find, log_shares.SCHEMA)
 
     def _digest(self, dead: DataFrame, *, tasks: int) -> str:
-        """Of all paths, from one digest per group. A task holds one group at a time."""
+        """Computes the digest of all paths, from one digest per group.
+
+        A task holds one group at a time.
+        """
         with small_batches(self._spark):
             rows = (
                 by_label(dead.mapInArrow(paths_by_group, log_shares.SCHEMA), tasks)

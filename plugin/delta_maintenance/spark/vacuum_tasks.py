@@ -1,7 +1,7 @@
 """The tasks of a vacuum on executors: list folders, collect references, find and delete files.
 
-Paths go to buckets by their hashes, those of a listing and those that the log refers to alike, so
-that each bucket can be decided by itself. Rows are those of `log_shares`: a label, an age by which
+Listed paths and paths in the log are divided into buckets by the same hashes, so that each bucket
+can be processed separately. Rows are those of `log_shares`: a label, an age by which
 they are sorted, a kind, and a payload.
 """
 
@@ -50,7 +50,7 @@ from delta_maintenance.table.read.segment import list_log
 
 _ROWS_PER_PAYLOAD = 1 << 13
 _REFERENCES, _LISTING = 0, 1
-"""Order of rows: references of the log come before listed files."""
+"""The order of rows: references of the log come before listed files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,10 @@ class FolderListing:
     buckets: int
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From rows of a directory and whether to go deep to rows of `log_shares.SCHEMA`."""
+        """Lists directories, given as rows of `directory` and `deep`.
+
+        Yields rows of `log_shares.SCHEMA`.
+        """
         with self.address.store() as store:
             for batch in batches:
                 for directory, deep in zip(*(c.to_pylist() for c in batch.columns), strict=True):
@@ -75,12 +78,12 @@ class FolderListing:
             found = iter([self._level(store, directory)])
         for entries in found:
             paths = pa.concat_arrays([pa.array([], pa.string()), *entries["path"].chunks])
-            # A checksum must reach the same bucket as its file.
+            # A checksum file must be in the same bucket as its data file.
             for label, rows in _dealt(checksum_owners(paths), self.buckets):
                 yield from _payloads(label, _LISTING, "listed", entries.take(integers(rows)))
 
     def _level(self, store: Store, directory: str) -> pa.Table:
-        """The contents of a directory, without directories that other tasks list."""
+        """Returns the contents of a directory, without directories that other tasks list."""
         level = store.list_level(directory)
         if level is None:
             return TREE.empty_table()
@@ -100,7 +103,7 @@ class ReferenceTally:
     live_bytes: int
     ageless_tombstones: int
     problem: str | None
-    """Why nothing may be deleted, as one clause."""
+    """The reason why no file may be deleted, as a clause; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +114,13 @@ class ShareReferences:
     deleted_before_ms: int
     commit_times: Mapping[int, int]
     checkpoint_age: int
-    """From this age on, actions are the checkpoint's: nothing is older."""
+    """The age of the actions of the checkpoint, which are the oldest ones."""
     only_live: bool
     """Whether only the live files of the version must be kept."""
     buckets: int
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From rows of a log's shares, sorted by label and age, to rows for buckets."""
+        """Converts rows of the log's shares, sorted by label and age, to rows for buckets."""
         for _, share in groupby(share_rows(batches), key=lambda row: row.label):
             yield from in_batches(self._rows(share))
 
@@ -177,7 +180,7 @@ class ShareReferences:
             raise gravest(errors)
 
     def _protected(self, adds: pa.Table) -> Iterator[ShareRow]:
-        """The live files, for the check that they are there."""
+        """Yields the live files, whose existence must be checked."""
         if self.only_live:
             return
         for paths in FileReferences.live_paths(adds):
@@ -200,7 +203,7 @@ class BucketTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSearch:
-    """Finds the dead files of a bucket."""
+    """Finds the unreferenced files of a bucket."""
 
     address: TableAddress
     search: Search
@@ -208,12 +211,13 @@ class BucketSearch:
     requires_all: bool
     has_directories: bool
     came: ProtectedPaths
-    """Files that came into use after the version that was read."""
+    """Files that newer commits than the version that was read refer to."""
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From rows for buckets, sorted by label and age, to rows of the kinds `dead` and `tally`.
+        """Converts rows for buckets, sorted by label and age, to rows of the kinds `dead` and
+        `tally`.
 
-        Errors that may pass are raised, so that Spark tries again; others become rows.
+        Temporary errors are raised, so that Spark retries the task; other errors become rows.
         """
         with self.address.store() as store:
             for label, rows in groupby(share_rows(batches), key=lambda row: row.label):
@@ -275,7 +279,7 @@ class BucketSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketDeletion:
-    """Deletes the dead files of a task, through the same guard as the local engine."""
+    """Deletes the unreferenced files of a task, with the same guard as the local engine."""
 
     address: TableAddress
     version: int
@@ -283,7 +287,10 @@ class BucketDeletion:
     partition_columns: frozenset[str]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """From rows of the kind `dead` to one row of the kind `deletion`, or `error`."""
+        """Deletes the files in rows of the kind `dead`.
+
+        Yields one row of the kind `deletion` or `error`.
+        """
         with self.address.store() as store:
             rows = list(share_rows(batches))
             if rows:
@@ -298,13 +305,13 @@ class BucketDeletion:
             for step in delete_data_files(store, files, watch=_CommitWatch(store, self)):
                 done = step
         except DeltaMaintenanceError as raised:
-            # Not retried by Spark, because deleted files would be counted twice.
+            # Spark must not retry the task, because deleted files would be counted twice.
             error = raised
         return ShareRow(0, 0, "deletion", pickle.dumps((done, error)))
 
 
 def paths_by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From rows of the kind `dead` to rows of the kind `path`, labelled by the group."""
+    """Converts rows of the kind `dead` to rows of the kind `path`, labelled by the group."""
     yield from in_batches(
         row
         for batch in batches
@@ -319,14 +326,14 @@ def _grouped(files: pa.Table) -> Iterator[ShareRow]:
 
 
 def group_digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From rows of the kind `path`, sorted by label, to a row of the kind `digest` for each."""
+    """Converts rows of the kind `path`, sorted by label, to one row of kind `digest` per label."""
     for group, rows in groupby(share_rows(batches), key=lambda row: row.label):
         paths = [pa.ipc.open_stream(row.payload).read_all()["path"] for row in rows]
         yield from in_batches([ShareRow(group, 0, "digest", group_digest(paths))])
 
 
 class _CommitWatch:
-    """Follows the log without a snapshot: any change of protocol or metadata ends the run."""
+    """Follows the log without a snapshot. Any change of protocol or metadata ends the run."""
 
     def __init__(self, store: Store, deletion: BucketDeletion) -> None:
         self._store = store
@@ -344,7 +351,7 @@ class _CommitWatch:
                 commit = read_concurrent_commit(self._store, entry, partition_columns=self._columns)
             except FileNotFoundError:
                 raise RefusedError(
-                    "a commit is gone that was made meanwhile",
+                    "a commit made since the start of the vacuum no longer exists",
                     table=self._store.root,
                     version=version,
                     remedy="run again",
@@ -371,8 +378,8 @@ def _dealt(paths: pa.Array, buckets: int) -> Iterator[tuple[int, npt.NDArray[np.
 def _by_bucket(
     hashes: npt.NDArray[np.uint64], buckets: int
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """The rows that each bucket gets."""
-    # Not the lowest bits, by which shares of the log are made: they would be all alike here.
+    """Yields each bucket with its rows."""
+    # The lowest bits select the shares of the log, so they are the same for all rows here.
     bucket = ((hashes >> np.uint64(20)) % np.uint64(buckets)).astype(np.int64)
     order = np.argsort(bucket, kind="stable")
     ends = np.cumsum(np.bincount(bucket, minlength=buckets))

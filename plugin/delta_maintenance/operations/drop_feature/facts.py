@@ -1,4 +1,4 @@
-"""Facts about a dropped feature, for people and for limits."""
+"""Facts about dropping a feature, for display and for limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delta_maintenance.operations.table_change.facts import cut_off_text, protoc
 
 
 def plan_facts(plan: DropFeaturePlan) -> Facts:
-    """Facts of a plan: the steps, their effects, and the clients concerned."""
+    """Returns the facts of a plan: the steps, their effects, and the affected clients."""
     before, after = plan.protocol_before, plan.protocol_after
     return {
         "table": plan.table,
@@ -29,7 +29,7 @@ def plan_facts(plan: DropFeaturePlan) -> Facts:
 
 
 def result_facts(result: DropFeatureResult) -> Facts:
-    """Facts of a result: the commits, and the steps that are done."""
+    """Returns the facts of a result: the commits and the completed steps."""
     return {
         "table": result.table,
         "version": result.version,
@@ -44,7 +44,7 @@ def result_facts(result: DropFeatureResult) -> Facts:
 
 
 def planned_amounts(plan: DropFeaturePlan) -> Amounts:
-    """The commits of all steps, and the files of the log that go."""
+    """Returns the number of commits of all steps, and of log files to be deleted."""
     return Amounts(
         commits=plan.num_commits,
         deleted_files=sum(group.count for group in plan.groups),
@@ -53,7 +53,7 @@ def planned_amounts(plan: DropFeaturePlan) -> Amounts:
 
 
 def done_amounts(result: DropFeatureResult) -> Amounts:
-    """The commits that were made, and the files of the log that are gone."""
+    """Returns the numbers of commits and of deleted log files."""
     cleaned = result.cleaned.groups if result.cleaned is not None else ()
     return Amounts(
         commits=len(result.commits), deleted_files=sum(group.deleted for group in cleaned)
@@ -61,7 +61,7 @@ def done_amounts(result: DropFeatureResult) -> Amounts:
 
 
 def conclusion(result: DropFeatureResult, outcome: Outcome) -> Conclusion:
-    """The conclusion of a result, with the time from which another run can drop the feature."""
+    """Returns the conclusion of a result, and from when another run can drop the feature."""
     if outcome is not Outcome.WAITING:
         return Conclusion(outcome=outcome)
     ready = instant_text(result.ready_at)

@@ -1,9 +1,9 @@
-"""Rewriting the data files that use a feature, before the feature is dropped.
+"""Rewrites the data files that use a feature before the feature is dropped.
 
-Deleted rows leave the live files for `deletionVectors`. For `typeWidening`, files that hold a type
-of before a change are written again in the current types, and the record of the changes then leaves
-the schema. Implements the writers' part of "Type Widening" and "Deletion Vectors" for a feature
-that is about to go.
+For `deletionVectors`, the deleted rows are removed from the live files. For `typeWidening`, files
+with earlier types are rewritten in the current types, and the record of the type changes is removed
+from the schema. Implements the writer requirements of "Type Widening" and "Deletion Vectors" for a
+feature that will be dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _ROUNDS = 5
-"""Others may add files that use the feature while the first ones are rewritten."""
+"""The maximum number of rewrites. Other writers may add files that use the feature meanwhile."""
 
 Reason = Literal["deleted-rows", "old-types"]
 
@@ -78,7 +78,7 @@ def planned_rewrite(
     other_writers: OtherWriters | None,
     now: datetime,
 ) -> RewritePlan:
-    """The files that would be rewritten. Reads their footers for `old-types`.
+    """Plans which files to rewrite. Reads their footers for `old-types`.
 
     Raises `RefusedError` or `UnsupportedFeatureError` for a table that must not be rewritten.
     """
@@ -89,10 +89,10 @@ def planned_rewrite(
 def rewrite_files(
     committer: Committer, removal: FeatureRemoval, *, progress: Progress | None
 ) -> tuple[int, ...]:
-    """Rewrites the files until none is left that uses the feature; the versions of the commits.
+    """Rewrites files until none uses the feature; returns the versions of the commits.
 
-    Raises `RefusedError` if a file cannot be rewritten, and `CommitConflictError` if others add
-    such files again and again.
+    Raises `RefusedError` if a file cannot be rewritten, and `CommitConflictError` if other writers
+    keep adding such files.
     """
     verb, versions = _verb_of(removal), set[int]()
     for _ in range(_ROUNDS):
@@ -121,11 +121,11 @@ def rewrite_files(
 
 
 def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | None:
-    """Commits the schema without the record of type changes; None if there is none.
+    """Commits the schema without the record of type changes.
 
-    The footers of all live files of the version before it are read, so that no file of an earlier
-    type is left. Raises `CommitConflictError` if there is one, and the error of a footer that
-    cannot be read.
+    Returns the version, or None if there is no such record. Before the commit, the footers of all
+    live files are read, to ensure that no file has an earlier type. Raises `CommitConflictError` if
+    a file has one, and the error of a footer that cannot be read.
     """
     known = pa.array([], pa.string())
     for _ in range(TRIES):
@@ -136,7 +136,7 @@ def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | 
         known = _checked(snapshot, known)
         transaction = committer.begin(snapshot, "DROP FEATURE", parameters={"columns": "[]"})
         transaction.stage_metadata(after)
-        # Files of a later version would not have been looked at.
+        # The files of a later version would not have been checked.
         outcome = transaction.commit(max_attempts=1)
         if isinstance(outcome, Landed | AlreadyDone):
             return outcome.version
@@ -148,7 +148,7 @@ def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | 
 
 
 def _checked(snapshot: Snapshot, known: pa.Array) -> pa.Array:
-    """The paths of the live files, none of which holds an earlier type."""
+    """Checks that no live file has an earlier type, and returns the paths of the live files."""
     files = live_columns(snapshot)
     unknown = pc.invert(pc.is_in(files.path, value_set=known))
     mask = np.asarray(unknown.to_numpy(), np.bool_)

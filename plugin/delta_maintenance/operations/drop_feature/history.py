@@ -1,7 +1,7 @@
-"""Traces of a feature in the history of a table, and the time when they can be deleted.
+"""Finds the traces of a feature in the history of a table, and when they can be deleted.
 
-`clean_log` deletes versions that used the feature like any others, but with the retention of the
-table property for this purpose, and with a boundary rounded to the minute.
+`clean_log` deletes versions that used the feature like other versions, but with the retention of
+`delta.dropFeatureTruncateHistory.retentionDuration` and with a boundary rounded to the minute.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ BARRIER = 3
 """The number of checkpoints between the last version that used a feature and the first version
 without it: a client that cannot read a checkpoint tries the one before it, at most twice."""
 EMPTY_COMMIT = "Empty Commit"
-"""The operation that makes a version for a checkpoint; named as Delta Spark names it."""
+"""The operation that adds a version for a checkpoint. Delta Spark uses the same name."""
 
 _LOOKED_BACK = 100
-"""Versions among which the rest of a barrier is looked for."""
+"""The number of latest versions that are searched for an incomplete barrier."""
 _RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"
 _LONGEST_TRANSACTION = timedelta(hours=24)
-"""A writer that stalled for longer than the log retention could write an existing version again."""
+"""The assumed maximum duration of a transaction. A writer that stalled for longer than the log
+retention could write a deleted version again.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +48,17 @@ class HistoryOutlook:
     """The state of the versions that used a feature."""
 
     version: int
-    """Up to which the log was searched."""
+    """The version up to which the log was searched."""
     traces: tuple[HistoryTrace, ...]
-    """Files of the log that use it."""
+    """The files of the log that use the feature."""
     cleaning: CleanLogPlan | None = None
-    """Takes all of them away at once; None where there are none, or where it is too early."""
+    """Deletes all of them at once; None if there are none, or if it is too early."""
     has_cut_off: bool = False
-    """Whether a checkpoint follows all of them, so that only its age is missing."""
+    """Whether a checkpoint follows all of them, which only needs to become old enough."""
     ready_at: datetime | None = None
     """The instant at which that checkpoint is old enough; None if unknown."""
     reason: str = ""
-    """Why nothing can be cleaned away yet."""
+    """The reason why no history can be deleted yet."""
 
 
 def history_outlook(
@@ -68,7 +70,7 @@ def history_outlook(
     now: datetime,
     as_of: datetime | None = None,
 ) -> HistoryOutlook:
-    """Searches the whole log. `RefusedError` where the table must not be truncated."""
+    """Searches the whole log. Raises `RefusedError` if the history must not be truncated."""
     cleaning = plan_truncation(snapshot, other_writers=other_writers, now=now, as_of=as_of)
     traces = history_traces(snapshot, removal)
     if not traces:
@@ -87,10 +89,10 @@ def history_outlook(
 
 
 def standing_barrier(snapshot: Snapshot, removal: FeatureRemoval) -> tuple[int, ...]:
-    """The versions of the barrier that an interrupted run has left, oldest first.
+    """Returns the versions of the barrier that an interrupted run has left, oldest first.
 
-    Each is an empty commit with a checkpoint, or the newest commit, and the log shows that neither
-    it nor any later version uses the feature. There are at most `BARRIER` of them.
+    Each is an empty commit with a checkpoint, or the newest commit. The log shows that neither it
+    nor any later version uses the feature. Returns at most `BARRIER` versions.
     """
     left = relisting(lambda: _empty_commits(snapshot))[-BARRIER:]
     if not left:
@@ -100,7 +102,10 @@ def standing_barrier(snapshot: Snapshot, removal: FeatureRemoval) -> tuple[int, 
 
 
 def _empty_commits(snapshot: Snapshot) -> list[int]:
-    """The latest versions that may belong to a barrier. `FileNotFoundError` if one is gone."""
+    """Returns the latest versions that may belong to a barrier.
+
+    Raises `FileNotFoundError` if a commit was deleted in the meantime.
+    """
     store = snapshot.store
     listing = list_log(store, first_version=max(0, snapshot.version - _LOOKED_BACK))
     versions = {snapshot.version, *(files.version for files in listing.checkpoints)}
@@ -120,7 +125,7 @@ def plan_truncation(
     now: datetime,
     as_of: datetime | None = None,
 ) -> CleanLogPlan:
-    """The history that is old enough to be deleted. Raises `RefusedError` if there is none."""
+    """Plans to delete the history that is old enough. Raises `RefusedError` if there is none."""
     properties = snapshot.properties
     unread = [problem for problem in properties.problems if problem.startswith(_RETENTION)]
     if unread:
@@ -128,19 +133,19 @@ def plan_truncation(
     if not properties.enable_expired_log_cleanup:
         raise _refused(
             snapshot,
-            "the table sets delta.enableExpiredLogCleanup to false, so that its history stays",
+            "the table sets delta.enableExpiredLogCleanup to false, which keeps its history",
             "set it to true first, or drop the feature without truncating history",
         )
     retention = properties.drop_feature_retention
     if retention < _LONGEST_TRANSACTION and other_writers != "none":
         raise _refused(
             snapshot,
-            f"{_RETENTION} is {retention}, in which a stalled writer may come back",
+            f"{_RETENTION} is {retention}, after which a stalled writer could still commit",
             "set it to 24 hours or more, or set other_writers to none",
         )
     options = CleanLogOptions(
         log_retention=retention,
-        # A request to truncate history implies this.
+        # The request to truncate history implies a short retention.
         allow_short_retention=True,
         no_other_writers=True,
         as_of=as_of,
@@ -150,11 +155,11 @@ def plan_truncation(
 
 
 def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
-    """The instant from which history before a version can be deleted; None if unknown."""
-    # The latest of all times of the commit counts, as it does for the clean-up.
+    """Returns the instant from which history before a version can be deleted; None if unknown."""
+    # The latest of all timestamps of the commit counts, as in the clean-up.
     time_ms = file_times(list_log(table.store), now_ms=0).get(version)
     if time_ms is None:
-        # Its commit has just been deleted.
+        # The commit has just been deleted.
         return None
     times = [time_ms]
     times.append(told_time(table.snapshot(version=version).state.commit_info) or 0)
@@ -163,8 +168,8 @@ def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
 
 
 def ready_after(snapshot: Snapshot, instant: datetime) -> datetime | None:
-    """The instant at which history before a version, committed at the given instant, can be
-    deleted.
+    """Returns the instant from which history before a version committed at `instant` can be
+    deleted; None if it is beyond the calendar.
     """
     whole = instant.replace(second=0, microsecond=0)
     minute = whole if whole == instant else whole + timedelta(minutes=1)

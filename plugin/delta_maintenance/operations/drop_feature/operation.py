@@ -1,10 +1,10 @@
 """The `drop-feature` operation: removes a feature from a table, so that more clients can use it.
 
-First, the feature is disabled and its traces are removed. Older versions still need it. Either they
-are protected from clients without the feature, by checkpoints that such clients cannot pass and
-that `checkpointProtection` keeps; or they are deleted, which takes a second run after a retention.
-Then one commit changes the protocol. Every step reads the table again, so that a later run can
-complete an interrupted one.
+First, the feature is disabled and its traces are removed. Older versions still need it. They are
+either protected from clients without the feature, by checkpoints that such clients cannot read past
+and that `checkpointProtection` keeps, or deleted, which takes a second run after a retention. Then
+one commit changes the protocol. Every step reads the table again, so that a later run can complete
+an interrupted one.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def plan(
     """Plans to drop the feature. Reads the live files, and the log if history is truncated.
 
     Raises `RefusedError` if the feature cannot be dropped, with the step that is required first;
-    `UnsupportedFeatureError` for an unknown feature; `InvalidRequestError` for an option without
-    meaning for the feature.
+    `UnsupportedFeatureError` for an unknown feature; `InvalidRequestError` for an option that does
+    not apply to the feature.
     """
-    # Types bind no caller.
+    # Callers may ignore the types.
     options = options.validated()
     try:
         done = already_applied(
@@ -173,7 +173,7 @@ class _DropFeatureRun:
         self.cleaned: CleanLogResult | None = None
         self.notes: list[str] = []
         self.unused_until: int | None = None
-        """The newest version of which no live file is known to use the feature."""
+        """The newest version that is known to have no live file that uses the feature."""
 
     def run(self) -> DropFeatureResult:
         if self.planned.way is None:
@@ -181,7 +181,7 @@ class _DropFeatureRun:
         snapshot = self.table.snapshot()
         earlier = commit_after(snapshot, [self.planned.operation_id], self.planned.version)
         if earlier is not None:
-            note = "an earlier run of this task has dropped it"
+            note = "an earlier run of this task dropped it"
             return self._result(earlier.version, "dropped", note)
         try:
             return self._run(self.committer.require_feature(snapshot))
@@ -239,7 +239,7 @@ class _DropFeatureRun:
         self._note("keep-vector-files", kept)
 
     def _truncated(self) -> HistoryOutlook:
-        """The remaining traces after all history that is old enough has been deleted."""
+        """Deletes all history that is old enough, and returns the remaining traces."""
         outlook = self._outlook()
         if outlook.cleaning is not None:
             self.cleaned = clean_log.apply(
@@ -284,7 +284,7 @@ class _DropFeatureRun:
             self._checkpoint(self._commit_nothing("barrier-checkpoints"))
 
     def _commit_nothing(self, kind: StepKind) -> int:
-        """A version of its own for a checkpoint that holds nothing of the feature."""
+        """Commits an empty version for a checkpoint without traces of the feature."""
 
         def stage(snapshot: Snapshot) -> Transaction:
             self._require_unused(snapshot)
@@ -293,7 +293,7 @@ class _DropFeatureRun:
         return self._committed(kind, stage)
 
     def _checkpoint(self, version: int) -> None:
-        """Gives a version a checkpoint, and makes sure that it is one without the feature."""
+        """Writes a checkpoint of a version, and checks that it does not use the feature."""
         snapshot = self.table.snapshot(version=version)
         planned = checkpoint.plan(snapshot, checkpoint_options(self.removal), now=self.now())
         result = checkpoint.apply(self.table, planned, new_id=self.new_id, snapshot=snapshot)
@@ -304,7 +304,10 @@ class _DropFeatureRun:
             self.checkpoints.append(version)
 
     def _last_checkpoint(self, version: int) -> None:
-        """Spares clients without the feature the protocols before; they can do without it."""
+        """Writes a checkpoint, so that clients without the feature need not read earlier protocols.
+
+        It is optional.
+        """
         try:
             self._checkpoint(version)
         except DeltaMaintenanceError as error:
@@ -312,9 +315,9 @@ class _DropFeatureRun:
             self.notes.append(f"version {version} has no checkpoint: {error.problem}")
 
     def _drop(self, searched: int | None) -> int:
-        """Commits the protocol, on top of a version that is known to be free of traces.
+        """Commits the protocol on top of a version that is known to have no traces.
 
-        `searched` is the version up to which history is free of them too, where that matters.
+        `searched` is the version up to which the history has none either, if that matters.
         """
         name, way = self.options.feature, self.planned.way
         assert way is not None

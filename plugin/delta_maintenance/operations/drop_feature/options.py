@@ -17,7 +17,8 @@ from delta_maintenance.operations.table_change.options import (
 Way = Literal["direct", "protect-history", "truncate-history"]
 """The treatment of older versions. `direct`: clients without the feature may read them."""
 Status = Literal["dropped", "waiting", "nothing-to-do"]
-"""`waiting`: the feature is switched off, but history that used it is not old enough to go."""
+"""`waiting`: the feature is disabled, but the history that used it is not old enough to be deleted.
+"""
 StepKind = Literal[
     "remove-domains",
     "switch-off",
@@ -46,7 +47,7 @@ class DropFeatureOptions(Record):
             example="deletionVectors",
         ),
     ]
-    """Its name, exactly as the protocol of the table has it."""
+    """The name of the feature, exactly as in the protocol of the table."""
     truncate_history: Annotated[
         bool,
         Flag(
@@ -56,11 +57,12 @@ class DropFeatureOptions(Record):
         ),
     ] = False
     """Whether versions that used the feature are deleted, in two runs, instead of being protected
-    by `checkpointProtection`, which writers must support from then on."""
+    by `checkpointProtection`, which writers must then support.
+    """
     other_writers: flags.OtherWritersField = None
     """The other writers of a table on S3. A retention of history below a day requires `none`."""
     operation_id: flags.OperationId = None
-    """Names the request, so that a retried task performs it once; by default the plan's own ID."""
+    """The ID of the request, so that a retried task performs it once; by default the plan's ID."""
     operation_since: flags.OperationSince = None
     """The first start of the task: with an `operation_id`, older commits are not searched."""
     files_per_commit: Annotated[
@@ -71,18 +73,19 @@ class DropFeatureOptions(Record):
     """The number of files that one commit adds again without fields of the feature."""
     as_of: Instant | None = None
     """For `truncate_history`: the instant at which ages are measured, so that history whose
-    retention ended later is kept. For a plan that was approved some time ago."""
+    retention ended later is kept. Set for a plan that was approved some time ago.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropStep(Record):
-    """One thing to be done."""
+    """One step of a plan."""
 
     kind: StepKind
     detail: str
     """One clause: the step and its reason."""
     commits: int = 0
-    """The number of versions that it adds without conflicts."""
+    """The number of versions that the step adds if there are no conflicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,32 +99,32 @@ class DropFeaturePlan(Record):
     options: DropFeatureOptions
     operation_id: str
     way: Way | None
-    """None where there is nothing to do."""
+    """None if there is nothing to do."""
     steps: tuple[DropStep, ...]
-    """In their order."""
+    """The steps in the order of execution."""
     ends: Status
-    """The status that the result will have without conflicts."""
+    """The status of the result if there are no conflicts."""
     ready_at: Instant | None = None
     """For `waiting`: the instant from which another run can drop the feature; None if unknown."""
     protocol_before: ProtocolVersions
     protocol_after: ProtocolVersions
-    """Once the feature is gone."""
+    """The protocol without the feature."""
     opened_to: tuple[str, ...] = ()
-    """Clients that can read or write the table then, and cannot, or may not, now."""
+    """Clients that can read or write the table afterwards, but certainly or possibly not now."""
     cut_off: tuple[CutOff, ...] = ()
-    """Clients that can do less then, or may."""
+    """Clients that certainly or possibly lose access."""
     history_traces: tuple[str, ...] = ()
     """The first files of the log that use the feature, each with its trace, if that matters."""
     num_history_traces: int = 0
-    """How many there are."""
+    """The number of all such files."""
     oldest_version: int | None = None
-    """Where history is truncated: the oldest version that opens afterwards."""
+    """If history is truncated: the oldest version that can be opened afterwards."""
     groups: tuple[FileGroup, ...] = ()
-    """The files of the log that go then."""
+    """The files of the log that the truncation deletes."""
     reason: str
-    """One sentence: why this way, or why there is nothing to do."""
+    """One sentence: the reason for `way`, or why there is nothing to do."""
     notes: tuple[str, ...] = ()
-    """Remaining parts, and the new requirements of clients."""
+    """The parts that remain, and the new requirements for clients."""
 
     @property
     def is_noop(self) -> bool:
@@ -130,7 +133,7 @@ class DropFeaturePlan(Record):
 
     @property
     def num_commits(self) -> int:
-        """The number of versions that `apply` adds without conflicts."""
+        """The number of versions that `apply` adds if there are no conflicts."""
         return sum(step.commits for step in self.steps)
 
 
@@ -149,13 +152,13 @@ class DropFeatureResult(Record):
     table: str
     feature: str
     version: int
-    """That of the commit that dropped the feature, else the latest one seen."""
+    """The version that dropped the feature; otherwise the latest version that was read."""
     status: Status
     way: Way | None = None
     commits: tuple[DropCommit, ...] = ()
-    """In their order."""
+    """The commits in the order of their versions."""
     checkpoints: tuple[int, ...] = ()
-    """Versions that have a checkpoint now because of this run."""
+    """The versions for which this run wrote a checkpoint."""
     cleaned: CleanLogResult | None = None
     """The result of the log clean-up, if history was truncated."""
     protocol: ProtocolVersions | None = None

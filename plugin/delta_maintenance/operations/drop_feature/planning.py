@@ -71,15 +71,15 @@ class Downgrade:
 
     protocol: Protocol
     metadata: Metadata
-    """The same as before where no property changes."""
+    """Unchanged if no property changes."""
     version_properties: tuple[str, ...]
-    """Properties that get the commit's version as their value."""
+    """The properties whose value becomes the version of the commit."""
     domain: str | None
     """The domain that is removed with the feature, if it exists."""
 
 
 def downgrade(snapshot: Snapshot, removal: FeatureRemoval, name: str, way: Way) -> Downgrade:
-    """The contents of the commit on top of a snapshot."""
+    """Returns the contents of the commit that drops the feature after a snapshot."""
     protects = way == "protect-history"
     domain = removal.own_domain
     return Downgrade(
@@ -93,16 +93,16 @@ def downgrade(snapshot: Snapshot, removal: FeatureRemoval, name: str, way: Way) 
 
 
 def checkpoint_options(removal: FeatureRemoval) -> CheckpointOptions:
-    """How checkpoints on the way are written: without the feature that is about to go."""
+    """Returns the options of checkpoints during the operation, which must not use the feature."""
     kind: CheckpointKind = "classic" if removal.v2_checkpoints else "auto"
-    # A sidecar that is taken over may hold what the feature left there.
+    # A sidecar that is taken over may contain traces of the feature.
     return CheckpointOptions(kind=kind, engine="local", incremental="never")
 
 
 def decide(
     snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime, operation_id: str
 ) -> DropFeaturePlan:
-    """The plan for a snapshot. Refuses forbidden requests before anything is changed."""
+    """Returns the plan for a snapshot. Refuses forbidden requests before anything is changed."""
     removal = _removal(options)
     if not _has_feature(snapshot, options, removal):
         reason = f"the table does not have the feature {options.feature}"
@@ -120,7 +120,7 @@ def nothing_to_do(
     operation_id: str,
     reason: str,
 ) -> DropFeaturePlan:
-    """The plan that changes nothing."""
+    """Returns a plan that changes nothing."""
     protocol = ProtocolVersions.of(snapshot.protocol)
     return DropFeaturePlan(
         table=snapshot.table,
@@ -140,7 +140,7 @@ def nothing_to_do(
 def require_droppable(
     snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime
 ) -> tuple[Downgrade, FileTraces]:
-    """Refuses like `decide`, without planning. The snapshot must have the feature.
+    """Refuses the same requests as `decide`, without planning. The snapshot must have the feature.
 
     Returns the effects of the drop at this version, and the files that must be stripped first.
     """
@@ -202,7 +202,7 @@ class _Decision:
             protocol_before=ProtocolVersions.of(snapshot.protocol),
             protocol_after=ProtocolVersions.of(self.down.protocol),
             opened_to=tuple(
-                # The clients that would lose access by the opposite change gain access by this one.
+                # The clients that the opposite change would cut off gain access.
                 impact.client
                 for impact in impacts(self.down.protocol, snapshot.protocol)
             ),
@@ -239,7 +239,7 @@ class _Decision:
             checkpoint.plan(snapshot, checkpoint_options(removal), now=self.now)
 
     def _rewrites(self) -> bool:
-        """Whether data files, or what the schema says of them, must change first."""
+        """Whether data files, or their description in the schema, must change first."""
         metadata = self.snapshot.metadata
         return self.files.count > 0 or self.removal.rewritten(metadata) != metadata
 
@@ -323,7 +323,7 @@ class _Decision:
         )
         options, removal, snapshot = self.options, self.removal, self.snapshot
         if state_trace(snapshot, removal) is not None:
-            # Current uses will become history that is far too young.
+            # Current uses will become history that is too recent.
             plan_truncation(
                 snapshot, other_writers=options.other_writers, now=self.now, as_of=options.as_of
             )

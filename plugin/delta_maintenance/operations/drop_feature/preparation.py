@@ -1,4 +1,4 @@
-"""The commits that remove the traces of a feature from a table before the feature itself.
+"""Commits that remove the traces of a feature from a table before the feature is dropped.
 
 Each step reads the table again and does the remaining work, so that a run after a crash continues
 the earlier one, and concurrent runs do no harm.
@@ -24,7 +24,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 TRIES = 20
-"""Attempts at a commit on a table that other writers change at the same time."""
+"""Attempts at one commit while other writers commit too."""
 
 
 class FeatureGoneError(Exception):
@@ -32,7 +32,7 @@ class FeatureGoneError(Exception):
 
     def __init__(self, version: int) -> None:
         self.version = version
-        """The newest one seen."""
+        """The latest version that was read."""
         super().__init__(version)
 
 
@@ -42,17 +42,17 @@ class Committer:
 
     table: Table
     feature: str
-    """As the protocol spells it."""
+    """The name of the feature, exactly as in the protocol."""
     other_writers: OtherWriters | None
     now: Callable[[], datetime]
     new_id: NewId
 
     def snapshot(self) -> Snapshot:
-        """The latest version. `FeatureGoneError` where it has lost the feature."""
+        """Returns the latest snapshot. Raises `FeatureGoneError` if it lacks the feature."""
         return self.require_feature(self.table.snapshot())
 
     def require_feature(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot. `FeatureGoneError` where it has lost the feature."""
+        """Returns the snapshot. Raises `FeatureGoneError` if it lacks the feature."""
         if self.feature not in feature_names(snapshot.protocol):
             raise FeatureGoneError(snapshot.version)
         return snapshot
@@ -66,7 +66,7 @@ class Committer:
         operation_id: str | None = None,
         planned_version: int | None = None,
     ) -> Transaction:
-        """A transaction on a snapshot of this table."""
+        """Begins a transaction on a snapshot of this table."""
         return Transaction(
             snapshot,
             operation,
@@ -77,11 +77,10 @@ class Committer:
         )
 
     def commit(self, stage: Callable[[Snapshot], Transaction | None]) -> int | None:
-        """Commits the actions that `stage` derives from the latest snapshot; None if there are
-        none.
+        """Commits the actions that `stage` derives from the latest snapshot.
 
-        After a conflict, `stage` is called again. Raises `CommitConflictError` if other writers win
-        repeatedly.
+        Returns the version, or None if there are no actions. After a conflict, `stage` is called
+        again. Raises `CommitConflictError` if other writers repeatedly commit first.
         """
         for _ in range(TRIES):
             transaction = stage(self.snapshot())
@@ -98,7 +97,7 @@ class Committer:
 
 
 def remove_domains(committer: Committer, removal: FeatureRemoval) -> int | None:
-    """Removes every domain where no feature is left that one could belong to."""
+    """Removes all domains if no remaining feature can own one."""
 
     def stage(snapshot: Snapshot) -> Transaction | None:
         names = sorted(snapshot.state.domains) if removal.leaked_domains else []
@@ -114,7 +113,7 @@ def remove_domains(committer: Committer, removal: FeatureRemoval) -> int | None:
 
 
 def switch_off(committer: Committer, removal: FeatureRemoval) -> int | None:
-    """Changes the properties so that no writer starts to use the feature again."""
+    """Changes the properties so that no writer uses the feature again."""
 
     def stage(snapshot: Snapshot) -> Transaction | None:
         before = snapshot.metadata
@@ -122,7 +121,7 @@ def switch_off(committer: Committer, removal: FeatureRemoval) -> int | None:
             return None
         after = removal.prepared(before)
         if after == before:
-            # What is left goes when the files are rewritten.
+            # Rewriting the files removes the remaining traces.
             return None
         given, taken = property_changes(before, after)
         if given:
@@ -140,7 +139,7 @@ def switch_off(committer: Committer, removal: FeatureRemoval) -> int | None:
 
 
 def property_changes(before: Metadata, after: Metadata) -> tuple[dict[str, str], list[str]]:
-    """The properties that get another value, and those that go."""
+    """Returns the properties that get a new value, and the properties that are removed."""
     given = {
         key: value
         for key, value in sorted(after.configuration.items())
@@ -157,7 +156,7 @@ def keep_vector_files(
     def stage(snapshot: Snapshot) -> Transaction | None:
         if "deletionVector" not in removal.file_fields:
             return None
-        # Some tables set more years than the calendar has, to keep everything.
+        # Some tables set a retention longer than the calendar, to keep everything.
         after = epoch_millis(committer.now()) - retention // timedelta(milliseconds=1)
         removes = missing_vector_tombstones(snapshot, deleted_after_ms=after)
         if not removes.num_rows:

@@ -39,7 +39,7 @@ RECORD = OperationRecord(
     effects=Effects(commits=True, deletes=True, changes_table=True),
     requires=("change-metadata",),
     subjects=("feature",),
-    # Not its steps: a try that was interrupted leaves fewer of them.
+    # Without the steps, because an interrupted run leaves fewer steps.
     decisive=("ends", "protocol_before", "protocol_after", "oldest_version", "groups"),
     asks_for_approval=lambda plan: plan.ends != "nothing-to-do",
     planned_amounts=planned_amounts,

@@ -1,7 +1,7 @@
 """Commits that add files again without the fields of a feature that is being dropped.
 
-Works in batches while other writers commit. Their changes to a file win, so that no removed file
-comes back. Files that they add with the feature are handled by the next pass.
+Works in batches while other writers commit. Their changes to a file take precedence, so that no
+removed file is restored. The next pass handles files that they add with the feature.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.write.checkpoint_spec import layout_of
 
 _PASSES = 4
-"""Over the files of the table, while others keep adding some that have the feature."""
+"""The maximum number of passes, while other writers keep adding files with the feature."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FileStripping:
-    """Takes the fields of a feature from every live file. `run` once."""
+    """Removes the fields of a feature from all live files. Call `run` once."""
 
     committer: Committer
     removal: FeatureRemoval
@@ -39,13 +39,14 @@ class FileStripping:
     """The number of files before the first pass."""
     progress: Progress | None = None
     versions: list[int] = field(default_factory=list)
-    """Of the commits that were made."""
+    """The versions that were committed."""
     _done: int = 0
 
     def run(self) -> int:
-        """The version of which no live file has any of the fields.
+        """Returns a version in which no live file has any of the fields.
 
-        `CommitConflictError` where others keep adding such files, or use the feature again.
+        Raises `CommitConflictError` if other writers keep adding such files or use the feature
+        again.
         """
         for _ in range(_PASSES):
             snapshot = self.committer.snapshot()
@@ -57,11 +58,11 @@ class FileStripping:
                 continue
         raise self._conflict(
             f"writers keep adding files with {self.removal.file_fields[0]}",
-            "stop the writer that ignores that the feature is off, and run again",
+            "stop the writer that still uses the disabled feature, and run again",
         )
 
     def _pass(self, snapshot: Snapshot) -> bool:
-        """Whether any file of the snapshot had the fields; all of them are seen to."""
+        """Removes the fields from the files of the snapshot; returns whether any file had them."""
         base, touched = snapshot, TouchedFiles(snapshot.table)
         own: Landed | None = None
         found = False
@@ -109,7 +110,7 @@ class FileStripping:
             yield pa.concat_tables(waiting, promote_options="permissive")
 
     def _files(self, snapshot: Snapshot) -> Iterator[pa.Table]:
-        """The files to be committed again, their statistics as JSON: a commit holds no structs."""
+        """Yields the files to commit again, with statistics as JSON, as in all commits."""
         layout = replace(
             layout_of(snapshot, zone=None),
             stats_as_json=True,
@@ -127,7 +128,7 @@ class FileStripping:
         except VanishedFileError:
             raise
         except UnusableCheckpointError as error:
-            # Files that were given out already come again, which adds them once more as they are.
+            # Files that were already yielded are repeated, and added once more unchanged.
             yield from self._files(snapshot.avoiding(error))
 
     def _require_off(self, snapshot: Snapshot) -> None:
@@ -135,7 +136,7 @@ class FileStripping:
         trace = self.removal.metadata_trace(snapshot.metadata)
         if trace is not None:
             raise self._conflict(
-                f"{trace} uses {self.committer.feature} again, though it had been switched off",
+                f"{trace} uses {self.committer.feature} again, although it was disabled",
                 "plan again after other writers have stopped changing this",
             )
 

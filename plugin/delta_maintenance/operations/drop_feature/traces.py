@@ -1,7 +1,7 @@
 """Traces of a table feature, in the latest version and in every version that can still be read.
 
-Implements the part of "Protocol Evolution" that is left to the client that removes a feature: the
-absence of traces is read from the log, from all files as columns, and never concluded from a
+Implements the requirement of "Protocol Evolution" for the client that removes a feature. The
+absence of traces is verified in the log, from the columns of all files, and never inferred from a
 property.
 """
 
@@ -40,7 +40,7 @@ class FileTraces:
 
     count: int
     first: str | None
-    """The path of one such file."""
+    """The path of one of these files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +49,14 @@ class HistoryTrace:
 
     file: LogFile
     what: str
-    """A clause that names the use of the feature."""
+    """The use of the feature, as a clause."""
 
     def __str__(self) -> str:
         return f"{self.file.name}: {self.what}"
 
 
 def state_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
-    """The uses of the feature in metadata and domains, as a noun phrase; None if there are none.
+    """Returns a use of the feature in metadata or domains, as a noun phrase; None if there is none.
 
     The checkpoint and the files are examined elsewhere.
     """
@@ -69,7 +69,7 @@ def state_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
 
 
 def checkpoint_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
-    """The checkpoint that the snapshot rests on, if that takes the feature to be read."""
+    """Returns the checkpoint of the snapshot, as a noun phrase, if reading it needs the feature."""
     checkpoint = snapshot.checkpoint
     if removal.v2_checkpoints and checkpoint is not None and checkpoint.is_v2:
         return f"the V2 checkpoint {checkpoint.files.name}"
@@ -79,10 +79,10 @@ def checkpoint_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
 def file_traces(
     snapshot: Snapshot, removal: FeatureRemoval, *, none_until: int | None = None
 ) -> FileTraces:
-    """The live files that use the feature.
+    """Returns the live files that use the feature.
 
-    `none_until` is a version known to have none: then the commits since are read first, and all
-    live files only if one of those has a trace.
+    `none_until` is a version that is known to have none. In that case, the commits since are read
+    first, and the live files only if one of these commits has a trace.
     """
     none = FileTraces(count=0, first=None)
     if not removal.file_fields:
@@ -97,9 +97,9 @@ def file_traces(
 
 
 def traced_files(snapshot: Snapshot, removal: FeatureRemoval) -> Iterator[pa.Table]:
-    """The same files themselves, with every field, as a stream.
+    """Yields the live files that use the feature, with all fields.
 
-    `UnusableCheckpointError` as for `Snapshot.scan`.
+    Raises `UnusableCheckpointError` like `Snapshot.scan`.
     """
     for batch in snapshot.scan():
         yield batch.adds.filter(_mask(batch.adds, removal.file_fields))
@@ -108,13 +108,13 @@ def traced_files(snapshot: Snapshot, removal: FeatureRemoval) -> Iterator[pa.Tab
 def history_traces(
     snapshot: Snapshot, removal: FeatureRemoval, *, first_version: int = 0
 ) -> tuple[HistoryTrace, ...]:
-    """The retained files of the log that use the feature, up to the snapshot and beyond.
+    """Returns the retained files of the log that use the feature, including newer ones.
 
     Versions before `first_version` are skipped, except for a feature whose traces are the versions
     themselves. All actions of commits and compactions count, but not the tombstones of checkpoints,
     because no readable version has their files. An unreadable checkpoint or compaction counts,
     because it could become readable again. Raises `CorruptTableError` for an unreadable commit, and
-    `StorageError` where files vanish again and again.
+    `StorageError` if files repeatedly vanish.
     """
     store = snapshot.store
     if removal.needs_truncation:
@@ -128,9 +128,9 @@ def history_traces(
 
 
 def clean_checkpoint(listing: LogListing, traces: Sequence[HistoryTrace]) -> CheckpointFiles | None:
-    """The oldest checkpoint such that no trace is left if history before it is deleted.
+    """Returns the oldest checkpoint such that deleting the history before it removes all traces.
 
-    The commit of its version exists, which clean-up requires of a boundary checkpoint.
+    The commit of its version exists, as the clean-up requires of a boundary checkpoint.
     """
     for files in listing.checkpoints:
         if files.version in listing.commits and outdated(traces, files.version):
@@ -139,7 +139,7 @@ def clean_checkpoint(listing: LogListing, traces: Sequence[HistoryTrace]) -> Che
 
 
 def outdated(traces: Sequence[HistoryTrace], cut_off: int) -> bool:
-    """Whether all traces are deleted with the history before a checkpoint of that version."""
+    """Returns whether deleting the history before a checkpoint at `cut_off` removes all traces."""
     return all(is_expired(trace.file, cut_off) for trace in traces)
 
 
@@ -161,7 +161,7 @@ def _mask(files: pa.Table, fields: Sequence[str]) -> pa.ChunkedArray:
 
 
 def _committed_since(snapshot: Snapshot, removal: FeatureRemoval, version: int) -> bool:
-    """Whether any commit after `version` adds a file with a trace, or may have."""
+    """Returns whether a commit after `version` adds a file with a trace, or may do so."""
     since = [entry for entry in snapshot.segment.commits if (entry.file.version or 0) > version]
     if len(since) != snapshot.version - version:
         return True
@@ -219,7 +219,7 @@ def _history(store: Store, listing: LogListing, removal: FeatureRemoval) -> Iter
 def _in_text(
     store: Store, entries: Sequence[LogEntry], removal: FeatureRemoval
 ) -> Iterator[HistoryTrace]:
-    """Traces in commits, or in one compaction."""
+    """Yields the traces in commits, or in one compaction."""
     suspects = []
     for entry, text in LogTail(store, entries).texts():
         actions, beside = parse_other_lines(text)
@@ -238,7 +238,7 @@ def _in_text(
 
 
 def _names(text: CommitText, beside: Sequence[bytes], fields: Sequence[str]) -> bool:
-    """Whether the names of such fields occur at all, which is faster to check than their values."""
+    """Returns whether the names of the fields occur, which is faster to check than their values."""
     if not fields:
         return False
     name = re.compile(b"|".join(f'"{field}"'.encode() for field in fields))

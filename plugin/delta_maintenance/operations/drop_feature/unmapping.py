@@ -1,8 +1,8 @@
-"""The data files that are rewritten when column mapping is removed from a table.
+"""Selects the data files to rewrite when column mapping is removed from a table.
 
-Without a mapping, readers find columns by their logical names. If all physical names are the same,
-files stay as they are, except those that hold a dropped column: a later column of that name would
-revive its values. Implements "Column Mapping" for a feature that is about to go.
+Without a mapping, readers find columns by their logical names. If all physical names equal the
+logical ones, files are kept, except those with a dropped column: a later column with its name would
+restore its values. Implements "Column Mapping" for a feature that will be dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SMALL = 0.75
 """Files smaller than this share of the target are merged, as in `optimize`."""
 
 Extent = Literal["no file", "by footer", "every file"]
-"""The files to rewrite. `by footer`: those whose footers show other names."""
+"""The files to rewrite. `by footer`: those with other column names in their footers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,42 +39,42 @@ class Conversion:
     files: LiveColumns
     choice: Choice
     kept: pa.Array
-    """The paths of files whose footers show that they can stay as they are."""
+    """The paths of files that need no rewrite according to their footers."""
 
     @property
     def count(self) -> int:
-        """How many files are rewritten."""
+        """The number of files to rewrite."""
         return len(self.choice.rows)
 
     @property
     def bytes(self) -> int:
-        """Their bytes."""
+        """The size of these files in bytes."""
         return int(self.files.size[self.choice.rows].sum())
 
 
 def extent(snapshot: Snapshot) -> Extent:
-    """Which files of a table must be rewritten, as far as its schema tells."""
+    """Returns which files of a table must be rewritten, according to its schema."""
     metadata = snapshot.metadata
     mode = column_mapping_mode(snapshot.protocol, metadata.configuration)
     if mode == "none":
         return "no file"
     if has_other_names(parse_schema(metadata.schema_string or ""), mode):
         return "every file"
-    # In mode `id`, files may hold columns under any name.
+    # In mode `id`, files may have columns with arbitrary names.
     if mode == "id" or may_have_dropped_columns(metadata, mode):
         return "by footer"
     return "no file"
 
 
 def unmapping_contract(snapshot: Snapshot, *, target_bytes: int) -> Contract:
-    """How the files must be written. Raises the errors of `Contract.of`."""
+    """Returns how the files must be written. Raises the errors of `Contract.of`."""
     return Contract.without_mapping(snapshot, target_bytes=target_bytes, proof="rows")
 
 
 def planned_conversion(snapshot: Snapshot) -> Conversion | None:
-    """The files that would be rewritten; None if the schema tells that there are none.
+    """Returns the files to rewrite; None if the schema shows that there are none.
 
-    Reads footers if the schema does not tell.
+    Reads footers if the schema does not decide.
     """
     if extent(snapshot) == "no file":
         return None
@@ -87,9 +87,9 @@ def planned_conversion(snapshot: Snapshot) -> Conversion | None:
 def conversion(
     snapshot: Snapshot, files: LiveColumns, contract: Contract, *, covered: Mask, kept: pa.Array
 ) -> Conversion:
-    """The files to rewrite besides those that are `covered` already.
+    """Returns the files to rewrite, without those that are already `covered`.
 
-    `kept` are the paths of files whose footers were read before. Raises the error of a footer that
+    `kept` has the paths of files whose footers were already read. Raises the error of a footer that
     cannot be read.
     """
     wanted = ~covered
@@ -112,6 +112,6 @@ def conversion(
         target_bytes=target, small_bytes=int(target * _SMALL), deleted_share=None, full=True
     )
     footers: Mapping[str, Mask] = {PHYSICAL_NAMES: wanted}
-    # Small files that can stay are not merged either.
+    # Small files that need no rewrite are not merged either.
     choice = choose(files, rules, taken=~wanted, footers=footers)
     return Conversion(files=files, choice=choice, kept=kept)

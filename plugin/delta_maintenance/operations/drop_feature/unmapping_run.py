@@ -1,9 +1,10 @@
-"""Removing column mapping from a table that others write to.
+"""Removes column mapping from a table that other writers use.
 
-A table with both kinds of files could not be read, so that one commit changes the metadata and
-replaces all files. The files are rewritten before, bin by bin, without being committed. If others
-commit meanwhile, only the files that they added or changed are rewritten, and the commit is tried
-again. Implements the writers' side of "Column Mapping" for a feature that is about to go.
+A table with both kinds of files could not be read, so one commit changes the metadata and replaces
+all files. Before that, the files are rewritten, bin by bin, without being committed. If other
+writers commit in the meantime, only the files that they added or changed are rewritten, and the
+commit is retried. Implements the writer requirements of "Column Mapping" for a feature that will be
+dropped.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 
 OPERATION = "REMOVE COLUMN MAPPING"
-"""The operation in `commitInfo`, named as Delta Spark names it."""
+"""The operation in `commitInfo`. Delta Spark uses the same name."""
 
 
 def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:
-    """Commits the table without its mapping; None if it has none.
+    """Commits the table without its mapping; returns the version, or None if it has no mapping.
 
-    Raises `RefusedError` if a file cannot be rewritten, `CommitConflictError` if others change the
-    columns meanwhile or win again and again, and `CommitUnknownError`.
+    Raises `RefusedError` if a file cannot be rewritten, `CommitConflictError` if other writers
+    change the columns in the meantime or repeatedly commit first, and `CommitUnknownError`.
     """
     for _ in range(TRIES):
         snapshot = committer.snapshot()
@@ -109,7 +110,7 @@ class _Unmapping(RewriteCommits):
         self._bytes = self._total = 0
 
     def run(self) -> int | None:
-        """The version of the commit; None if another process removed the mapping."""
+        """Returns the version of the commit; None if another process removed the mapping."""
         bins: list[Pending] = []
         looked_at: int | None = None
         for _ in range(TRIES):
@@ -125,7 +126,7 @@ class _Unmapping(RewriteCommits):
                 fresh = self._converted(kept)
                 bins, looked_at = [*kept, *fresh], self._base.version
                 if fresh:
-                    # Others may have committed while these were rewritten.
+                    # Other writers may have committed during the rewrite.
                     continue
             outcome = self._transaction(bins)
             if isinstance(outcome, Landed):
@@ -143,13 +144,13 @@ class _Unmapping(RewriteCommits):
                 remedy="run again after other writers have stopped changing this",
             )
         if self._base.metadata != self._seen:
-            # Files that others append may hold columns that they added.
+            # Files of other writers may contain columns that they added.
             target = self._contract.spec.target_bytes
             self._contract = unmapping_contract(self._base, target_bytes=target)
             self._seen = self._base.metadata
 
     def _converted(self, bins: Sequence[Pending]) -> list[Pending]:
-        """Bins of all live files that no bin covers and that cannot stay as they are."""
+        """Returns bins of the live files that must be rewritten and that no bin covers."""
         files = live_columns(self._base)
         covered = _covered(files, bins)
         adopted, taken = self._adoptable(files) if self._followed is None else ([], covered)
@@ -167,7 +168,7 @@ class _Unmapping(RewriteCommits):
     def _adoptable(
         self, files: LiveColumns
     ) -> tuple[list[tuple[np.ndarray[Any, Any], journals.JournalledBin]], Mask]:
-        """The bins of a run that ended before its commit, and the files of these."""
+        """Returns the bins of a run that ended before its commit, and the files in these bins."""
         snapshot, contract = self._base, self._contract
         retention = snapshot.properties.deleted_file_retention
         since = journals.adopted_since(self._settings.now(), retention)
@@ -251,13 +252,13 @@ def _covered(files: LiveColumns, bins: Sequence[Pending]) -> Mask:
 
 
 def _logical_names(snapshot: Snapshot) -> Mapping[str, str]:
-    """The logical name of each partition column by its physical name."""
+    """Returns the logical name of each partition column by its physical name."""
     logical = snapshot.metadata.partition_columns
     return dict(zip(snapshot.physical_partition_columns, logical, strict=True))
 
 
 def _renamed(work: Bin, names: Mapping[str, str]) -> Bin:
-    """The bin with its partition values under the names that new files have them under."""
+    """Returns the bin with the keys of its partition values renamed as in the new files."""
     if all(name == logical for name, logical in names.items()):
         return work
 

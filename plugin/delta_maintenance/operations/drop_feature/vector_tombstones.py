@@ -1,7 +1,8 @@
 """Tombstones for deletion vector files, for writers without support for deletion vectors.
 
-Once a table has dropped deletion vectors, such a writer may vacuum it. The files of vectors that
-older versions still need are strangers to it, unless removes name them as if they were data files.
+After a table has dropped deletion vectors, such a writer may vacuum it. It would delete the vector
+files that older versions still need as unreferenced, unless `remove` actions name them like data
+files.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _PLAIN = r"^[A-Za-z0-9._~/-]*$"
 
 
 def missing_vector_tombstones(snapshot: Snapshot, *, deleted_after_ms: int) -> pa.Table:
-    """Removes of the vector files that only unexpired tombstones refer to, still without one.
+    """Returns `remove` actions for the vector files that only unexpired tombstones refer to.
 
+    Vector files that already have such an action are left out.
     A tombstone without a deletion time counts as unexpired. Instants are in milliseconds since
     1970-01-01 UTC. Memory grows with the number of vector files.
     """
@@ -63,7 +65,7 @@ def _deleted(tombstones: pa.Table, after_ms: int) -> pa.ChunkedArray:
 
 
 def _encoded(paths: pa.StringArray) -> pa.StringArray:
-    """Literal paths as the URIs in actions. Prefixes need no encoding unless a user chose them."""
+    """Encodes paths as URIs for actions. Only prefixes that a user chose need encoding."""
     odd = pc.invert(pc.match_substring_regex(paths, _PLAIN))
     if not pc.any(odd).as_py():
         return paths
