@@ -1,6 +1,7 @@
 """Draws the results of the series: ``python -m benchmarks.scale.chart [FOLDER]``.
 
-Writes one SVG per quantity, on logarithmic axes, into `docs/images`.
+Writes one SVG per quantity, on logarithmic axes, into `docs/images`, and prints the results as a
+Markdown table.
 """
 
 from __future__ import annotations
@@ -81,8 +82,31 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     return ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
 
 
+def table(rows: list[Mapping[str, Any]]) -> str:
+    """The results as Markdown: processor time, memory, and requests where they were counted."""
+    sizes = sorted({row["files"] for row in rows})
+    headings = [f"{size / 1e6:,.3g} million files" for size in sizes]
+    lines = [" | ".join(["| engine", "step", *headings]) + " |", "|---" * (2 + len(sizes)) + "|"]
+    for engine, step in dict.fromkeys((row["engine"], row["step"]) for row in rows):
+        found = {
+            row["files"]: row for row in rows if (row["engine"], row["step"]) == (engine, step)
+        }
+        cells = [_cell(found[size]) if size in found else "not run" for size in sizes]
+        lines.append(" | ".join([f"| {engine}", step, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    if "failure" in row:
+        return str(row["failure"])
+    cell = f"{row['cpu_seconds']:.2f} s, {row['peak_mb']:,.0f} MB, "
+    cell += f"{row['read_mb']:,.0f} MB read, {row['written_mb']:,.0f} MB written"
+    return f"{cell}, {row['requests']:,.0f} requests" if "requests" in row else cell
+
+
 def main(folder: Path = _IMAGES) -> None:
     rows = json.loads(RESULTS.read_text())
+    print(table(rows))
     for quantity, (name, title) in _QUANTITIES.items():
         (folder / f"{name}.svg").write_bytes(draw(rows, quantity, title))
 
