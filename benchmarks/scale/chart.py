@@ -34,12 +34,13 @@ _LINES = {
     ("ours", "vacuum-lite"): "vacuum lite, dry run",
     ("deltalake", "open"): "deltalake: open",
     ("deltalake", "list"): "deltalake: list",
+    ("deltalake", "checkpoint-full"): "deltalake: checkpoint",
     ("delta-spark", "open"): "Delta Spark: open",
     ("delta-spark", "checkpoint-full"): "Delta Spark: checkpoint",
 }
 _COLOURS = (
     *("#0b7a4b", "#1f77b4", "#17a2b8", "#6f42c1", "#8c6d1f", "#495057"),
-    *("#d9480f", "#f08c00", "#c2255c", "#e64980"),
+    *("#d9480f", "#f08c00", "#a61e4d", "#c2255c", "#e64980"),
 )
 
 
@@ -48,7 +49,8 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     style = Style(background="white", plot_background="white", colors=_COLOURS)
     chart = pygal.XY(
         width=940,
-        height=580,
+        height=620,
+        margin_bottom=50,
         margin_right=70,
         style=style,
         title=f"{title}, by files of the table",
@@ -64,7 +66,7 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     sizes = sorted({row["files"] for row in rows})
     chart.x_labels = [math.log10(size) for size in sizes]
     chart.x_value_formatter = lambda value: f"{10**value / 1e6:,.3g} million"
-    chart.value_formatter = lambda value: f"{value:,.3g}"
+    chart.value_formatter = lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
     for (engine, step), name in _LINES.items():
         points = [
             (math.log10(row["files"]), max(row[quantity], 0.001))
