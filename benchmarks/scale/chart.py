@@ -1,6 +1,7 @@
 """Draws the results of the series: ``python -m benchmarks.scale.chart [FOLDER]``.
 
-Writes one SVG per quantity, on logarithmic axes, into `docs/images`.
+Writes one SVG per quantity, on logarithmic axes, into `docs/images`, and prints the results as a
+Markdown table.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ _LINES = {
     ("ours", "vacuum-lite"): "vacuum lite, dry run",
     ("deltalake", "open"): "deltalake: open",
     ("deltalake", "list"): "deltalake: list",
+    ("deltalake", "checkpoint-full"): "deltalake: checkpoint",
     ("delta-spark", "open"): "Delta Spark: open",
     ("delta-spark", "checkpoint-full"): "Delta Spark: checkpoint",
 }
 _COLOURS = (
     *("#0b7a4b", "#1f77b4", "#17a2b8", "#6f42c1", "#8c6d1f", "#495057"),
-    *("#d9480f", "#f08c00", "#c2255c", "#e64980"),
+    *("#d9480f", "#f08c00", "#a61e4d", "#c2255c", "#e64980"),
 )
 
 
@@ -47,7 +49,8 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     style = Style(background="white", plot_background="white", colors=_COLOURS)
     chart = pygal.XY(
         width=940,
-        height=580,
+        height=620,
+        margin_bottom=50,
         margin_right=70,
         style=style,
         title=f"{title}, by files of the table",
@@ -63,7 +66,7 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     sizes = sorted({row["files"] for row in rows})
     chart.x_labels = [math.log10(size) for size in sizes]
     chart.x_value_formatter = lambda value: f"{10**value / 1e6:,.3g} million"
-    chart.value_formatter = lambda value: f"{value:,.3g}"
+    chart.value_formatter = lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
     for (engine, step), name in _LINES.items():
         points = [
             (math.log10(row["files"]), max(row[quantity], 0.001))
@@ -81,8 +84,31 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     return ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
 
 
+def table(rows: list[Mapping[str, Any]]) -> str:
+    """The results as Markdown: processor time, memory, and requests where they were counted."""
+    sizes = sorted({row["files"] for row in rows})
+    headings = [f"{size / 1e6:,.3g} million files" for size in sizes]
+    lines = [" | ".join(["| engine", "step", *headings]) + " |", "|---" * (2 + len(sizes)) + "|"]
+    for engine, step in dict.fromkeys((row["engine"], row["step"]) for row in rows):
+        found = {
+            row["files"]: row for row in rows if (row["engine"], row["step"]) == (engine, step)
+        }
+        cells = [_cell(found[size]) if size in found else "not run" for size in sizes]
+        lines.append(" | ".join([f"| {engine}", step, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    if "failure" in row:
+        return str(row["failure"])
+    cell = f"{row['cpu_seconds']:.2f} s, {row['peak_mb']:,.0f} MB, "
+    cell += f"{row['read_mb']:,.0f} MB read, {row['written_mb']:,.0f} MB written"
+    return f"{cell}, {row['requests']:,.0f} requests" if "requests" in row else cell
+
+
 def main(folder: Path = _IMAGES) -> None:
     rows = json.loads(RESULTS.read_text())
+    print(table(rows))
     for quantity, (name, title) in _QUANTITIES.items():
         (folder / f"{name}.svg").write_bytes(draw(rows, quantity, title))
 

@@ -47,10 +47,12 @@ class NamedStage(Stage):
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
+        self.taken_over = 0
         super().__init__(young=True)
 
     def plan(self, snapshot: Snapshot, incremental: str) -> CheckpointPlan:
-        options = CheckpointOptions(actions_per_sidecar=3, incremental="never")
+        # Each sidecar has one action and is thus full, so that it is not merged with others.
+        options = CheckpointOptions(actions_per_sidecar=2, incremental="never")
         plan = checkpoint.plan(snapshot, options, now=self.now())
         if incremental == "never" or plan.kind is None:
             return plan
@@ -65,6 +67,7 @@ class NamedStage(Stage):
             snapshot=snapshot,
             engine=NamedSidecars(self.chance, self.new_id),
         )
+        self.taken_over += result.sidecars_taken_over
         return "incremental" if result.incremental else result.status
 
     def check(self) -> None:
@@ -91,6 +94,7 @@ class NamedRound:
             store = FaultStore(store, at=self.chance.randrange(REQUESTS), fault=fault)
         with single_threaded():
             self.take_over(steps, store)
+            self.endings["sidecars taken over"] += stage.taken_over
             steps.end()
             for cleaning in self.cleaning:
                 for _ in cleaning:
@@ -168,3 +172,4 @@ def test_nothing_that_others_do_loses_a_sidecar(count_cases: Callable[[str, int]
     for what, number in endings.items():
         count_cases(f"rounds of constant sidecars, {what}", number)
     assert endings["incremental"] and endings["spark: looked"]
+    assert endings["sidecars taken over"] > ROUNDS // 2
