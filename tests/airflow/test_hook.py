@@ -161,7 +161,7 @@ def test_the_test_button_lists_the_address(
     assert tried(extra={"test_address": uri}) == (True, f"{uri} is a table at version 1")
     assert tried(extra={"endpoint_url": server.url}) == (
         False,
-        "nothing was tested: enter a table or a folder as the address to test with",
+        "nothing was tested: enter a table or a folder as the test address",
     )
     options = {"test_address": "s3://hooked/none", "endpoint_url": server.url}
     good, said = tried(login="id", password="hidden", extra={**options, "region": "us-east-1"})

@@ -118,8 +118,7 @@ class DeltaHook(BaseHook):
 
         address = self._field("test_address")
         if address is None:
-            return False, "nothing was tested: enter a table or a folder as the address to "
-            "test with"
+            return False, "nothing was tested: enter a table or a folder as the test address"
         store = self.open_watched(address)
         try:
             return True, f"{address} is a table at version {LogWatch(store).look().version}"
