@@ -71,7 +71,7 @@ def decide(
     full, incremental = found.expected_full_bytes, found.expected_bytes
     described = (
         f"{len(found.kept)} of {len(found.sidecars)} sidecars of {found.base.files.name} can be "
-        f"taken over, {len(found.rewritten)} have to be written anew"
+        f"taken over, {len(found.rewritten)} have to be written again"
     )
     is_cheap = incremental <= _WORTHWHILE * full
     if wanted == "auto" and not is_cheap:
@@ -99,7 +99,7 @@ def foresee(
         return _impossible(snapshot, wanted, error)
     return Decision(
         incremental=True,
-        reason=f"incremental, if few sidecars of {base.files.name} turn out to be touched",
+        reason=f"incremental, if few sidecars of {base.files.name} are affected by later commits",
         full_bytes=_full_bytes(snapshot),
     )
 

@@ -253,7 +253,7 @@ def _require_writable(snapshot: Snapshot) -> None:
     if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
         raise _refused(
             snapshot,
-            "the log holds the rowIdHighWaterMark action of a draft of 2023, "
+            "the log contains the rowIdHighWaterMark action of a 2023 draft, "
             "which a checkpoint would lose",
             "migrate the table to row tracking first",
         )
