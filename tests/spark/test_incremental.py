@@ -111,5 +111,5 @@ def test_a_plan_for_spark_is_decided_by_what_executors_find(
     plan = checkpoint.plan(table.snapshot(), options, now=NOW)
     assert plan.incremental and plan.expected_bytes is None
     result = checkpoint.apply(table, plan, engine=engine)
-    assert not result.incremental and "have to be written anew" in result.notes[-1]
+    assert not result.incremental and "have to be written again" in result.notes[-1]
     assert result.num_files == 0

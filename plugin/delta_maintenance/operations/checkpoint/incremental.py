@@ -1,4 +1,4 @@
-"""Whether a checkpoint takes over sidecars of the one before, or is written in full."""
+"""Decides whether a checkpoint takes over sidecars of the previous one, or is written in full."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ from delta_maintenance.table.write.sidecar_reuse import (
 )
 
 _WORTHWHILE = 0.75
-"""Of the bytes of a full checkpoint. What is taken over stays in files that may be small, and
-expired tombstones with it: for little less work that is not worth it."""
+"""The maximum share of the bytes of a full checkpoint that an incremental one may write. Sidecars
+that are taken over may be small and keep their expired tombstones, which a small saving does not
+justify.
+"""
 
 _CLEAN_UP_MARGIN = timedelta(days=1)
-"""For differences between clocks, and for the time from the plan to the published checkpoint."""
+"""Covers clock skew, and the time from the plan to the published checkpoint."""
 
 _CHECKPOINT_BYTES_PER_LOG_BYTE = 0.12
-"""About as many as the statistics of usual tables shrink to, in Parquet, beside those in JSON."""
+"""The approximate size ratio of a Parquet checkpoint and JSON commits, with typical statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How the sidecars of a checkpoint come about, and why."""
+    """Whether a checkpoint is incremental, and why."""
 
     incremental: bool
     reason: str
-    """One clause."""
+    """The reason, as one clause."""
     full_bytes: int
-    """Expected of a full checkpoint."""
+    """The expected size of a full checkpoint in bytes."""
     incremental_bytes: int | None = None
-    """Expected of an incremental one; None where that is not known or not possible."""
+    """The bytes that an incremental one is expected to write; None if unknown or impossible."""
     survey: ReuseSurvey | None = None
-    """Of an incremental checkpoint: what it takes over, where that has been looked at."""
+    """For an incremental checkpoint: the sidecars that it takes over, if they were examined."""
 
 
 def decide(
@@ -53,10 +55,10 @@ def decide(
     now: datetime | None = None,
     survey: Callable[[Snapshot, CheckpointSpec], ReuseSurvey] = survey_reuse,
 ) -> Decision:
-    """Looks at the newest checkpoint and the commits since, where `wanted` asks for it.
+    """Decides from the newest checkpoint and the commits since, unless `wanted` is `never`.
 
-    `now` is None when a plan is carried out, which has looked at the age of the version.
-    `RefusedError` where an incremental checkpoint is asked for that is not possible.
+    `now` is None while a plan is applied, because planning has checked the age of the version.
+    Raises `RefusedError` if `wanted` is `always` and an incremental checkpoint is not possible.
     """
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
@@ -69,7 +71,7 @@ def decide(
     full, incremental = found.expected_full_bytes, found.expected_bytes
     described = (
         f"{len(found.kept)} of {len(found.sidecars)} sidecars of {found.base.files.name} can be "
-        f"taken over, {len(found.rewritten)} have to be written anew"
+        f"taken over, {len(found.rewritten)} have to be written again"
     )
     is_cheap = incremental <= _WORTHWHILE * full
     if wanted == "auto" and not is_cheap:
@@ -87,7 +89,7 @@ def decide(
 def foresee(
     snapshot: Snapshot, spec: CheckpointSpec, wanted: Incremental, *, now: datetime
 ) -> Decision:
-    """The same without a look at sidecars and commits, which is left to the executors of Spark."""
+    """Decides like `decide`, but leaves reading sidecars and commits to the executors of Spark."""
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
     try:
@@ -97,20 +99,20 @@ def foresee(
         return _impossible(snapshot, wanted, error)
     return Decision(
         incremental=True,
-        reason=f"incremental, if few sidecars of {base.files.name} turn out to be touched",
+        reason=f"incremental, if few sidecars of {base.files.name} are affected by later commits",
         full_bytes=_full_bytes(snapshot),
     )
 
 
 def _require_young(snapshot: Snapshot, now: datetime) -> None:
-    """`NotReusableError` if a clean-up may already keep this version's checkpoint alone.
+    """Raises `NotReusableError` if a clean-up may already rely on this version's checkpoint.
 
     An incremental checkpoint is withdrawn if it was published while a clean-up deleted the sidecars
     that it takes over. That is safe only if no clean-up has relied on it in the meantime, and a
     clean-up relies only on checkpoints of versions whose log retention has ended.
     """
     if snapshot.checkpoint is None or not snapshot.checkpoint.is_v2:
-        return  # nothing can be taken over anyway
+        return  # a classic checkpoint has no sidecars to take over
     retention = snapshot.properties.log_retention
     least_ms = epoch_millis(now) - (retention - _CLEAN_UP_MARGIN) // timedelta(milliseconds=1)
     if snapshot.timestamp_ms is None or snapshot.timestamp_ms < least_ms:

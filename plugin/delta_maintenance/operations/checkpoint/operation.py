@@ -1,4 +1,4 @@
-"""The `checkpoint` operation: writes the state of a version, which readers load instead of its log.
+"""The `checkpoint` operation: writes the state of a version, which readers load instead of the log.
 
 A checkpoint changes no version and deletes nothing. It is verified before any reader can see it, so
 a failure at any point leaves the table as it was.
@@ -68,15 +68,15 @@ def plan(
     engine: SidecarEngine | None = None,
     progress: Progress | None = None,
 ) -> CheckpointPlan:
-    """What a checkpoint of this snapshot would be.
+    """Plans a checkpoint of this snapshot.
 
-    Reads nothing but the snapshot's small state, unless sidecars might be taken over: then also
-    what the commits since say of files, and the filters of the sidecars.
+    Reads only the snapshot's small state. If sidecars might be taken over, it also reads the file
+    actions of the commits since, and the filters of the sidecars.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, and
-    `InvalidRequestError` for an option without meaning here.
+    `InvalidRequestError` for an option that does not apply.
     """
-    # Types bind no caller, and a misspelt kind must not write another one.
+    # Callers may ignore the types, and a misspelt kind must not write another kind.
     options = (options or CheckpointOptions()).validated()
     _zone(options.time_zone)
     _require_writable(snapshot)
@@ -138,7 +138,7 @@ def _sidecar_size(snapshot: Snapshot, options: CheckpointOptions) -> int:
 
 
 _LOG_BYTES_PER_ACTION = 600
-"""About as many as a line with usual statistics has."""
+"""The approximate size of a line with typical statistics."""
 
 
 def apply(
@@ -153,8 +153,8 @@ def apply(
 ) -> CheckpointResult:
     """Writes the planned checkpoint. Repeated and concurrent runs do no harm.
 
-    `engine` writes the sidecars of a plan for Spark; the local engine needs none. `snapshot` is the
-    snapshot of the plan, if it is still in memory, which saves opening it again.
+    `engine` writes the sidecars of a plan for Spark; plans for the local engine need none.
+    `snapshot` is the snapshot of the plan, if it is still in memory, which avoids opening it again.
     """
     if plan.kind is None:
         return CheckpointResult(
@@ -201,14 +201,14 @@ def _write(
     new_id: NewId,
     progress: Progress | None,
 ) -> tuple[WrittenCheckpoint, ReuseSurvey | None, tuple[str, ...]]:
-    """What was written, what it took over, and what else there is to say."""
+    """Writes the checkpoint; returns it, the survey of the sidecars taken over, and notes."""
     write = partial(write_checkpoint, new_id=new_id, engine=engine, progress=progress)
     spec = _spec(snapshot, plan)
     notes: tuple[str, ...] = ()
     if plan.incremental:
         survey = survey_reuse if engine is None else engine.survey
         try:
-            # The plan may be older than the log is now, and one for Spark knows of no sidecar.
+            # Decide again: the log may be newer than the plan, and a plan for Spark has no survey.
             decision = decide(snapshot, spec, plan.incremental_option, survey=survey)
             if decision.survey is not None:
                 return write(snapshot, spec, reuse=decision.survey), decision.survey, ()
@@ -249,18 +249,18 @@ def _require_writable(snapshot: Snapshot) -> None:
         snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table, version=snapshot.version
     )
     state = snapshot.state
-    # A converted table has its high-water mark in the domain, whatever old commits contain.
+    # A converted table has its high-water mark in the domain; the draft action is obsolete.
     if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
         raise _refused(
             snapshot,
-            "the log holds the rowIdHighWaterMark action of a draft of 2023, "
+            "the log contains the rowIdHighWaterMark action of a 2023 draft, "
             "which a checkpoint would lose",
             "migrate the table to row tracking first",
         )
     if snapshot.segment.last_commit is None:
         raise _refused(
             snapshot,
-            "the commit of this version is gone, so it cannot be shown to exist",
+            "the commit of this version no longer exists, so the version cannot be verified",
             "checkpoint a version whose commit is still in the log",
         )
     if _loses_statistics(snapshot) and (needed := _needing_statistics(snapshot)):
@@ -272,9 +272,9 @@ def _require_writable(snapshot: Snapshot) -> None:
 
 
 def require_possible(snapshot: Snapshot, options: CheckpointOptions) -> None:
-    """Raises if the table cannot have a checkpoint of this kind by this engine.
+    """Raises an error if this engine cannot write a checkpoint of this kind for the table.
 
-    For callers that let a job plan: its driver takes long to start.
+    For callers whose Spark job makes the plan, because its driver takes long to start.
     """
     _require_writable(snapshot)
     _engine(snapshot, options, _kind(snapshot, options))
@@ -303,7 +303,7 @@ def _engine(
         if not sidecars:
             raise _refused(
                 snapshot,
-                f"Spark writes sidecars, which a {kind} checkpoint as planned has none of",
+                f"Spark writes sidecars, but a {kind} checkpoint as planned has none",
                 "request a V2 kind with sidecars, or the local engine",
             )
         return "spark", "Spark was asked for"
@@ -343,7 +343,7 @@ def _notes(snapshot: Snapshot) -> tuple[str, ...]:
     notes = [*snapshot.warnings, *snapshot.properties.problems]
     if snapshot.state.unknown_actions:
         names = ", ".join(sorted(snapshot.state.unknown_actions))
-        notes.append(f"actions that no protocol knows are no state, so they are left out: {names}")
+        notes.append(f"unknown actions are not part of the state and are left out: {names}")
     if _loses_statistics(snapshot):
         notes.append("the table's properties exclude statistics from checkpoints")
     if any(domain.draft_map for domain in snapshot.state.domains.values()):
@@ -370,7 +370,7 @@ def _needing_statistics(snapshot: Snapshot) -> str | None:
 
 
 def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
-    """Another writer's classic checkpoint came first; it will do if it can be read."""
+    """Returns the result for a classic checkpoint of another writer, which must be readable."""
     snapshot = table.snapshot(version=plan.version)
     checkpoint = snapshot.checkpoint
     if checkpoint is None or checkpoint.files.version != plan.version:
@@ -394,7 +394,7 @@ def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
 
 
 def _before(now: datetime, retention: timedelta) -> datetime | None:
-    # Some tables set more years than the calendar has, to keep everything.
+    # Some tables set a retention longer than the calendar, to keep everything.
     try:
         return now - retention
     except OverflowError:
@@ -406,7 +406,7 @@ def _zone(name: str | None) -> ZoneInfo | None:
         return None if name is None else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidRequestError(
-            f"{name!r} is no time zone", remedy="give an IANA name such as Europe/Berlin or UTC"
+            f"{name!r} is not a time zone", remedy="give an IANA name such as Europe/Berlin or UTC"
         ) from None
 
 

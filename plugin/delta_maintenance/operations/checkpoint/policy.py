@@ -24,27 +24,28 @@ class CheckpointRule(Rule):
     """When a checkpoint is due: as soon as one of the limits is reached."""
 
     max_commits: Annotated[int, Field(ge=1)] | None = 100
-    """Commits since the last one."""
+    """Maximum number of commits since the last checkpoint."""
     max_bytes: Bytes | None = None
-    """Bytes of these commits."""
+    """Maximum size of these commits in bytes."""
     max_age: Duration | None = None
-    """Age of the oldest of these commits."""
+    """Maximum age of the oldest of these commits."""
     kind: Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"] = "auto"
     """`auto` follows the table's `delta.checkpointPolicy`."""
     actions_per_sidecar: Annotated[int, Field(ge=0)] = 50_000
-    """Of V2 checkpoints: file actions per sidecar at most; 0 keeps them in the top-level file."""
+    """For V2 checkpoints: the maximum number of file actions per sidecar; 0 keeps them in the
+    top-level file."""
     incremental: Literal["auto", "never"] = "auto"
-    """Of V2 checkpoints: `auto` takes over sidecars of the newest one if that writes less, `never`
+    """For V2 checkpoints: `auto` takes over sidecars of the newest one if that writes less, `never`
     writes all of them."""
     time_zone: str | None = None
-    """Of partition values of type timestamp; only needed for statistics as structs."""
+    """Time zone of partition values of type timestamp; only needed for statistics as structs."""
 
     def at_once(self) -> Self:
         return self.model_copy(update={"max_commits": 1})
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
-    """Due once the commits since the last checkpoint are too many, too large or too old."""
+    """Due if the commits since the last checkpoint are too many, too large or too old."""
     rule, health = context.rule("checkpoint", CheckpointRule), context.health
     if rule is None:
         return None

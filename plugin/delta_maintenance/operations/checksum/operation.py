@@ -1,7 +1,7 @@
-"""The `checksum` operation: write the version checksums that are missing.
+"""The `checksum` operation: writes missing version checksums.
 
-Readers take protocol, metadata and counts from them without replaying the log, and many writers
-leave none. A checksum adds no version, and one that is there is never touched.
+Readers get protocol, metadata and counts from them without replaying the log, but many writers do
+not write them. The operation adds no version and never changes an existing checksum.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def plan(
     engine: None = None,
     progress: Progress | None = None,
 ) -> ChecksumPlan:
-    """Which checksums are missing. Lists the log and reads nothing.
+    """Plans which missing checksums to write. Lists the log and reads no files.
 
-    `UnsupportedFeatureError` where the table must not be written to.
+    Raises `UnsupportedFeatureError` if the table must not be written to.
     """
     options = (options or ChecksumOptions()).validated()
     require_supported(snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table)
@@ -62,7 +62,7 @@ def plan(
     wanted = {snapshot.version}
     if options.checkpoints:
         wanted |= {files.version for files in inventory.listing.checkpoints}
-    # A checksum names the transaction of its commit, so a version without its commit has none.
+    # A checksum contains the transaction ID of its commit, so it needs the commit.
     missing = tuple(
         version
         for version in sorted(wanted - there)
@@ -92,10 +92,10 @@ def apply(
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
 ) -> ChecksumResult:
-    """Writes the planned checksums, each only if absent. Running it twice does no harm.
+    """Writes the planned checksums that are still missing. Repeated runs do no harm.
 
-    `snapshot` is the one that the plan was made from, where it is still at hand. `RefusedError`
-    where a number would not be certain.
+    `snapshot` is the snapshot of the plan, if it is still in memory. Raises `RefusedError` if a
+    count would be uncertain.
     """
     if plan.is_noop:
         return ChecksumResult(

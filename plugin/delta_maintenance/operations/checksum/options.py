@@ -1,4 +1,4 @@
-"""What version checksums are asked for, what is planned, and what was written."""
+"""Options, Plan and Result of `checksum`."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from delta_maintenance.operations.core.record import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumOptions(Record):
-    """Which versions get a checksum."""
+    """Options of version checksums."""
 
     checkpoints: Annotated[
         bool,
         Flag(
-            help="write the checksum of each version with a checkpoint too, which is the default; "
-            "without, of the latest version alone"
+            help="also write the checksum of each version with a checkpoint, which is the default; "
+            "otherwise only that of the latest version"
         ),
     ] = True
-    """Whether versions that have a checkpoint get a checksum, and not the latest one alone."""
+    """Whether each version with a checkpoint gets a checksum, in addition to the latest version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumPlan(Record):
-    """What `apply` will write, and why."""
+    """The planned checksums, and their reason."""
 
     table: str
     version: int
     """The latest version when the plan was made."""
     planned_at: datetime
     versions: tuple[int, ...]
-    """Those without a checksum that get one, ascending. Empty where there is nothing to do."""
+    """The versions that get a checksum, ascending; empty if there is nothing to do."""
     reason: str
-    """One sentence: why these versions, or why none."""
+    """One sentence: the reason for the versions, or why there is nothing to do."""
     log_bytes: int
-    """Bytes of the log files of the latest version, which are read for each checksum."""
+    """The size of the log files of the latest version in bytes. Each checksum reads them."""
     notes: tuple[str, ...] = ()
-    """What is left alone, and why."""
+    """The warnings of the snapshot."""
 
     @property
     def is_noop(self) -> bool:
@@ -49,27 +49,27 @@ class ChecksumPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOutcome(Record):
-    """What became of one version."""
+    """The outcome for one version."""
 
     version: int
     status: Literal["written", "already-there", "gone"]
-    """`gone`: the log of the version was cleaned up meanwhile."""
+    """`gone`: the log of the version was cleaned up in the meantime."""
     path: str | None = None
-    """The checksum, relative to the table root."""
+    """The path of the checksum, relative to the table root."""
     bytes_written: int = 0
     num_files: int = 0
     total_size: int = 0
-    """Bytes of the live data files."""
+    """The size of the live data files in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumResult(Record):
-    """What was written."""
+    """The written checksums."""
 
     table: str
     version: int
     status: Literal["written", "already-there", "nothing-to-do"]
-    """`already-there`: other writers were first with all of them."""
+    """`already-there`: other writers wrote all of them first."""
     versions: tuple[VersionOutcome, ...] = ()
     bytes_written: int = 0
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""When a policy asks for version checksums."""
+"""The policy rule for version checksums."""
 
 from __future__ import annotations
 

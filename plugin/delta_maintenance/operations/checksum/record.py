@@ -1,4 +1,4 @@
-"""The operation `checksum`, as every surface knows it."""
+"""The record of the operation `checksum`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from delta_maintenance.operations.core.outcome import Outcome
 RECORD = OperationRecord(
     name="checksum",
     title="Write version checksums",
-    summary="write missing version checksums, so that readers learn counts without the log",
+    summary="write missing version checksums, so that readers get counts without the log",
     description="Write the version checksum of the latest version and of each version with a "
-    "checkpoint\nthat has none. Adds no version, deletes nothing, and never touches a checksum "
-    "that is there.\nPrints what was written, with --dry-run what would be, and why.",
+    "checkpoint\nthat has none. Adds no version, deletes nothing, and never changes an existing "
+    "checksum.\nPrints the result; --dry-run prints the plan and its reason.",
     options=ChecksumOptions,
     plan=ChecksumPlan,
     result=ChecksumResult,
@@ -31,7 +31,7 @@ RECORD = OperationRecord(
     policy=PolicyPart(
         key="checksum",
         rule="bool",
-        description="Version checksums for readers, where writers leave none.",
+        description="Version checksums for readers, if writers write none.",
         due="delta_maintenance.operations.checksum.policy:due",
     ),
     reuses_snapshot=True,

@@ -114,7 +114,7 @@ def rewrite_files(
                 remedy="repair the file, or rewrite it with the engine that wrote it",
             )
     raise CommitConflictError(
-        f"other writers add files that use {removal.feature} again and again",
+        f"other writers keep adding files that use {removal.feature}",
         table=committer.table.uri,
         remedy="run again when fewer writers are at work",
     )
@@ -141,7 +141,7 @@ def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | 
         if isinstance(outcome, Landed | AlreadyDone):
             return outcome.version
     raise CommitConflictError(
-        f"others committed first, {TRIES} times in a row",
+        f"other writers committed first, {TRIES} times in a row",
         table=committer.table.uri,
         remedy="run again when fewer writers are at work",
     )

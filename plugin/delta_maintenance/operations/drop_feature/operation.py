@@ -186,7 +186,7 @@ class _DropFeatureRun:
         try:
             return self._run(self.committer.require_feature(snapshot))
         except FeatureGoneError as gone:
-            return self._result(gone.version, "nothing-to-do", "the feature is gone already")
+            return self._result(gone.version, "nothing-to-do", "the feature was already dropped")
 
     def _run(self, snapshot: Snapshot) -> DropFeatureResult:
         down, files = require_droppable(snapshot, self.options, now=self.now())
@@ -333,7 +333,7 @@ class _DropFeatureRun:
                 searched = snapshot.version
             down = downgrade(snapshot, self.removal, name, way)
             if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
-                raise self._conflict("the protocol changed meanwhile", snapshot.version)
+                raise self._conflict("the protocol changed in the meantime", snapshot.version)
             transaction = self.committer.begin(
                 snapshot,
                 "DROP FEATURE",

@@ -249,7 +249,7 @@ class _Decision:
         if domains:
             yield _step(
                 "remove-domains",
-                f"removes {', '.join(domains)}: no feature is left that has any",
+                f"removes {', '.join(domains)}: no remaining feature uses them",
                 commits=1,
             )
         switched_off = removal.prepared(snapshot.metadata)
@@ -362,14 +362,14 @@ class _Decision:
     def _reason(self, ends: Status) -> str:
         name = self.options.feature
         if self.way == "direct":
-            return f"{name} binds writers only, so that every older version reads as before"
+            return f"{name} only concerns writers, so every older version stays readable"
         if self.way == "protect-history":
             return f"older versions need {name} to be read, and stay behind protected checkpoints"
         if ends == "dropped":
-            return "no version that stays needs the feature to be read"
+            return "no retained version needs the feature to be read"
         if self.outlook is None:
-            return f"{name} is in use until now, and versions that need it stay for the retention"
-        return f"versions that need {name} cannot go yet: {self.outlook.reason}"
+            return f"{name} is still in use, and versions that need it are kept for the retention"
+        return f"versions that need {name} cannot be deleted yet: {self.outlook.reason}"
 
     def _notes(self) -> Iterator[str]:
         before, after = self.snapshot.protocol, self.down.protocol

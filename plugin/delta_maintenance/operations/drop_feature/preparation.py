@@ -90,7 +90,7 @@ class Committer:
             if isinstance(outcome, Landed | AlreadyDone):
                 return outcome.version
         raise CommitConflictError(
-            f"others committed first, {TRIES} times in a row",
+            f"other writers committed first, {TRIES} times in a row",
             table=self.table.uri,
             remedy="run again when fewer writers are at work",
         )

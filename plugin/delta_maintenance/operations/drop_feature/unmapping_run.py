@@ -284,7 +284,7 @@ def _pending(outcome: BinOutcome, work: Work) -> Pending:
 
 def _lost(committer: Committer) -> CommitConflictError:
     return CommitConflictError(
-        f"others committed first, {TRIES} times in a row",
+        f"other writers committed first, {TRIES} times in a row",
         table=committer.table.uri,
         remedy="run again when fewer writers are at work",
     )
