@@ -237,7 +237,7 @@ def test_in_mode_id_a_file_without_ids_is_refused_and_a_missing_id_is_null(build
     later = by_id(pa.field("p", pa.int64(), metadata={"PARQUET:field_id": "2"}))
     assert read(later)["c"].to_pylist() == [None]
     (Path(found.table) / "_delta_log" / f"{0:020d}.json").unlink()
-    with pytest.raises(CorruptTableError, match="no column ids"):
+    with pytest.raises(CorruptTableError, match="no column IDs"):
         read(by_id(pa.field("p", pa.int64())))
 
 

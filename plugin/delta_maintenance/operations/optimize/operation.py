@@ -1,9 +1,9 @@
 """The `optimize` operation: fewer and larger data files with the same rows.
 
-Small files of a partition are merged, and files with another reason are rewritten in the same
-pass. Rows keep their order, row IDs and commit versions. Before a commit the new files are read
-back from storage, and the digest of their rows is compared with that of the rows that were read.
-Other writers may add, delete and update rows at the same time.
+Small files of a partition are merged; files with other reasons are rewritten in the same pass. Rows
+keep their order, row IDs and commit versions. Before a commit, the new files are read back from
+storage, and the digest of their rows is compared with that of the source rows. Other writers may
+add, delete and update rows at the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from delta_maintenance.table.read.table import Table
 __all__ = ["OptimizeOptions", "OptimizePlan", "OptimizeResult", "apply", "plan", "prepare"]
 
 _SMALL = 0.75
-"""Files smaller than this share of the target are merged."""
+"""Files smaller than this share of the target size are merged."""
 
 
 def plan(
@@ -45,7 +45,7 @@ def plan(
     engine: BinEngine | None = None,
     progress: Progress | None = None,
 ) -> OptimizePlan:
-    """Chooses the files to rewrite. Reads the log, and footers if an option asks for them.
+    """Chooses the files to rewrite. Reads the log, and footers if an option requires them.
 
     Raises `UnsupportedFeatureError` or `RefusedError` for tables that this release must not
     rewrite, and `InvalidRequestError` for an invalid condition.
@@ -66,9 +66,9 @@ def apply(
 ) -> OptimizeResult:
     """Chooses files of the latest version by the options of the plan, rewrites and commits them.
 
-    `surveyed` is the survey from which the plan was made, if the caller has it: it is used as it
-    is. Errors are raised before the first commit, and for a commit with an unknown outcome;
-    otherwise the Result contains them.
+    `surveyed` is the survey on which the plan is based, if the caller has it; it is not repeated.
+    Errors before the first commit are raised, and so is a commit with an unknown outcome. The
+    Result contains all other errors.
     """
     settings = ApplySettings(
         now=as_clock(now),

@@ -16,7 +16,7 @@ from delta_maintenance.operations.rewriting.models import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeOptions(RewriteOptions):
-    """Which files are merged or rewritten."""
+    """Options that select the files to merge or rewrite."""
 
     target_bytes: Annotated[
         Annotated[int, AtLeast(1)] | None,
@@ -30,15 +30,15 @@ class OptimizeOptions(RewriteOptions):
     min_files: Annotated[
         int,
         AtLeast(2),
-        Flag(help="small files that a partition must have before they are merged, by default 2"),
+        Flag(help="the small files that a partition needs for merging them, by default 2"),
     ] = 2
-    """Small files that a partition must have before they are merged."""
+    """The minimum number of small files in a partition for merging them."""
     deleted_percent: Annotated[
         int,
         AtLeast(0),
-        Flag(help="rewrite files of which more rows are deleted than this, by default {default}"),
+        Flag(help="rewrite files with a larger percentage of deleted rows, by default {default}"),
     ] = 5
-    """Files of which a larger percentage of rows is deleted are rewritten, even a single one."""
+    """Files with a larger percentage of deleted rows are rewritten, even a single file."""
     int96: Annotated[
         bool, Flag(help="rewrite files with timestamps of the old type INT96; reads all footers")
     ] = False
@@ -49,9 +49,9 @@ class OptimizeOptions(RewriteOptions):
     ] = False
     """Whether files with another codec than `delta.parquet.compression.codec` are rewritten."""
     full: Annotated[
-        bool, Flag(help="also rewrite files that a clustering wrote, which loses their order")
+        bool, Flag(help="also rewrite files of a clustering, which loses their clustering")
     ] = False
-    """Whether files that a clustering wrote are rewritten too."""
+    """Whether files with a clustering provider are rewritten too, which loses their clustering."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""The `purge` operation: data files without deleted rows and without values of dropped columns.
+"""The `purge` operation: removes deleted rows and values of dropped columns from data files.
 
-Each file with deleted rows, or with values of dropped columns, is rewritten without them. Files are
-not merged. Older versions of the table keep the old files until a vacuum deletes them. Rows keep
-their order, row IDs and commit versions, and are proved equal before a commit, as by `optimize`.
+Each file with deleted rows or values of dropped columns is rewritten without them. Files are not
+merged. Older versions of the table keep the old files until a vacuum deletes them. Rows keep their
+order, row IDs and commit versions, and are proved equal before a commit, as in `optimize`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def apply(
 ) -> PurgeResult:
     """Chooses files of the latest version by the options of the plan, rewrites and commits them.
 
-    `surveyed` is the survey from which the plan was made, if the caller has it: it is used as it
-    is. Errors are raised before the first commit, and for a commit with an unknown outcome;
-    otherwise the Result contains them.
+    `surveyed` is the survey on which the plan is based, if the caller has it; it is not repeated.
+    Errors before the first commit are raised, and so is a commit with an unknown outcome. The
+    Result contains all other errors.
     """
     settings = ApplySettings(
         now=as_clock(now),

@@ -16,23 +16,24 @@ from delta_maintenance.operations.rewriting.models import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeOptions(RewriteOptions):
-    """Which files are rewritten without their deleted rows."""
+    """Options that select the files to rewrite without their deleted rows."""
 
     above_percent: Annotated[
         int,
         AtLeast(0),
         Flag(
-            help="only files of which more rows are deleted than this percentage; by default every "
-            "file with deleted rows"
+            help="rewrite only files with a larger percentage of deleted rows; by default, all "
+            "files with deleted rows"
         ),
     ] = 0
-    """Only files of which a larger percentage of rows is deleted."""
+    """Only files with a larger percentage of deleted rows are rewritten."""
     dropped_columns: Annotated[
         bool,
-        Flag(help="leave files alone that hold values of dropped columns, and read no footers"),
+        Flag(help="do not rewrite files only for values of dropped columns, and read no footers"),
     ] = True
-    """Whether files that hold values of dropped columns are rewritten. Their footers are read if
-    the table's schema shows that columns were dropped."""
+    """Whether files with values of dropped columns are rewritten. Footers are read if the table's
+    schema shows that columns were dropped.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

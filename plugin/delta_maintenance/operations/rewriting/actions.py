@@ -17,7 +17,7 @@ from delta_maintenance.protocol.data_files.tags import output_tags, with_compact
 def bin_adds(
     pending: Pending, *, target_bytes: int, iceberg_compat: int | None
 ) -> list[dict[str, Any]]:
-    """The adds of a bin's new files."""
+    """Returns the adds of a bin's new files."""
     result = pending.result
     tags = output_tags(
         [dict(tags or ()) for tags in pending.adds["tags"].to_pylist()],
@@ -44,9 +44,9 @@ def bin_adds(
 
 
 def bin_removes(pending: Pending) -> pa.Table:
-    """The removes of a bin's sources, except for sources that other writers removed.
+    """Returns the removes of a bin's sources, except for sources that other writers removed.
 
-    If the rows of a source are contiguous in a new file, the tags of its remove give the
+    If the rows of a source are contiguous in a new file, the tags of its remove contain their
     position.
     """
     result = pending.result
@@ -57,7 +57,7 @@ def bin_removes(pending: Pending) -> pa.Table:
     offsets, physical = np.zeros(len(kept), np.int64), np.zeros(len(kept), np.int64)
     for at, row in enumerate(kept):
         source, run = result.bin.sources[row], runs.get(row)
-        # If rows of the source were deleted since, the position in the tags would be wrong.
+        # If rows of the source were deleted since then, the position in the tags would be wrong.
         described = run is not None and result.outputs and row not in pending.late
         targets.append(result.paths[run.output] if described and run is not None else None)
         if described and run is not None:
@@ -67,7 +67,7 @@ def bin_removes(pending: Pending) -> pa.Table:
 
 
 def file_metrics(adds: Sequence[Mapping[str, Any]], removes: pa.Table) -> dict[str, str]:
-    """`operationMetrics`, with the names that Delta Spark uses."""
+    """Returns `operationMetrics` with the names of Delta Spark."""
     added = np.array([add["size"] for add in adds], np.int64)
     removed = np.array([size or 0 for size in removes["size"].to_pylist()], np.int64)
     vectors = removes["deletionVector"]
@@ -96,7 +96,7 @@ def _descriptor(vector: DeletionVectorDescriptor) -> dict[str, Any]:
 
 
 def _with_wide_bounds(stats: str) -> str:
-    """The statistics of a file with deleted rows: a bound may be the value of a deleted row."""
+    """Marks bounds as not tight, because a bound can be the value of a deleted row."""
     text, closing = stats.rstrip().removesuffix("}"), "}"
     if '"tightBounds":true' in text:
         return text.replace('"tightBounds":true', '"tightBounds":false') + closing

@@ -7,10 +7,10 @@ they were added, in bins of about equal size, each of which becomes one new file
 rewritten individually.
 
 The size of a file is the size of its rows that are not deleted, times the ratio of bytes after to
-bytes before in earlier rewrites of this table. A file that a rewrite created with at least half of
-the current target size is not small by itself. It is merged again only with new files that hold at
-least a quarter of its bytes. The bytes of a table are thus rewritten a few times, and not in every
-run.
+bytes before in earlier rewrites of this table. A file is not small if a rewrite created it with
+at least half of the current target size. Such a file is merged again only with new files that
+contain at least a quarter of its bytes. Each byte of a table is therefore rewritten a few times,
+not in every run.
 
 All functions are pure and work on columns.
 """
@@ -33,7 +33,7 @@ Mask = npt.NDArray[np.bool_]
 SMALL = "small"
 CLUSTERED, HOT, OFTEN = "clustered", "written-lately", "rewritten-often"
 _TIER = 4
-"""A file of an earlier rewrite is merged again with files that hold 1/4 of its bytes or more."""
+"""A file of an earlier rewrite is merged again with files that have at least 1/4 of its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,46 +41,47 @@ class ChoiceRules:
     """The limits that decide which files are rewritten."""
 
     target_bytes: int
-    """The size of new files."""
+    """The size of new files in bytes."""
     small_bytes: int
     """Files with fewer live bytes are small."""
     merge_small: bool = True
     deleted_share: float | None = 0.05
     """Files with a larger share of deleted rows are rewritten. None: no file; 0: every file with a
-    deletion vector."""
+    deletion vector.
+    """
     min_files: int = 2
-    """The least number of small files that a partition must have before they are merged."""
+    """The minimum number of small files in a partition for merging them."""
     full: bool = False
     """Whether files with a clustering provider may be chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The files to be rewritten. Rows are numbers of rows of `LiveColumns`."""
+    """The files to rewrite, as row numbers of `LiveColumns`."""
 
     rows: Numbers
-    """By bin, and within a bin in the order in which they are to be read."""
+    """The files, by bin and then in the order of reading."""
     bins: Numbers
-    """The bin of each row: 0, 1 and so on, ascending."""
+    """The bin of each element of `rows`, ascending from 0."""
     reasons: Mapping[str, Mask]
-    """For every live file, whether this is a reason to rewrite it."""
+    """For each reason, the live files that are rewritten for it."""
     left: Mapping[str, Mask] = field(default_factory=dict)
-    """For each obstacle, the live files that have a reason and are left alone because of it."""
+    """For each obstacle, the live files that have a reason but are not rewritten because of it."""
     ratio: float = 1.0
-    """Bytes after divided by bytes before, in earlier rewrites of this table."""
+    """The ratio of bytes after to bytes before in earlier rewrites of this table."""
 
     @property
     def bin_count(self) -> int:
-        """How many bins there are."""
+        """The number of bins."""
         return int(self.bins[-1]) + 1 if len(self.bins) else 0
 
     def rows_of(self, bin_number: int) -> Numbers:
-        """The files of one bin."""
+        """Returns the files of one bin."""
         start, end = np.searchsorted(self.bins, [bin_number, bin_number + 1])
         return self.rows[start:end]
 
     def kept(self, bins: Mask) -> Choice:
-        """Only some of the bins, numbered anew."""
+        """Returns a choice with only the selected bins, which are renumbered."""
         wanted = bins[self.bins] if len(self.bins) else np.zeros(0, np.bool_)
         numbers = np.cumsum(bins) - 1
         return Choice(
@@ -92,7 +93,7 @@ class Choice:
         )
 
     def reasons_of(self, row: int) -> tuple[str, ...]:
-        """Why one file is rewritten."""
+        """Returns the reasons for rewriting one file."""
         return tuple(name for name, mask in self.reasons.items() if mask[row])
 
 
@@ -105,11 +106,11 @@ def choose(
     taken: Mask | None = None,
     footers: Mapping[str, Mask] | None = None,
 ) -> Choice:
-    """The bins for these files.
+    """Chooses the files to rewrite and groups them into bins.
 
-    `partitions` marks the partitions that the options select, `hot` those that are left alone
-    because writers are active there. `taken` marks files that are chosen already. `footers` holds
-    the reasons found in footers.
+    `partitions` marks the partitions that the options select; `hot` marks those that are skipped
+    because writers are active there. `taken` marks files that have already been chosen. `footers`
+    contains the reasons found in footers.
     """
     count = files.count
     asked = np.ones(count, np.bool_) if partitions is None else partitions[files.partition]
@@ -154,9 +155,10 @@ def choose(
 def limited(
     files: LiveColumns, choice: Choice, *, max_bytes: int | None, max_files: int | None
 ) -> Choice:
-    """The bins that remove most files per byte, within limits of the bytes and files that are read.
+    """Keeps the bins that remove the most files per byte, within the limits for one run.
 
-    A bin that exceeds a limit by itself is left out.
+    `max_bytes` and `max_files` limit the source files of all bins. A bin that exceeds a limit by
+    itself is left out.
     """
     if max_bytes is None and max_files is None or not choice.bin_count:
         return choice
@@ -176,9 +178,9 @@ def limited(
 
 
 def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choice:
-    """The choice without bins that would rewrite too many bytes of earlier rewrites once more.
+    """Leaves out bins that would rewrite too many bytes of earlier rewrites again.
 
-    `budget` is the limit of such bytes. Bins with the fewest of them are kept first. Files with a
+    `budget` is the limit in bytes. Bins with the fewest such bytes are kept first. Files with a
     reason other than their size do not count.
     """
     own = np.ones(files.count, np.bool_)
@@ -219,7 +221,7 @@ def _deleted(files: LiveColumns, rules: ChoiceRules) -> Mask:
 
 
 def _ratio(files: LiveColumns) -> float:
-    """Bytes per row of files from rewrites, divided by bytes per row of all other files."""
+    """Returns the ratio of bytes per row in files of rewrites to bytes per row in other files."""
     known = (files.rows > 0) & (files.size > 0)
     made, other = known & (files.target > 0), known & (files.target == 0)
     if files.rows[made].sum() < 1000 or files.rows[other].sum() < 1000:
@@ -230,7 +232,7 @@ def _ratio(files: LiveColumns) -> float:
 
 
 def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: ChoiceRules) -> Mask:
-    """The small files that are merged: new files, and files of earlier rewrites."""
+    """Selects the small files that are merged: new files, and files of earlier rewrites."""
     enough = np.bincount(files.partition[fresh], minlength=len(files.last_write)) >= rules.min_files
     small = np.flatnonzero((fresh | made) & enough[files.partition])
     # Ascending sizes within each partition, so that all files before a file are smaller.
@@ -253,7 +255,7 @@ def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: C
 def _merged(
     files: LiveColumns, size: Numbers, joined: Mask, own_reason: Mask, rules: ChoiceRules
 ) -> tuple[Numbers, Numbers]:
-    """The files that are merged, by bin, and the bin of each."""
+    """Returns the merged files, by bin, and the bin of each."""
     waiting = _by_age(files, np.flatnonzero(joined))
     found: list[Numbers] = []
     numbers: list[Numbers] = []
@@ -262,7 +264,7 @@ def _merged(
         bins = _shares(files.partition[waiting], np.maximum(size[waiting], 1), rules)
         alone = np.bincount(bins)[bins] == 1
         last = not (~alone).any()
-        # A file alone in its bin is tried again with other such files. In the last round it is
+        # Files that are alone in their bins are grouped again. In the last round, such a file is
         # kept only if it has a reason of its own.
         kept = own_reason[waiting] if last else ~alone
         found.append(waiting[kept])
@@ -274,7 +276,7 @@ def _merged(
 
 
 def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
-    """The bin of each file. The bins of a partition hold about the same number of bytes.
+    """Returns the bin of each file. The bins of a partition have about the same number of bytes.
 
     Two files that are both small always share a bin.
     """
@@ -290,8 +292,7 @@ def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
 
 
 def _by_age(files: LiveColumns, rows: Numbers) -> Numbers:
-    """The rows by partition, then by modification time, then by path, because the log has no order
-    of files."""
+    """Sorts rows by partition, modification time and path, because the log does not order files."""
     keys = pa.table(
         {
             "partition": files.partition[rows],
@@ -305,7 +306,7 @@ def _by_age(files: LiveColumns, rows: Numbers) -> Numbers:
 
 
 def _by_partition(files: LiveColumns, rows: Numbers, bins: Numbers) -> tuple[Numbers, Numbers]:
-    """The bins in the order of their partitions, so that a partition is committed at once."""
+    """Sorts the bins by partition, so that the bins of a partition are committed together."""
     if not len(rows):
         return rows, bins
     first = np.searchsorted(bins, np.arange(int(bins[-1]) + 1))

@@ -1,9 +1,9 @@
 """Committing rewritten bins while other writers commit to the same table.
 
-A commit only removes source files and adds the files that replace them. Each attempt begins with
+A commit only removes source files and adds the files that replace them. Each attempt starts from
 the latest version of the table. Deletions of other writers in a source file are carried over to the
-new files; if that is not possible, only the bin of this file is given up. The conditions for the
-new files are validated again. Implements the writers' side of "Add File and Remove File" for data
+new files; if that is impossible, only the bin of this file is given up. The conditions for the new
+files are validated again. Implements the writers' side of "Add File and Remove File" for data
 that only moves, and of "Row Tracking".
 """
 
@@ -49,10 +49,11 @@ SUMS_TAG = "delta-maintenance.rowSums"
 
 _TRIES = 50
 _REMAPS = 20
-"""The most times that deletion vectors of a bin are written anew. They cost little compared with
-the bin, and on a busy table some rows are deleted between any two attempts."""
+"""How often the deletion vectors of a bin may be written. They cost little compared with the bin,
+and in a busy table some rows are deleted between any two attempts.
+"""
 _RE_SPINS = 2
-"""The most times that the new files of a bin are written anew before it is given up."""
+"""How often the new files of a bin are written again before the bin is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class CommitSettings:
 
 
 class RewriteCommits:
-    """All commits of one run. Not to be shared between threads."""
+    """All commits of one run. Not thread-safe."""
 
     def __init__(
         self, table: Table, snapshot: Snapshot, contract: Contract, settings: CommitSettings
@@ -85,8 +86,10 @@ class RewriteCommits:
         """The reason why this run can commit no more bins."""
 
     def plan_for(self, adds: pa.Table) -> None:
-        """Registers sources of the run, as of the latest version that the run has read. Must be
-        called before they are committed."""
+        """Registers sources of the run, as of the latest version that the run has read.
+
+        Must be called before these sources are committed.
+        """
         if self._followed is None:
             self._followed = FollowedSources(self._base, adds)
         else:
@@ -129,7 +132,7 @@ class RewriteCommits:
                 pending.fate = "re-spun" if pending.current is not None else "committed"
 
     def _move_on(self) -> None:
-        """Reads the commits of other writers, and validates the conditions for the new files."""
+        """Reads the commits of other writers and validates the conditions for the new files."""
         followed = self._followed
         try:
             moved = advance(self._base, own=self._own)
@@ -137,7 +140,7 @@ class RewriteCommits:
                 followed.take_in(moved.snapshot, moved.commits)
             self._base = moved.snapshot
         except (VanishedFileError, FileNotFoundError):
-            # A clean-up deleted commits, so that only the latest state shows what became of files.
+            # A clean-up deleted commits, so the state of the sources must be read from a snapshot.
             self._base = self._table.snapshot()
             if followed is not None:
                 followed.reopened(self._base)
@@ -160,7 +163,8 @@ class RewriteCommits:
             pending.problem = "another writer rewrote a source file"
             return
         changed: dict[int, DeletionVectorDescriptor | None | str] = {}
-        # From what was read, not from the attempt before: others may have undone their changes.
+        # Based on the adds as read, because other writers may have reverted their changes since
+        # the last attempt.
         adds = pending.read
         pending.vectors, pending.current = {}, None
         pending.removed = pending.late = frozenset()
@@ -171,7 +175,7 @@ class RewriteCommits:
                 continue
             if self._contract.spec.files.layout.tracks_rows and now.row_ids != before.row_ids:
                 pending.fate = "superseded"
-                pending.problem = "others gave the rows of a source other row IDs meanwhile"
+                pending.problem = "another writer changed the row IDs of a source file"
                 return
             adds = _with_row(adds, row, found)
             if now.key != before.key:
@@ -286,7 +290,7 @@ def _state(found: Followed) -> str:
 
 
 def _with_row(adds: pa.Table, row: int, found: Followed) -> pa.Table:
-    """The adds, with the add of one source replaced by the current one."""
+    """Replaces the add of one source by its current add."""
     assert found.add is not None
     parts = [adds.slice(0, row), found.add, adds.slice(row + 1)]
     return pa.concat_tables(parts, promote_options="permissive")

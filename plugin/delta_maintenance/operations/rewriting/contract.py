@@ -1,7 +1,7 @@
-"""The properties of a table that decide how new files are written, checked before each commit.
+"""The properties of a table that determine how new files are written, checked before each commit.
 
-Any property may change while files are rewritten. All of these properties, and not only the schema,
-are compared with each version on which the files are committed.
+Other writers may change any property during a rewrite. Therefore all of these properties, not only
+the schema, are compared with those of each version on top of which files are committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.action_file import ParquetStyle
 
 COPIED_GROUP_BYTES = 8 << 20
-"""The average size of row groups from which on they are copied and not merged."""
+"""The average size in bytes from which row groups are copied instead of merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class Contract:
     spec: RewriteSpec
     iceberg_compat: int | None
     clustered: tuple[tuple[str, ...], ...]
-    """The columns by which the table is clustered, which need statistics."""
+    """The clustering columns, which need statistics."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
-        """The contract of this version.
+        """Derives the contract from a version.
 
         Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the
         files of the table.
@@ -54,8 +54,7 @@ class Contract:
 
     @classmethod
     def without_mapping(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
-        """The contract for new files that replace those of this version when its column mapping is
-        removed.
+        """Derives the contract for new files that are valid after the removal of column mapping.
 
         Raises the same errors as `of`.
         """
@@ -110,8 +109,10 @@ class Contract:
         )
 
     def broken_by(self, snapshot: Snapshot) -> str | None:
-        """Why files written under this contract do not fit a later version, as one clause; None if
-        they fit."""
+        """Returns why files with this contract are invalid in a later version, as a clause.
+
+        None if they are valid.
+        """
         try:
             unmaps, spec = self.spec.files.layout.unmaps, self.spec
             of = Contract.without_mapping if unmaps else Contract.of
@@ -144,8 +145,10 @@ class Contract:
 
 
 def unmapped_domains(snapshot: Snapshot) -> dict[str, str]:
-    """The domains of a table whose column mapping is removed: clustering columns have logical
-    names. Raises `RefusedError` if these cannot be told."""
+    """Returns the domains of a table after the removal of column mapping.
+
+    Clustering columns then have logical names. Raises `RefusedError` if these cannot be determined.
+    """
     domains, metadata = dict(snapshot.domain_metadata), snapshot.metadata
     mode = column_mapping_mode(snapshot.protocol, metadata.configuration)
     clustering = domains.get(CLUSTERING)

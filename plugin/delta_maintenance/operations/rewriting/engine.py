@@ -1,4 +1,4 @@
-"""The protocol of engines, which rewrite bins, and the engine with threads of this process."""
+"""The interface of engines, which rewrite bins, and an engine with threads of this process."""
 
 from __future__ import annotations
 
@@ -21,32 +21,37 @@ _MOST_WORKERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinOutcome:
-    """How the work on one bin ended. Can be pickled."""
+    """The outcome of the work on one bin. Can be pickled."""
 
     number: int
     done: RewrittenBin | None = None
-    """None if the bin is not committed."""
+    """None after a failure, which prevents the commit of the bin."""
     failure: Literal["failed", "not-proved"] | None = None
     problem: str | None = None
     """One clause, if there is a failure."""
     retryable: bool = False
-    """Whether the failure may pass: the store did not answer, or a machine had no room."""
+    """Whether the failure may be temporary, such as an unreachable store or a lack of memory."""
 
 
 class BinEngine(Protocol):
-    """Rewrites bins in any order. Each bin that it takes has exactly one outcome."""
+    """Rewrites bins in any order. Each bin that an engine takes has exactly one outcome."""
 
     def rewrite(
         self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None
     ) -> Iterator[BinOutcome]:
-        """The outcomes of the bins, as they are completed. A bin is taken from the iterable when a
-        worker is free, so that the iterable can end early. `workers` bins are rewritten at the same
-        time; by default the engine decides."""
+        """Yields the outcomes of the bins as they are completed.
+
+        A bin is taken from the iterable only when a worker is idle, so the iterable can end early.
+        `workers` is the number of bins that are rewritten at the same time; by default, the engine
+        chooses it.
+        """
 
 
 class LocalEngine:
-    """Threads of this process, each on one bin at a time. When there are no more bins, those that
-    have none help the others, so that a single bin has several threads, too."""
+    """Rewrites bins in threads of this process, each with one bin at a time.
+
+    When no bins are left, idle threads help the others, so a single bin also uses several threads.
+    """
 
     def __init__(self, store: Store, *, new_id: NewId = new_id) -> None:
         self._store = store
@@ -88,7 +93,7 @@ def rewritten(
     new_id: NewId = new_id,
     helpers: Helpers | None = None,
 ) -> BinOutcome:
-    """Rewrites one bin. A failure is an outcome, so that it does not affect other bins."""
+    """Rewrites one bin. Failures become outcomes, so that they do not affect other bins."""
     try:
         done = rewrite_bin(store, work, spec, new_id=new_id, helpers=helpers)
     except VerificationError as error:
@@ -103,15 +108,15 @@ def rewritten(
 
 
 def default_workers() -> int:
-    """The workers of one machine: one for each processor, at most 8."""
+    """Returns the number of workers on this machine: one per processor, at most 8."""
     return min(os.cpu_count() or 1, _MOST_WORKERS)
 
 
 def memory_bound(workers: int, group_bytes: int) -> int:
-    """The most bytes that rewriting takes on one machine, whatever the input.
+    """Returns the maximum memory of a rewrite on one machine in bytes, independent of the input.
 
-    Each worker holds a row group to be written, its encoded form, the compressed bytes of a row
-    group that is read, and a few batches. Python and Arrow themselves are added to that.
+    Each worker holds a row group to write, its encoded form, the compressed bytes of a row group
+    that is read, and a few batches. The bound also includes 200 MiB for Python and Arrow.
     """
     per_worker = 3 * group_bytes + (96 << 20)
     return (200 << 20) + workers * per_worker

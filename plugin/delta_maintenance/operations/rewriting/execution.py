@@ -1,4 +1,4 @@
-"""Carrying out a plan of any operation that rewrites data files."""
+"""Executes the plan of an operation that rewrites data files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ R = TypeVar("R", bound=RewriteResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteExecution:
-    """What `execute` needs besides the survey."""
+    """The arguments of `execute` besides the survey."""
 
     operation: Literal["OPTIMIZE", "REORG"]
     """The name in `commitInfo`."""
@@ -95,14 +95,14 @@ def execute(
             raise error.located(table=table.uri) from error.__cause__
         problem = str(error.located(table=table.uri))
     else:
-        # These journals are of no more use: their bins are committed, or their sources removed.
+        # These journals are obsolete: their bins are committed, or their sources are removed.
         for path in surveyed.journals:
             journals.forget(table.store, path)
     return _result(table, surveyed, run, result, problem)
 
 
 def _later(instant: datetime, by: timedelta | None) -> datetime | None:
-    """The end of a duration; None if no calendar has it."""
+    """Returns the end of a duration; None if `datetime` cannot represent it."""
     try:
         return None if by is None else instant + by
     except OverflowError:
@@ -142,7 +142,7 @@ def _result(
 def _status(
     reports: Sequence[BinReport], landed: Sequence[BinReport], run: RewriteRun
 ) -> tuple[Literal["rewritten", "partly", "conflict", "failed", "nothing-to-do"], str | None]:
-    """How the run ended, and the problem where there is one."""
+    """Returns the status of the run, and its problem if there is one."""
     failed = next((report for report in reports if report.fate in _FAILED), None)
     if failed is not None:
         return "failed", failed.problem

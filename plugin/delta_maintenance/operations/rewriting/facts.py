@@ -1,4 +1,4 @@
-"""The facts of plans and results of rewrites, as they are shown to people."""
+"""The facts of plans and results of rewrites that are shown to users."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from delta_maintenance.operations.rewriting.models import (
 )
 
 _SHOWN = 10
-"""Partitions, bins and files that are shown; the JSON has more."""
+"""The number of partitions, bins and files shown; the JSON contains more."""
 _LANDED = ("committed", "remapped", "re-spun")
 
 
 def plan_facts(plan: RewritePlan) -> Facts:
-    """Which files would be rewritten, why, and what that costs."""
+    """Returns the files to rewrite, the reasons and the costs."""
     facts: dict[str, object] = {"table": plan.table, "version": plan.version}
     if not plan.is_noop:
         facts |= {
@@ -54,7 +54,7 @@ def plan_facts(plan: RewritePlan) -> Facts:
 
 
 def result_facts(result: RewriteResult) -> Facts:
-    """The amounts before and after, and the bins that were not committed."""
+    """Returns the amounts before and after, and the bins that were not committed."""
     facts: dict[str, object] = {
         "table": result.table,
         "version": result.version,
@@ -83,7 +83,7 @@ def result_facts(result: RewriteResult) -> Facts:
 
 
 def conclusion(result: RewriteResult, outcome: Outcome) -> Conclusion:
-    """The conclusion of a run: why some bins were not committed, and the remedy."""
+    """Returns the conclusion of a run: why some bins were not committed, and the remedy."""
     remedies = {
         "failed": "see the Result; the files of the other bins are committed",
         "conflict": "run again, or use quiet_for to skip partitions that are being written to",
@@ -96,17 +96,17 @@ def conclusion(result: RewriteResult, outcome: Outcome) -> Conclusion:
 
 
 def planned_amounts(plan: RewritePlan) -> Amounts:
-    """The planned commits. No file is deleted from storage."""
+    """Returns the planned commits. A rewrite deletes no files from storage."""
     return Amounts(commits=plan.commits)
 
 
 def done_amounts(result: RewriteResult) -> Amounts:
-    """The commits of a Result."""
+    """Returns the commits of a Result."""
     return Amounts(commits=result.num_commits)
 
 
 def partition_text(values: dict[str, str | None]) -> str:
-    """`day=2026-01-01, country=DE`; null without quotes."""
+    """Formats partition values, for instance `day=2026-01-01, country=DE`."""
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 

@@ -28,15 +28,15 @@ OLD_TYPES = "old-types"
 PHYSICAL_NAMES = "physical-names"
 _THREADS = 16
 _AT_ONCE = 10_000
-"""Files whose footers are read in one round, which bounds the memory for any table."""
+"""The number of files whose footers are read in one round, which bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FooterReasons:
-    """Reads footers, and finds the wanted reasons that each file has.
+    """Finds the `wanted` reasons of each file from its footer.
 
-    A file that cannot be read has none of them: `fsck` reports it. With `strict`, its error is
-    raised.
+    A file that cannot be read has no reason, because `fsck` reports it. With `strict`, its error is
+    raised instead.
     """
 
     store: Store
@@ -45,7 +45,7 @@ class FooterReasons:
     strict: bool = False
 
     def __call__(self, files: LiveColumns, mask: Mask) -> Mapping[str, Mask]:
-        """For each wanted reason, whether a file has it; files outside the mask have none."""
+        """Returns which files have each wanted reason; files outside the mask have none."""
         found = {name: np.zeros(files.count, np.bool_) for name in self.wanted}
         rows = np.flatnonzero(mask) if self.wanted else np.zeros(0, np.int64)
         for start in range(0, len(rows), _AT_ONCE):
@@ -90,7 +90,7 @@ _BY_SCHEMA = {
 
 
 def _codecs(metadata: pq.FileMetaData) -> Iterator[str]:
-    """The codecs of all column chunks of the first row group; writers use one for all groups."""
+    """Yields the codecs of the first row group; writers use the same codecs for all row groups."""
     if metadata.num_row_groups:
         group = metadata.row_group(0)
         yield from {group.column(at).compression for at in range(group.num_columns)}

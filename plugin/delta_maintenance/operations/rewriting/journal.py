@@ -1,10 +1,10 @@
-"""The journal of bins that a run has rewritten and not committed, for the next run to adopt.
+"""The journal of bins that a run has rewritten but not committed, for the next run to adopt.
 
-The journal is a file in the folder of the table, below a folder whose name begins with `_`, which
-readers ignore. It is only a hint. If a run is killed, the journal stays, and the next run adopts
-the bins that still fit the table, after it has checked their sources and their new files. New files
-that no run adopts are ordinary unreferenced files, which a vacuum deletes. The next run that
-rewrites anything deletes the journals that it found.
+The journal is a file in a subfolder of the table whose name begins with `_`, so readers ignore it.
+It is only a hint. If a run is killed, the journal remains, and the next run adopts the bins that
+still fit the table, after checking their sources and their new files. New files that no run adopts
+are orphans, which a vacuum deletes. The next run that rewrites anything deletes the journals that
+it found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from delta_maintenance.table.data.rewrite import Bin, RewrittenBin, Run
 FOLDER = "_delta_maintenance/rewrites"
 _FORM = 2
 _LIFE = timedelta(hours=24)
-"""The longest time for which new files are adopted."""
+"""The maximum age of new files to adopt."""
 _logger = logging.getLogger(__name__)
 
 
@@ -41,7 +41,7 @@ class JournalledBin:
     """A bin that an earlier run rewrote and proved."""
 
     sources: tuple[tuple[str, str | None], ...]
-    """Paths and unique ids of deletion vectors, in their order."""
+    """The path and the unique ID of the deletion vector of each source, in order."""
     row_ids: tuple[tuple[int | None, int | None], ...]
     """The base row ID and the default row commit version of each source."""
     outputs: tuple[WrittenFile, ...]
@@ -50,7 +50,7 @@ class JournalledBin:
 
 
 class Journal:
-    """The journal of one run. A failed write is logged and otherwise ignored."""
+    """The journal of one run. Failed writes are logged and otherwise ignored."""
 
     def __init__(self, store: Store, run_id: str, contract: Contract) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Journal:
         self._written = False
 
     def save(self, bins: Sequence[RewrittenBin]) -> None:
-        """Writes the journal anew, with all bins that are rewritten and not committed."""
+        """Replaces the journal; `bins` are all bins that are rewritten but not committed."""
         if not bins and not self._written:
             return
         document = {
@@ -75,17 +75,17 @@ class Journal:
             _logger.warning("no journal of the rewrite is kept: %s", error)
 
     def clear(self) -> None:
-        """Deletes the journal, because no bin is left to be adopted."""
+        """Deletes the journal, because no bin remains to be adopted."""
         if self._written:
             _delete(self._store, self._path)
             self._written = False
 
 
 def adopted_since(now: datetime, retention: timedelta) -> int:
-    """The instant since which new files must have been written to be adopted, in milliseconds.
+    """Returns the minimum modification time of new files to adopt.
 
-    A vacuum deletes files that are in no version once they are older than the retention of the
-    table. Half of it is left for the run that adopts them.
+    In milliseconds since 1970-01-01 UTC. A vacuum deletes orphans that are older than the table's
+    retention. Half of the retention is reserved for the run that adopts the files.
     """
     return epoch_millis(now - min(_LIFE, retention / 2))
 
@@ -93,8 +93,11 @@ def adopted_since(now: datetime, retention: timedelta) -> int:
 def left_behind(
     store: Store, contract: Contract, *, since: int
 ) -> Iterator[tuple[str, list[JournalledBin]]]:
-    """The journals of runs that did not commit all of their bins, each with the bins that fit the
-    contract. The caller checks that the sources of these bins are still live."""
+    """Yields the journals of runs that did not commit all of their bins.
+
+    Each is yielded with its bins that fit the contract. The caller must check that the sources of
+    these bins are still live.
+    """
     try:
         found = list(store.list_from(FOLDER))
     except (DeltaMaintenanceError, OSError) as error:
@@ -123,8 +126,10 @@ def is_sound(
     partition: Mapping[str, str | None],
     since: int,
 ) -> bool:
-    """Whether the new files of a journalled bin are there with the size and the rows that the
-    journal says. Reads footers; `proved` reads the rows."""
+    """Whether the new files of a bin exist, with the sizes and row counts of the journal.
+
+    Reads only footers; `proved` reads the rows.
+    """
     try:
         for output in found.outputs:
             status = store.stat(output.name)
@@ -139,11 +144,11 @@ def is_sound(
 def proved(
     store: Store, found: JournalledBin, work: Bin, contract: Contract
 ) -> RewrittenBin | None:
-    """A journalled bin as a result of this run; None if it does not prove right.
+    """Returns a journalled bin as a result of this run; None if the proof fails.
 
-    The new files are read: they must hold the rows that were proved, and these must be the rows of
-    the sources as the log has them now. Their statistics and times are taken from the files, and
-    only the digest of the sources' rows from the journal, which may be out of date or damaged.
+    Reads the new files, which must contain the rows of the sources as they are in the log now.
+    Statistics and times come from the files. Only the digest of the sources' rows comes from the
+    journal, which may be outdated or damaged.
     """
     files, proof = contract.spec.files, contract.spec.proof
     if found.sources != tuple(source.key for source in work.sources):
@@ -174,7 +179,7 @@ def proved(
 
 
 def _is_complete(found: JournalledBin, work: Bin) -> bool:
-    """Whether the rows of all sources lie one behind the other in the new files and fill them."""
+    """Whether the rows of all sources are contiguous in the new files and fill them."""
     if len(found.runs) != len(work.sources):
         return False
     filled = [0] * len(found.outputs)
@@ -198,7 +203,7 @@ def forget(store: Store, path: str) -> None:
 
 
 def fingerprint(contract: Contract) -> str:
-    """A digest that is equal for two contracts under which the same files are written."""
+    """Returns a digest that is equal for contracts with which the same files are written."""
     files = contract.spec.files
     said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat))
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
@@ -208,7 +213,7 @@ def _delete(store: Store, path: str) -> None:
     try:
         store.delete(path)
     except (DeltaMaintenanceError, OSError) as error:
-        _logger.warning("the journal %s stays behind: %s", path, error)
+        _logger.warning("the journal %s cannot be deleted: %s", path, error)
 
 
 def _to_json(done: RewrittenBin) -> dict[str, Any]:

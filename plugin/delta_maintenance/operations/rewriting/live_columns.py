@@ -1,7 +1,7 @@
-"""The live files of a snapshot as columns: the input of the choice of files to rewrite.
+"""The live files of a snapshot as columns, from which the files to rewrite are chosen.
 
-Only the log is read. Each file takes about 200 bytes, for its path, its partition and eight
-numbers, whatever the size of its statistics.
+Only the log is read. Each file needs about 200 bytes for its path, its partition and eight numbers,
+independent of the size of its statistics.
 """
 
 from __future__ import annotations
@@ -54,18 +54,19 @@ _REMOVE_FIELDS = (
 )
 
 _LARGEST = 1 << 44
-"""Bytes; no store takes larger files."""
+"""Bytes; no store accepts larger files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The tombstones of files that a rewrite replaced: the time and the bytes of each."""
+    """The tombstones of files that a rewrite replaced."""
 
     at: Numbers
-    """Milliseconds since 1970-01-01 UTC."""
+    """The deletion times, in milliseconds since 1970-01-01 UTC."""
     size: Numbers
+    """The sizes in bytes."""
     made: npt.NDArray[np.bool_]
-    """Whether the replaced file was itself created by a rewrite."""
+    """Whether a replaced file was itself created by a rewrite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,45 +81,46 @@ class LiveColumns:
     modified: Numbers
     """Milliseconds since 1970-01-01 UTC."""
     rows: Numbers
-    """Physical rows; -1 if the statistics do not contain the number."""
+    """The number of physical rows; -1 if it is not in the statistics."""
     deleted: Numbers
-    """Rows that the deletion vector marks."""
+    """The number of rows that the deletion vector marks as deleted."""
     target: Numbers
     """The target size of the rewrite that created the file; 0 for all other files."""
     clustered: npt.NDArray[np.bool_]
     """Whether the file has a clustering provider."""
     partition: Numbers
-    """The number of its partition."""
+    """The partition of the file, as an index into `partitions` and `last_write`."""
     partitions: Mapping[str, pa.Array]
-    """The partition values of each partition by physical name, as strings of the log."""
+    """The values of each partition column, by physical name, as strings of the log."""
     last_write: Numbers
-    """For each partition, the time of the last write that added or removed rows and is known from
-    the log, in milliseconds since 1970-01-01 UTC. Rewrites do not count."""
+    """For each partition, the time of the last write in the log that added or removed rows, in
+    milliseconds since 1970-01-01 UTC. Rewrites do not count.
+    """
     replaced: Replaced
-    """The files that rewrites replaced, as far as their tombstones are still in the log."""
+    """The files that rewrites replaced and whose tombstones are still in the log."""
 
     @property
     def count(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return len(self.size)
 
     @property
     def live_bytes(self) -> Numbers:
-        """The estimated bytes of each file that belong to rows that are not deleted."""
+        """The estimated size of the live rows of each file in bytes."""
         rows, gone = np.maximum(self.rows, 1), np.minimum(self.deleted, np.maximum(self.rows, 1))
         share = np.where((self.deleted > 0) & (self.rows > 0), (rows - gone) / rows, 1.0)
         return np.ceil(self.size * share).astype(np.int64)
 
     def values(self, partition: int) -> dict[str, str | None]:
-        """The partition values of a partition."""
+        """Returns the partition values of a partition."""
         return {name: texts[partition].as_py() for name, texts in self.partitions.items()}
 
 
 def live_columns(snapshot: Snapshot) -> LiveColumns:
-    """The live files of a snapshot, and the times of writes that its tombstones show.
+    """Reads the live files of a snapshot, and the times of deletions from its tombstones.
 
-    Raises `RefusedError` if a file is live twice, or its path is written in two ways, because a
-    rewrite would have to decide which entry is valid. A damaged checkpoint is skipped.
+    Raises `RefusedError` if a file is live twice or has two different paths, because a rewrite
+    would have to decide which entry is valid. A damaged checkpoint is skipped.
     """
     while True:
         audit = PathAudit(snapshot.table)
@@ -198,13 +200,13 @@ def _part(batch: ActiveFiles, names: Sequence[str]) -> _Part:
 
 
 def _sizes(files: pa.Table) -> pa.ChunkedArray:
-    """The sizes within bounds in which their sums are right, whatever the log states."""
+    """Limits the sizes, so that invalid sizes in the log cannot overflow a sum."""
     sizes = pc.fill_null(_column(files, "size"), 0)
     return pc.min_element_wise(pc.max_element_wise(sizes, 0), _LARGEST)
 
 
 def _moved(removes: pa.Table) -> pa.ChunkedArray:
-    """Which removes moved rows to another file and removed none, as far as the log shows."""
+    """Returns which removes are known from the log to have moved all rows to another file."""
     moved = pc.is_valid(pc.map_lookup(_column(removes, "tags"), COMPACTED_INTO, "first"))
     if COMMIT_VERSION in removes.column_names:
         # Only for removes in commits: in checkpoints, `dataChange` of every remove is false.
@@ -254,8 +256,10 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
 def _partition_codes(
     parts: Sequence[_Part], names: Sequence[str], rows: int
 ) -> tuple[Numbers, dict[str, pa.Array]]:
-    """The number of the partition of each live file and then of each remove, and the partition
-    values of each number."""
+    """Numbers the partitions of all live files, followed by those of all removes.
+
+    Also returns the partition values of each number.
+    """
     codes = np.zeros(rows, np.int64)
     columns: dict[str, tuple[Numbers, pa.Array]] = {}
     for name in names:

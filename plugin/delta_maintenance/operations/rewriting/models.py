@@ -11,12 +11,12 @@ from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Record
 
 DELETED_ROWS = "deleted-rows"
-"""The reason of files with too many deleted rows."""
+"""The reason for rewriting files with too many deleted rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions(Record):
-    """Which files may be rewritten, and how the work is done."""
+    """Options that select the files to rewrite and control the work."""
 
     where: Annotated[
         str | None,
@@ -33,18 +33,18 @@ class RewriteOptions(Record):
     ] = None
     """Partitions that were written to within this time are skipped."""
     max_bytes: Annotated[
-        Annotated[int, AtLeast(0)] | None, Flag(help="the most bytes of data files that are read")
+        Annotated[int, AtLeast(0)] | None, Flag(help="the maximum bytes of data files to read")
     ] = None
-    """The most bytes of data files that one run reads."""
+    """The maximum number of bytes of data files that one run reads."""
     max_files: Annotated[
-        Annotated[int, AtLeast(0)] | None, Flag(help="the most data files that are rewritten")
+        Annotated[int, AtLeast(0)] | None, Flag(help="the maximum number of data files to rewrite")
     ] = None
-    """The most data files that one run rewrites."""
+    """The maximum number of data files that one run rewrites."""
     max_duration: Annotated[
         timedelta | None,
-        Flag(help="begin no further work after this time, such as '30 minutes'"),
+        Flag(help="start no further work after this time, such as '30 minutes'"),
     ] = None
-    """After this time no further bin is begun; work that has begun is completed."""
+    """After this time, no further bin is started; started bins are completed."""
     proof: Annotated[
         Literal["rows", "counts"],
         Flag(
@@ -62,7 +62,7 @@ class RewriteOptions(Record):
     this process and one for each core on Spark."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 256 << 30
-    """With `engine="auto"`: from this many bytes of data files on, the work goes to Spark."""
+    """With `engine="auto"`, Spark is used from this number of bytes of data files."""
     other_writers: flags.OtherWritersField = None
     """The other writers of the table; required for tables on S3."""
 
@@ -105,7 +105,7 @@ class RewritePlan(Record):
     is_noop: bool
     """Whether `apply` would commit nothing."""
     reason: str
-    """One sentence that says what would be done, or why nothing is to be done."""
+    """One sentence that describes the work, or explains why there is none."""
     options: RewriteOptions
     num_files: int = 0
     """Live files of the table."""
@@ -116,9 +116,9 @@ class RewritePlan(Record):
     bytes: int = 0
     """Bytes to read."""
     bytes_after: int = 0
-    """The estimated bytes to write. Storage holds them beside the old files until a vacuum."""
+    """The estimated bytes to write. The old files are stored as well until a vacuum."""
     deleted_rows: int = 0
-    """Deleted rows that leave the live files."""
+    """The number of deleted rows that the new files no longer contain."""
     bins: int = 0
     """Units of work: the files of a bin are merged, proved and committed together."""
     adopted_bins: int = 0
@@ -131,21 +131,21 @@ class RewritePlan(Record):
     workers: int | None = 1
     """Bins that are rewritten at the same time; None for one on each core of the Spark cluster."""
     memory_bytes: int = 0
-    """The most memory that the work takes: of this process, or of each task on Spark."""
+    """The maximum memory in bytes, of this process or of each Spark task."""
     reasons: tuple[ReasonCount, ...] = ()
     """Files to rewrite by reason; a file can have several."""
     left_alone: tuple[ReasonCount, ...] = ()
-    """Files that have a reason and are not rewritten, by what prevents it."""
+    """Files that have a reason but are not rewritten, by obstacle."""
     partitions: tuple[PartitionPlan, ...] = ()
-    """The partitions with most files to rewrite, at most 100 of them."""
+    """At most 100 partitions, those with the most files to rewrite first."""
     num_partitions: int = 0
-    """All partitions with files to rewrite."""
+    """The number of all partitions with files to rewrite."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinReport(Record):
-    """How the work on one bin ended."""
+    """The outcome of the work on one bin."""
 
     number: int
     partition: dict[str, str | None]
@@ -160,18 +160,20 @@ class BinReport(Record):
     rows: int = 0
     """Live rows that were moved."""
     row_sums: str | None = None
-    """The digest of these rows, equal for the sources and for the new files as they were read back
-    from storage. None if row groups were copied."""
+    """The digest of these rows, equal for the sources and for the new files as read back from
+    storage. None if row groups were copied.
+    """
     copied: bool = False
     """Whether row groups were copied without being decoded; their bytes were compared."""
     fate: str
     """`committed`, `remapped`, `re-spun`, `superseded`, `dropped`, `hot`, `refused`, `failed`,
     `not-proved`, `void`, `unknown` or `not-started`. The documentation of `optimize` explains
-    each."""
+    each.
+    """
     adopted: bool = False
-    """Whether an earlier run rewrote it."""
+    """Whether an earlier run rewrote the bin."""
     version: int | None = None
-    """The version that commits it."""
+    """The version that contains the bin."""
     problem: str | None = None
 
 
@@ -182,13 +184,14 @@ class RefusedFile(Record):
     path: str
     problem: str
     damaged: bool = False
-    """Whether the file is missing or damaged. Other files hold values that this release cannot
-    write again exactly."""
+    """Whether the file is missing or damaged. If not, it contains values that this release cannot
+    write again exactly.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult(Record):
-    """What a run did."""
+    """The result of a run."""
 
     table: str
     version: int
@@ -196,12 +199,13 @@ class RewriteResult(Record):
     status: Literal["rewritten", "partly", "conflict", "failed", "nothing-to-do"]
     """`partly`: the run ended early; another run continues. `conflict`: other writers changed the
     sources of bins, and no bin is committed. `failed`: at least one bin failed, see `problem`; all
-    others are committed."""
+    others are committed.
+    """
     engine: Literal["local", "spark"] = "local"
     files_before: int = 0
-    """Files that were removed from the table."""
+    """The number of files removed from the table."""
     files_after: int = 0
-    """Files that were added in their place."""
+    """The number of files added in their place."""
     bytes_before: int = 0
     bytes_after: int = 0
     rows: int = 0
@@ -211,7 +215,7 @@ class RewriteResult(Record):
     fates: dict[str, int] | None = None
     """The number of bins for each fate."""
     bins: tuple[BinReport, ...] = ()
-    """One row for each bin, at most 1,000: first the bins that are not in the table."""
+    """One report per bin, at most 1,000; bins that were not committed come first."""
     refused: tuple[RefusedFile, ...] = ()
     """Files that were left out, at most 100."""
     num_refused: int = 0

@@ -1,4 +1,4 @@
-"""A rewritten bin between its work and its commit, and how the work on a bin can end."""
+"""Rewritten bins that are not committed yet, and the possible outcomes of a bin."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ Fate = Literal[
     "unknown",
     "not-started",
 ]
-"""How the work on a bin ended. `remapped` and `re-spun` bins are committed without rows that others
-deleted meanwhile: by a deletion vector, or by writing the file once more. `superseded`: others
-rewrote a source themselves. `dropped`: others brought rows of a source back, or removed all of
-them. `hot`: others changed its sources several times. `refused`: no source can be rewritten
-exactly. `void`: the table changed so that the new files no longer fit. `unknown`: the answer to the
-commit was lost."""
+"""The outcome of a bin. `remapped` and `re-spun` bins are committed without rows that other writers
+deleted in the meantime, by a deletion vector or by writing the file again. `superseded`: another
+writer rewrote a source. `dropped`: other writers restored rows of a source, or removed all of them.
+`hot`: other writers changed the sources again and again. `refused`: no source can be rewritten
+exactly. `void`: the table changed so that the new files are no longer valid. `unknown`: the
+response to the commit was lost.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,16 +39,16 @@ class Pending:
 
     done: RewrittenBin
     adds: pa.Table
-    """The current adds of its sources, in their order."""
+    """The current adds of the sources, in order."""
     fate: Fate | None = None
     problem: str | None = None
     version: int | None = None
     remaps: int = 0
-    """How often its deletion vectors were written."""
+    """How often deletion vectors were written for the new files."""
     re_spins: int = 0
-    """How often its new files were written anew."""
+    """How often the new files were written again."""
     current: RewrittenBin | None = None
-    """The bin without rows that were deleted since, if it is committed in place of `done`."""
+    """The bin without rows that were deleted since, if this is committed instead of `done`."""
     vectors: dict[int, DeletionVectorDescriptor] = field(default_factory=dict)
     """Deletion vectors of new files, by the number of the file."""
     removed: frozenset[int] = frozenset()
@@ -55,9 +56,9 @@ class Pending:
     late: frozenset[int] = frozenset()
     """Sources with rows that were deleted after the sources were read."""
     state: tuple[Any, ...] = ()
-    """What was known of the touched sources when this was worked out."""
+    """The state of the changed sources on which the fields above are based."""
     read: pa.Table = field(init=False)
-    """The adds of its sources as they were when their rows were read."""
+    """The adds of the sources at the time when their rows were read."""
 
     def __post_init__(self) -> None:
         self.read = self.adds

@@ -60,13 +60,13 @@ class Survey:
     contract: Contract
     engine: Literal["local", "spark"] = "local"
     why: str = ""
-    """Why this engine, as one clause."""
+    """The reason for the engine, as a clause."""
     workers: int | None
-    """Bins that are rewritten at the same time; None if the Spark cluster decides."""
+    """The number of bins that are rewritten at the same time; None if the Spark cluster decides."""
     adopted: Mapping[int, JournalledBin] = field(default_factory=dict)
     """Bins that an earlier run rewrote, by number."""
     journals: tuple[str, ...] = ()
-    """The journals of earlier runs, to be deleted once this run is complete."""
+    """The journals of earlier runs, which are deleted when this run is complete."""
 
 
 def survey(
@@ -78,10 +78,9 @@ def survey(
     target_bytes: int | None = None,
     footer_reasons: Sequence[str] = (),
 ) -> Survey:
-    """Chooses the bins. `rules` makes the rules for a size of new files in bytes.
+    """Chooses the bins. `rules` returns the rules for a given size of new files in bytes.
 
-    `footer_reasons` names reasons of the module `footer_reasons`; if there are any, footers are
-    read.
+    `footer_reasons` are reasons of the module `footer_reasons`; if there are any, footers are read.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the table,
     and `InvalidRequestError` for an invalid condition.
@@ -117,7 +116,7 @@ def survey(
 
 
 def plan_fields(surveyed: Survey) -> dict[str, Any]:
-    """The fields of a `RewritePlan` that follow from a survey."""
+    """Returns the fields of a `RewritePlan` that follow from a survey."""
     files, choice, contract = surveyed.files, surveyed.choice, surveyed.contract
     rows, target = choice.rows, contract.spec.target_bytes
     after = np.ceil(files.live_bytes[rows] * choice.ratio)
@@ -125,7 +124,7 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
     bytes_after = int(after.sum())
     empty = (files.rows[rows] >= 0) & (files.deleted[rows] >= files.rows[rows])
     new_files = _new_files(choice, after, empty, target)
-    # A task of Spark rewrites one bin at a time.
+    # A Spark task rewrites one bin at a time.
     in_process = 1 if surveyed.engine == "spark" else surveyed.workers or 1
     fields: dict[str, Any] = {
         "table": surveyed.snapshot.table,
@@ -152,9 +151,9 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
 
 
 def target_size(snapshot: Snapshot, files: LiveColumns) -> int:
-    """The size of new files: `delta.targetFileSize`, or else a size derived from the table size.
+    """Returns the size of new files in bytes: `delta.targetFileSize`, or a default by table size.
 
-    128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
+    The default is 128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
     """
     wanted = snapshot.properties.target_file_size
     if wanted is not None:
@@ -167,7 +166,7 @@ def target_size(snapshot: Snapshot, files: LiveColumns) -> int:
 
 
 def _engine(options: RewriteOptions, size: int) -> tuple[Literal["local", "spark"], str]:
-    """The engine that rewrites so many bytes, and the reason for it."""
+    """Returns the engine for a number of bytes, and the reason."""
     if options.engine == "local":
         return "local", "the local engine was asked for"
     if options.engine == "spark":
@@ -178,14 +177,14 @@ def _engine(options: RewriteOptions, size: int) -> tuple[Literal["local", "spark
 
 
 def _possible(snapshot: Snapshot, contract: Contract, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The reasons that files of the table can have."""
+    """Returns the wanted reasons that files of the table can have."""
     layout = contract.spec.files.layout
     dropped = may_have_dropped_columns(snapshot.metadata, layout.mode)
     return tuple(name for name in wanted if name != DROPPED_COLUMNS or dropped)
 
 
 def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
-    """The partitions for which the condition holds."""
+    """Returns the partitions for which the condition is true."""
     count = len(files.last_write)
     if where is None:
         return np.ones(count, np.bool_)
@@ -208,17 +207,17 @@ def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
 
 
 def _hot(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
-    """The partitions that were written to within `quiet_for`."""
+    """Returns the partitions that were written to within `quiet_for`."""
     if quiet_for is None:
         return np.zeros(len(files.last_write), np.bool_)
-    # The instant itself may be one that no calendar has.
+    # Computed in milliseconds, because `datetime` may be unable to represent the instant.
     since = epoch_millis(now) - quiet_for // timedelta(milliseconds=1)
     found: Mask = files.last_write > since
     return found
 
 
 def _budget(files: LiveColumns, now: datetime) -> float:
-    """Bytes of earlier rewrites that may be rewritten now, from the writes of the last week."""
+    """Returns how many bytes of earlier rewrites may be rewritten now, based on the last week."""
     since = epoch_millis(now - _WEEK)
     fresh = (files.target == 0) & (files.modified >= since)
     lately = files.replaced.at >= since
@@ -235,7 +234,9 @@ def adoptable(
     partitions: Mask,
     since: int,
 ) -> tuple[list[tuple[np.ndarray[Any, Any], JournalledBin]], Mask]:
-    """The journalled bins whose sources are all live and unchanged, and the rows of these."""
+    """Returns the journalled bins whose sources are all live and unchanged, with their rows in
+    `files`, and a mask of these rows.
+    """
     taken = np.zeros(files.count, np.bool_)
     adopted = []
     for journalled in (each for _, bins in found for each in bins):
@@ -252,7 +253,7 @@ def adoptable(
 
 
 def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, Any] | None:
-    """The rows of a bin's sources among the live files; None if a source is not live."""
+    """Returns the rows of a bin's sources among the live files; None if a source is not live."""
     paths = pa.array([path for path, _ in journalled.sources], pa.string())
     at = pc.index_in(paths, value_set=files.path)
     if not len(at) or at.null_count:
@@ -265,7 +266,7 @@ def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, A
 
 
 def with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:
-    """The choice with bins of an earlier run in front."""
+    """Inserts the bins of an earlier run before those of the choice."""
     if not adopted:
         return choice
     numbers = np.repeat(np.arange(len(adopted)), [len(rows) for rows in adopted])
@@ -279,7 +280,7 @@ def with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:
 def _new_files(
     choice: Choice, after: np.ndarray[Any, Any], empty: Mask, target: int
 ) -> np.ndarray[Any, Any]:
-    """The estimated number of new files of each bin."""
+    """Estimates the number of new files of each bin."""
     count = choice.bin_count
     sizes = np.bincount(choice.bins, after, count)
     alive = np.bincount(choice.bins, ~empty, count) > 0

@@ -1,4 +1,4 @@
-"""The rule of a policy for an operation that rewrites data files, and when it is due."""
+"""The policy rule of an operation that rewrites data files, and when the operation is due."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RewriteRule(Rule):
     """After this time a run begins no further work."""
 
     def shared_options(self, context: EvaluationContext) -> dict[str, Any]:
-        """The fields of `RewriteOptions` that the policy sets."""
+        """Returns the fields of `RewriteOptions` that the policy sets."""
         return given(
             where=self.where,
             quiet_for=self.quiet_for,
@@ -50,9 +50,10 @@ def due_rewrite(
     planned: Callable[[AnyRule, EvaluationContext], Plan],
     why_not: Callable[[AnyRule, Plan], str | None],
 ) -> AssessedOperation | None:
-    """Whether the operation `name` is due; None if the policy does not request it.
+    """Assesses whether the operation `name` is due; None if the policy does not request it.
 
-    `planned` makes a plan for the latest version. `why_not` says why a run is not worth it.
+    `planned` returns a plan for the latest version. `why_not` returns the reason why the plan is
+    not worth a run, or None.
     """
     rule = context.rule(name, rule_type)
     if rule is None:

@@ -1,4 +1,4 @@
-"""The record of an operation that rewrites data files, from what is its own."""
+"""The record of an operation that rewrites data files, built from its specific properties."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rewrite_record(
     result: type[Result],
     policy: PolicyPart,
 ) -> OperationRecord[Options, Plan, Result]:
-    """The record of the operation `name`, whose package in `operations` has the same name."""
+    """Returns the record of the operation `name`; its package in `operations` has the same name."""
     return OperationRecord(
         name=name,
         title=title,

@@ -1,8 +1,9 @@
 """One run over the bins of a choice: adopt, rewrite, prove, commit, report.
 
-Commits are few. Rewritten bins are committed together once they hold a gigabyte or a tenth of the
-bytes of the run, whichever is more, or 100,000 files, or once the first of them has waited for ten
-minutes. Bins that wait for more than a few seconds are in the journal.
+The number of commits is kept small. Rewritten bins are committed together when their new files have
+1 GiB or a tenth of the bytes of the run, whichever is more, when they have 100,000 sources and new
+files, or when the first of them has waited for ten minutes. Bins that wait for more than a few
+seconds are recorded in the journal.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from delta_maintenance.table.read.table import Table
 _logger = logging.getLogger(__name__)
 
 COMMIT_BYTES = 1 << 30
-"""Bytes of new files from which a commit is made."""
+"""The size of new files in bytes at which they are committed."""
 MOST_COMMITS = 10
 """The approximate number of commits of a large run."""
 _ACTIONS = 100_000
 _NAMED_SOURCES = 10_000
-"""The most sources of a run whose result names them; otherwise only the commits do."""
+"""A result names the sources of a run if there are at most this many."""
 JOURNAL_EVERY = timedelta(seconds=10)
 
 
@@ -49,13 +50,14 @@ class RunSettings:
     commit: CommitSettings
     run_id: str
     commit_bytes: int | None = None
-    """Bytes of new files from which a commit is made; by default a gigabyte or a tenth of the run,
-    whichever is more."""
+    """The size of new files in bytes at which they are committed; by default the larger of 1 GiB and
+    a tenth of the bytes of the run.
+    """
     commit_interval: timedelta = timedelta(minutes=10)
     until: datetime | None = None
-    """No bin is begun after this instant."""
+    """No bin is started after this instant."""
     workers: int | None = None
-    """Bins that are rewritten at the same time; by default the engine decides."""
+    """The number of bins that are rewritten at the same time; by default, the engine chooses it."""
     progress: Progress | None = None
 
 
@@ -64,31 +66,31 @@ class Work:
     """The bins of a run with the adds of their sources."""
 
     adds: pa.Table
-    """By bin, in the order of reading."""
+    """The adds by bin, in the order of reading."""
     bins: np.ndarray[Any, np.dtype[np.int64]]
     """The bin of each add, ascending from 0."""
     reasons: tuple[tuple[str, ...], ...]
-    """For each add."""
+    """The reasons for each add."""
     adopted: Mapping[int, journals.JournalledBin] = field(default_factory=dict)
     """Bins that an earlier run rewrote."""
 
     @property
     def count(self) -> int:
-        """How many bins there are."""
+        """The number of bins."""
         return int(self.bins[-1]) + 1 if len(self.bins) else 0
 
     def adds_of(self, number: int) -> pa.Table:
-        """The adds of one bin."""
+        """Returns the adds of one bin."""
         start, end = self._range(number)
         return self.adds.slice(start, end - start)
 
     def bin(self, number: int) -> Bin:
-        """One bin as engines take it."""
+        """Returns one bin in the form that engines take."""
         start, end = self._range(number)
         return bin_of(number, self.adds_of(number), self.reasons[start:end])
 
     def reasons_of(self, number: int) -> tuple[str, ...]:
-        """The reasons of all sources of a bin."""
+        """Returns the distinct reasons of all sources of a bin."""
         start, end = self._range(number)
         return tuple(dict.fromkeys(name for each in self.reasons[start:end] for name in each))
 
@@ -98,7 +100,7 @@ class Work:
 
 
 class RewriteRun:
-    """One run. Its reports are complete even if the run ends with an error."""
+    """One run. The reports are complete even if the run ends with an error."""
 
     def __init__(
         self,
@@ -129,9 +131,9 @@ class RewriteRun:
         self._named = len(work.bins) <= _NAMED_SOURCES
 
     def through(self) -> None:
-        """Rewrites and commits all bins. The report of a bin contains its failure.
+        """Rewrites and commits all bins. The failure of a bin is recorded in its report.
 
-        Errors of commits end the run and are raised, above all `CommitUnknownError`.
+        Errors of commits end the run and are raised, in particular `CommitUnknownError`.
         """
         try:
             for number in sorted(self._work.adopted):
@@ -146,8 +148,8 @@ class RewriteRun:
             self._commit()
             self._journal.clear()
         except CommitUnknownError:
-            # The journal stays, if there is one. If the commit did not land, the next run adopts
-            # these bins; if it did, their sources are not live, and the next run deletes it.
+            # The journal, if any, is kept. If the commit failed, the next run adopts these bins. If
+            # it succeeded, their sources are not live, and the next run deletes the journal.
             for pending in self._ready:
                 if pending.fate is None:
                     pending.fate = "unknown"
@@ -159,7 +161,7 @@ class RewriteRun:
             raise
 
     def reports(self) -> tuple[BinReport, ...]:
-        """The report of each bin."""
+        """Returns the report of each bin."""
         return tuple(self._report(number) for number in range(self._work.count))
 
     def _upcoming(self) -> Iterator[Bin]:
@@ -174,8 +176,9 @@ class RewriteRun:
             yield self._work.bin(number)
 
     def _adopt(self, number: int) -> None:
-        """Takes over what an earlier run wrote, if it proves right; otherwise the bin is rewritten
-        like the others."""
+        """Uses the files of an earlier run if their proof succeeds; otherwise, the bin is rewritten
+        like the others.
+        """
         found, work = self._work.adopted[number], self._work.bin(number)
         done = journals.proved(self._store, found, work, self._contract)
         if done is None:
@@ -226,9 +229,9 @@ class RewriteRun:
         limit = self._settings.commit_bytes or max(COMMIT_BYTES, self._total_bytes // MOST_COMMITS)
         if size >= limit or actions >= _ACTIONS or waited >= self._settings.commit_interval:
             self._commit()
-        # Work of a few seconds is not worth a journal.
+        # A few seconds of work are not worth a journal.
         elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
-            # Copied row groups are copied again sooner than they are proved by their rows.
+            # Copying row groups again is faster than proving the new files by their rows.
             self._journal.save([each.done for each in self._ready if not each.done.copied])
             self._journalled_at = now
 

@@ -1,4 +1,4 @@
-"""The complete adds of the files that a run rewrites, for reading them and for their removes."""
+"""The complete adds of the files that a run rewrites, needed to read and to remove these files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from delta_maintenance.table.write.checkpoint_spec import layout_of
 
 
 def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Table:
-    """The adds of the chosen files, in the order of `choice.rows`, with every field of the log.
+    """Returns the adds of the chosen files, in the order of `choice.rows`, with all fields.
 
-    Reads the snapshot again and holds only the chosen files. Statistics in the structs of a
-    checkpoint are converted to JSON. A damaged checkpoint is skipped.
+    Reads the snapshot again, and holds only the chosen files in memory. Statistics that a
+    checkpoint stores as structs are converted to JSON. A damaged checkpoint is skipped.
     """
     rows = pa.array(choice.rows)
     vector, path = files.vector.take(rows), files.path.take(rows)
@@ -68,7 +68,7 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
 
 
 def source_files(adds: pa.Table) -> tuple[SourceFile, ...]:
-    """Adds as source files of a bin."""
+    """Converts adds to source files of a bin."""
     counts = num_records(adds["stats"]).to_pylist()
     fields = ("path", "partitionValues", "size", "deletionVector", "baseRowId")
     rows = adds.select([*fields, "defaultRowCommitVersion"]).to_pylist()
@@ -76,7 +76,7 @@ def source_files(adds: pa.Table) -> tuple[SourceFile, ...]:
 
 
 def bin_of(number: int, adds: pa.Table, reasons: tuple[tuple[str, ...], ...]) -> Bin:
-    """A bin of these adds."""
+    """Returns a bin with these adds as sources."""
     return Bin(number=number, sources=source_files(adds), reasons=reasons)
 
 

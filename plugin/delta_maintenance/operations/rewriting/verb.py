@@ -1,4 +1,4 @@
-"""`plan`, `apply` and `prepare` of an operation that rewrites data files, from what is its own."""
+"""`plan`, `apply` and `prepare` of the operations that rewrite data files."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class ApplySettings:
     engine: BinEngine | None = None
     progress: Progress | None = None
     surveyed: Survey | None = None
-    """The survey from which the plan was made; it is used as it is."""
+    """The survey on which the plan is based; it is not repeated."""
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteVerb(Generic[Options, Plan, Result]):
-    """The properties by which one operation that rewrites data files differs from the others."""
+    """The specific properties of one operation that rewrites data files."""
 
     plan_type: type[Plan]
     result_type: type[Result]
@@ -55,13 +55,13 @@ class RewriteVerb(Generic[Options, Plan, Result]):
     parameters: Mapping[str, Any]
     """`operationParameters` in `commitInfo`, besides the predicate."""
     rules: Callable[[Options, int], ChoiceRules]
-    """The rules for the choice of files, for a size of new files in bytes."""
+    """Returns the rules for choosing files, given the size of new files in bytes."""
     footer_reasons: Callable[[Options], Sequence[str]]
-    """The reasons that require the footers of data files."""
+    """Returns the requested reasons that require the footers of data files."""
     reason: Callable[[Mapping[str, Any]], str]
-    """The reason of a plan, from the fields of the plan."""
+    """Returns the reason of a plan, given its fields."""
     target_bytes: Callable[[Options], int | None] = lambda _: None
-    """The size of new files, if the options name one."""
+    """Returns the size of new files in bytes, if the options contain one."""
 
     def plan(self, snapshot: Snapshot, options: Options, *, now: datetime) -> Plan:
         """Chooses the files to rewrite."""

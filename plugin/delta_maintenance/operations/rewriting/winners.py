@@ -1,6 +1,6 @@
-"""The changes of other writers to the files that a run rewrites, since the version that was read.
+"""The changes of other writers to the source files of a run, since the version that was read.
 
-Only actions of the winning commits that concern these files are held in memory.
+Of the winning commits, only actions for these files are held in memory.
 """
 
 from __future__ import annotations
@@ -28,43 +28,44 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The current state of a planned source."""
+    """The current state of a planned source file."""
 
     fate: Literal["live", "rows-removed", "rewritten"]
     """`live`: live, possibly with another deletion vector or other fields. `rows-removed`: removed
-    with its rows. `rewritten`: removed by a commit that moved its rows to other files."""
+    with its rows. `rewritten`: removed by a commit that moved its rows to other files.
+    """
     add: pa.Table | None = None
-    """Its current add, as one row; None if the file is removed."""
+    """The current add as one row; None if the file is removed."""
 
     @property
     def source(self) -> SourceFile | None:
-        """The source file that the current add describes; None if the file is removed."""
+        """The source file according to the current add; None if the file is removed."""
         return None if self.add is None else source_files(self.add)[0]
 
 
 class FollowedSources:
-    """The planned sources that commits of other writers changed."""
+    """Tracks the planned sources that commits of other writers changed."""
 
     def __init__(self, snapshot: Snapshot, adds: pa.Table) -> None:
-        """`adds` are those of all planned sources, as of the snapshot."""
+        """`adds` are the adds of all planned sources in the snapshot."""
         self._root = snapshot.table
         self._planned = places(adds, root=self._root)
         self._keys = logical_file_keys(adds)
         self._touched: dict[bytes, Followed] = {}
 
     def follow(self, adds: pa.Table) -> None:
-        """Adds further sources, as of the last version that was taken in."""
+        """Adds further sources, as of the last version passed to `take_in` or `reopened`."""
         more = places(adds, root=self._root)
         self._planned = pa.concat_arrays([self._planned, more])
         chunks = [*self._keys.chunks, *logical_file_keys(adds).chunks]
         self._keys = pa.chunked_array(chunks, pa.string())
 
     def of(self, place: bytes) -> Followed | None:
-        """The state of a source; None if no commit changed it."""
+        """Returns the state of a source; None if no commit changed it."""
         return self._touched.get(place)
 
     def touched(self, sources: pa.Table) -> dict[int, Followed]:
-        """The changed sources among these, by their row."""
+        """Returns the changed files among these sources, by their row."""
         if not self._touched:
             return {}
         found = places(sources, root=self._root)
@@ -75,22 +76,24 @@ class FollowedSources:
     def take_in(self, snapshot: Snapshot, commits: Iterable[ConcurrentCommit]) -> None:
         """Applies commits of other writers, in the order of their versions.
 
-        `snapshot` is of a version that includes them. Its store and partition columns are used.
+        `snapshot` is a version that includes these commits; its store and partition columns are
+        used.
         """
         for commit in commits:
             removes = self._concerned(commit.removes)
             adds = self._concerned(commit.adds)
             if not removes.num_rows and not adds.num_rows:
                 continue
-            # `commit` holds only the columns for conflicts; a remove needs more of them.
+            # `commit` contains only the columns for conflict detection; removes need more columns.
             whole = _whole_commit(snapshot, commit.version)
             self._removed(self._concerned(whole.removes))
             self._added(self._concerned(whole.adds))
 
     def reopened(self, snapshot: Snapshot) -> None:
-        """Replaces all that is known by a version of which the commits are not known.
+        """Discards all known changes and reads the state of a version whose commits are unknown.
 
-        A source that is not live as it was when it was read counts as rewritten."""
+        A source that is not live in the form in which it was read counts as rewritten.
+        """
         self._touched = {}
         keys = []
         while True:

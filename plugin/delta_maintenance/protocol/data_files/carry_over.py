@@ -15,9 +15,9 @@ Positions = npt.NDArray[np.uint64]
 
 
 def newly_deleted(read: Positions, now: Positions) -> Positions | None:
-    """Returns the rows of a source that are deleted now and were live when it was read.
+    """Returns the rows of a source that are deleted now and were live when the source was read.
 
-    None if rows that were deleted then are live now, because the new file lacks them.
+    None if rows that were deleted then are live now, because the new file lacks these rows.
     """
     if not np.isin(read, now).all():
         return None

@@ -111,7 +111,7 @@ class DataFileLayout:
 
     @property
     def written(self) -> DataFileLayout:
-        """Returns the layout for reading new files."""
+        """The layout for reading new files."""
         return replace(self, mode="none", unmaps=False) if self.unmaps else self
 
     @property

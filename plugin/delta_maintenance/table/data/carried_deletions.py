@@ -1,8 +1,8 @@
-"""Deletions that came after rows were read, put upon the new files that hold these rows.
+"""Carries rows that were deleted during a rewrite over to the new files.
 
-Either as deletion vectors of the new files, or by writing them once more without those rows. Both
-ways end in files that are proved: a vector is read back, and the rows of a file that was written
-again are those of before without the deleted ones, whose digest is taken from the sources.
+The new files either get deletion vectors or are written again without these rows. Both results are
+verified: a vector is read back, and the digest of a file that was written again must equal the
+former digest minus that of the deleted rows, which is computed from the sources.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from delta_maintenance.table.data.rewrite import (
 )
 
 COMPLETE = "all rows"
-"""What became of a source whose rows were all removed."""
+"""The state of a source whose rows were all removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateDeletions:
-    """Rows of a bin that were deleted after it was read."""
+    """The rows of a bin that were deleted after the bin was read."""
 
     by_source: Mapping[int, Positions]
-    """Physical positions in each source that has any, by its number in the bin."""
+    """Physical positions in each source with such rows, by the number of the source in the bin."""
     by_output: Mapping[int, Positions]
-    """The same rows in the new files, by their number in the bin."""
+    """The positions of the same rows in the new files, by the number of the file in the bin."""
 
 
 def late_deletions(
@@ -62,10 +62,10 @@ def late_deletions(
     done: RewrittenBin,
     now: Mapping[int, DeletionVectorDescriptor | None | str],
 ) -> LateDeletions | None:
-    """What was deleted from a bin's sources meanwhile.
+    """Returns the rows that were deleted from the sources of a bin since it was read.
 
-    `now` has, for each source that changed, its deletion vector or `COMPLETE`. None where rows came
-    back, or where the sources are not what they were: the bin is of no use then.
+    `now` maps each changed source to its current deletion vector or to `COMPLETE`. None if deleted
+    rows were restored, or if the sources do not match the bin; the bin cannot be used then.
     """
     vectors = DeletedRows(store)
     by_source: dict[int, Positions] = {}
@@ -97,7 +97,7 @@ def late_deletions(
 def write_vectors(
     store: Store, positions: Sequence[Positions], *, new_id: NewId
 ) -> tuple[DeletionVectorDescriptor, ...]:
-    """A new file with a deletion vector for each of these sets of rows, read back."""
+    """Writes a file with one deletion vector per set of rows, and reads it back."""
     identifier = UUID(new_id())
     bitmaps = [BitMap64(rows.tolist()) for rows in positions]
     data, offsets = write_file(bitmaps)
@@ -124,9 +124,9 @@ def write_vectors(
 def without_rows(
     store: Store, done: RewrittenBin, late: LateDeletions, spec: RewriteSpec, *, new_id: NewId
 ) -> RewrittenBin:
-    """The bin with its new files written once more, without the rows that were deleted meanwhile.
+    """Writes the new files of a bin again, without the rows that were deleted since.
 
-    `VerificationError` where what is left is not what was there without those rows.
+    `VerificationError` if the remaining rows are not the former rows minus the deleted ones.
     """
     again = Bin(
         number=done.bin.number,
@@ -148,7 +148,7 @@ def without_rows(
         expected = before - _sums_of(store, done, late, spec)
         if written.sums != expected:
             raise VerificationError(
-                f"the rows that are left are not those of before without the deleted ones: "
+                f"the remaining rows are not the former rows without the deleted ones: "
                 f"{written.sums} instead of {expected}",
                 file=done.outputs[0].name,
             )
@@ -178,7 +178,7 @@ def _as_source(
             size_in_bytes=len(data),
             cardinality=len(gone),
         )
-    # Every row has its own row ID in the file already; these are never looked at.
+    # The file already contains the row ID of every row, so these values are never used.
     tracked = 0 if spec.files.layout.tracks_rows else None
     size = next(output.size for output in done.outputs if output.name == name)
     return SourceFile(
@@ -193,7 +193,7 @@ def _as_source(
 
 
 def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: RewriteSpec) -> RowSums:
-    """The digest of the rows that were deleted meanwhile, as the sources have them."""
+    """Computes the digest of the rows that were deleted since, from the sources."""
     layout = spec.files.layout
     digest, found = RowDigest(layout.schema), RowSums()
     reader = DataFileReader(store, layout)
@@ -205,7 +205,7 @@ def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: Rewrit
 
 
 def _sums_of_outputs(store: Store, done: RewrittenBin, spec: RewriteSpec) -> RowSums:
-    """The digest of all rows of the new files."""
+    """Computes the digest of all rows of the new files."""
     layout, partition = spec.files.layout, dict(done.bin.partition_values)
     digest = RowDigest(layout.schema)
     outputs = done.outputs
@@ -216,7 +216,7 @@ def _sums_of_outputs(store: Store, done: RewrittenBin, spec: RewriteSpec) -> Row
 
 
 def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> tuple[Run, ...]:
-    """Where the rows of each source lie in the files that were written once more."""
+    """Returns the positions of the rows of each source in the files that were written again."""
     starts = {run.source: run for run in written.runs}
     runs, filled = [], dict.fromkeys(range(len(done.outputs)), 0)
     for run in done.runs:

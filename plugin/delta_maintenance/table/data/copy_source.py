@@ -1,8 +1,8 @@
-"""Data files whose row groups can be copied into a new data file as they are.
+"""Data files whose row groups can be copied into a new data file without decoding them.
 
-A file is one if a new data file would have the same columns, down to the names of lists and the
-field IDs, and if all positions in its footer are known here. Metadata is kept as it is stored, so
-that nothing else of it is lost. Implements "File Metadata" of the Parquet format.
+This requires that a new data file would have the same columns, including the names of list elements
+and the field IDs, and that this module knows all positions in the footer. All other metadata is
+kept as stored. Implements "File Metadata" of the Parquet format.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from delta_maintenance.table.data.read_back import schema_difference
 from delta_maintenance.table.parquet_footer import read_footer
 
 MOST_CHUNK = 64 << 20
-"""The most bytes of a column chunk, which is held in memory."""
+"""The maximum size of a column chunk in bytes; one chunk is held in memory."""
 _MOST_INDEX = 16 << 20
 MAGIC = b"PAR1"
 
@@ -42,16 +42,16 @@ NUM_VALUES, TOTAL_COMPRESSED = 5, 7
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, BLOOM_FILTER, BLOOM_FILTER_SIZE = 9, 10, 11, 14, 15
 KEY, KEY_VALUE = 1, 2
 _KNOWN = {"file": 7, "group": 7, "chunk": 7, "metadata": 17}
-"""The highest field of each struct that is known here: the next one may be a position."""
+"""The highest known field of each struct; an unknown field could contain a position."""
 _SPARK_VERSION = b"org.apache.spark.version"
 _SPARK, _ARROW_SCHEMA = b"org.apache.spark.", b"ARROW:schema"
 _TODAYS_CALENDAR = b"3.1.0"
-"""The first version of Spark whose days are all of the calendar of today."""
+"""The first version of Spark whose dates and timestamps are all proleptic Gregorian."""
 _SOUND_WRITERS = re.compile(
     rb"parquet-mr version (1\.(1\d|[2-9]\d)|[2-9])|parquet-cpp-arrow version ([4-9]|\d\d)|"
     rb"parquet-rs version"
 )
-"""Writers whose statistics all readers believe."""
+"""Writers whose statistics all readers trust."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +65,14 @@ class Chunk:
 
     @classmethod
     def of(cls, tree: Struct) -> Chunk:
-        """`MalformedThriftError` where its metadata is incomplete."""
+        """Parses a column chunk. `MalformedThriftError` if its metadata is incomplete."""
         metadata = tree.get(CHUNK_METADATA)
         if not isinstance(metadata, Struct):
             raise MalformedThriftError("a column chunk has no metadata")
         data, size = metadata.number(DATA_PAGE), metadata.number(TOTAL_COMPRESSED)
         if data is None or size is None:
             raise MalformedThriftError("a column chunk has no position")
-        # Some writers store 0 for a dictionary that is not there.
+        # Some writers store 0 if there is no dictionary.
         return cls(
             tree=tree,
             metadata=metadata,
@@ -81,25 +81,25 @@ class Chunk:
         )
 
     def range_of(self, offset: int, size: int, tree: Struct) -> tuple[int, int] | None:
-        """The position and the size that two fields of a struct hold, None if one is absent."""
+        """Returns the position and the size from two fields of a struct; None if one is absent."""
         at, length = tree.number(offset), tree.number(size)
         return None if at is None or length is None else (at, length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFrame:
-    """What all row groups of a file have in common."""
+    """The properties that all row groups of a file share."""
 
     version: int
     schema: Value
     column_orders: Value
     codecs: frozenset[str]
-    """As Arrow names them, such as `SNAPPY`."""
+    """Names as in Arrow, such as `SNAPPY`."""
     created_by: bytes
     key_values: Mapping[bytes, bytes | None]
 
     def joined(self, other: FileFrame) -> FileFrame | None:
-        """The frame of a file with the row groups of both, None where there is none."""
+        """Returns the frame of a file with the row groups of both; None if they do not fit."""
         same = (self.schema, self.column_orders, self.codecs)
         if same != (other.schema, other.column_orders, other.codecs):
             return None
@@ -111,7 +111,7 @@ class FileFrame:
             created_by = _OURS
         ours, theirs = self.key_values, other.key_values
         if (_SPARK_VERSION in ours) != (_SPARK_VERSION in theirs):
-            # Spark 3 reads early days of one of them, and not of the other.
+            # Spark 3 rebases early dates of only one of the two files.
             return None
         key_values = {key: value for key, value in ours.items() if theirs.get(key) == value}
         if _SPARK_VERSION in ours:
@@ -131,12 +131,12 @@ _OURS = f"delta-maintenance version {__version__} (build copied)".encode()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """A data file whose row groups can be copied. No file is open but while it is read."""
+    """A data file whose row groups can be copied. The file is open only while it is read."""
 
     frame: FileFrame
     groups: tuple[Struct, ...]
     metadata: pq.FileMetaData
-    """The footer as Arrow has it."""
+    """The footer as parsed by Arrow."""
     opened: Callable[[], BinaryIO]
     """Opens the file."""
 
@@ -144,9 +144,10 @@ class CopySource:
     def of(
         cls, opened: Callable[[], BinaryIO], spec: DataFileSpec, *, least: int
     ) -> CopySource | None:
-        """The file, None where its rows have to be decoded. `least` is the size of a row group.
+        """Reads the footer of a file. None if its rows must be decoded.
 
-        Errors of damaged files are those of Arrow, `MalformedThriftError` and `OSError`.
+        `least` is the minimum average size of a row group in bytes. A damaged file raises errors of
+        Arrow, `MalformedThriftError` or `OSError`.
         """
         file = opened()
         with ParquetInput(file) as parquet:
@@ -178,7 +179,7 @@ class CopySource:
 
 
 def read_range(file: BinaryIO, start: int, size: int) -> bytes:
-    """Some bytes of a file. `pa.ArrowInvalid` where it ends before."""
+    """Reads `size` bytes of a file. `pa.ArrowInvalid` if the file is too short."""
     file.seek(start)
     data = file.read(size)
     if len(data) != size:
@@ -187,7 +188,7 @@ def read_range(file: BinaryIO, start: int, size: int) -> bytes:
 
 
 def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
-    """The structs of key-value metadata."""
+    """Returns key-value metadata as structs."""
     found = []
     for key, value in pairs.items():
         entry = Struct()
@@ -199,7 +200,7 @@ def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
 
 
 def _has_layout(parquet: ParquetInput, spec: DataFileSpec) -> bool:
-    """Whether a new data file would have the same columns in the same types."""
+    """Whether a new data file would have the same columns with the same types."""
     layout, wanted = spec.layout, spec.layout.schema
     if schema_difference(parquet.schema, wanted) is not None or parquet.int96:
         return False
@@ -219,7 +220,7 @@ def _is_optional(field: pa.Field) -> bool:
     if pa.types.is_struct(kind):
         return all(_is_optional(child) for child in kind)
     if pa.types.is_map(kind):
-        # Keys are required everywhere.
+        # Keys of maps are always required.
         return _is_optional(kind.item_field) and _is_optional(kind.key_field.with_nullable(True))
     return _is_optional(kind.value_field) if pa.types.is_list(kind) else True
 
@@ -237,8 +238,7 @@ def _is_known(tree: Struct, groups: Sequence[Struct]) -> bool:
 
 
 def _is_movable(chunk: Chunk, end: int) -> bool:
-    """Whether the chunk is small enough to be held, and everything that belongs to it lies in the
-    file, before the position `end`."""
+    """Whether the chunk fits in memory, and all of its parts end before the position `end`."""
     metadata = chunk.metadata
     if max(metadata.fields) > _KNOWN["metadata"] or metadata.get(INDEX_PAGE) is not None:
         return False
@@ -268,7 +268,7 @@ def _codecs(metadata: pq.FileMetaData) -> frozenset[str]:
 
 
 def _key_values(tree: Struct) -> Mapping[bytes, bytes | None]:
-    """What readers of the new file may rely on too."""
+    """Returns the key-value metadata that readers of the new file may need."""
     found: dict[bytes, bytes | None] = {}
     for entry in tree.structs(KEY_VALUES):
         key, value = _text(entry.get(KEY)), entry.get(KEY_VALUE)

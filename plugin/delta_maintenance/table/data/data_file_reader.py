@@ -1,10 +1,10 @@
-"""Every row of a data file with everything that a rewrite must carry on, as the table has it.
+"""Reads data files for a rewrite: all rows, with everything that the new files must preserve.
 
-The rows come in the layout of new data files: current columns under physical names in their current
-types, missing ones null, then partition columns and row IDs where data files hold them. Deleted
-rows come along with their positions, so that whoever leaves them out and whoever proves it each
-look for themselves. Implements the readers' requirements of "Column Mapping", "Type Widening",
-"Deletion Vectors" and "Row Tracking".
+Rows have the layout of new data files: the current columns with their physical names and current
+types, null for missing columns, then partition columns and row IDs if data files contain them.
+Deleted rows and their positions are included, so that the writer and the proof can skip deleted
+rows independently of each other. Implements the requirements for readers of "Column Mapping", "Type
+Widening", "Deletion Vectors" and "Row Tracking".
 """
 
 from __future__ import annotations
@@ -38,64 +38,64 @@ from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
 from delta_maintenance.table.data.places import place_of
 
 _ROW_IDS = 1 << 63
-"""Row IDs are smaller, as signed numbers of 64 bits."""
+"""Row IDs are smaller than this, because they are signed 64-bit integers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A live logical file, as its add has it. Travels to executors."""
+    """A live file as described by its add. Can be sent to executors."""
 
     path: str
     """As in the log."""
     partition_values: tuple[tuple[str, str | None], ...]
-    """As in the log, by physical name, in the order of names."""
+    """As in the log, by physical name, sorted by name."""
     size: int
     deletion_vector: DeletionVectorDescriptor | None = None
     num_records: int | None = None
-    """Physical rows by the statistics, None where these do not tell."""
+    """Physical rows according to the statistics; None if these do not contain the number."""
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """What identifies it: its path and the unique id of its deletion vector."""
+        """The path and the unique ID of the deletion vector, which identify the file."""
         vector = self.deletion_vector
         return self.path, None if vector is None else vector.unique_id
 
     @property
     def row_ids(self) -> tuple[int | None, int | None]:
-        """Its base row ID and default row commit version."""
+        """The base row ID and the default row commit version."""
         return self.base_row_id, self.default_row_commit_version
 
     @property
     def deleted_rows(self) -> int:
-        """Rows that its deletion vector marks, by the log."""
+        """The number of deleted rows according to the log."""
         return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """Some rows of one file, deleted ones included."""
+    """Some rows of one file, including deleted ones."""
 
     batch: pa.RecordBatch
-    """Columns as `DataFileLayout.schema` has them; texts may be dictionaries."""
+    """Columns as in `DataFileLayout.schema`; string columns may be dictionaries."""
     first: int
-    """The physical position of the first of them."""
+    """The physical position of the first row."""
     deleted: Positions
     """The positions of all deleted rows of the file."""
 
     def live(self) -> pa.RecordBatch:
-        """The rows that are not deleted."""
+        """Returns the rows that are not deleted."""
         kept = kept_rows(self.deleted, self.first, self.batch.num_rows)
         return self.batch if kept is None else self.batch.filter(kept)
 
     def gone(self) -> npt.NDArray[np.int64]:
-        """Which of the rows are deleted, counted from the first of them."""
+        """Returns the indices of the deleted rows in the batch."""
         return deleted_between(self.deleted, self.first, self.batch.num_rows)
 
 
 class DataFileReader:
-    """Reads data files one after another, for one thread."""
+    """Reads data files one after another. Not thread-safe."""
 
     def __init__(self, store: Store, layout: DataFileLayout) -> None:
         self._store = store
@@ -104,14 +104,14 @@ class DataFileReader:
         self._deleted = DeletedRows(store)
         self._stored: _StoredLayout | None = None
         self.dictionaries: Sequence[str] = ()
-        """Columns of texts, by physical name, that are wanted as Arrow dictionaries."""
+        """Physical names of the string columns to read as Arrow dictionaries."""
 
     def read(self, file: SourceFile, *, data: bytes | None = None) -> Iterator[FileRows]:
-        """All rows of a file in their physical order.
+        """Yields all rows of a file in their physical order.
 
-        `data` are its bytes, where they were read before. Errors name the file:
-        `CorruptTableError` where it is gone, damaged or not what the log says, `RefusedError` and
-        `UnsupportedFeatureError` where its values cannot be carried on exactly, `StorageError`.
+        `data` is the content of the file, if it was read before. Errors name the file:
+        `CorruptTableError` if it is missing, damaged or contradicts the log, `RefusedError` and
+        `UnsupportedFeatureError` if its values cannot be preserved exactly, and `StorageError`.
         """
         try:
             yield from self._rows(file, data)
@@ -129,14 +129,14 @@ class DataFileReader:
             raise error.located(file=file.path) from None
 
     def fetch(self, file: SourceFile) -> bytes | None:
-        """All bytes of a small file by one request, None for a large one.
+        """Reads a small file in one request, for reading ahead. None for a large file.
 
-        Meant for reading ahead; errors are left to `read`.
+        Also None after an error, which `read` then raises.
         """
         if file.size > WHOLE_FILE:
             return None
         try:
-            # The log may state too few bytes.
+            # The size in the log may be too small.
             data = self._store.read_head(place_of(self._store, file.path), WHOLE_FILE + 1)
         except (DeltaMaintenanceError, OSError):
             return None
@@ -165,7 +165,7 @@ class DataFileReader:
         stored = parquet.stored_columns(
             self._layout.mode, widens=self._layout.widens, verbatim=True
         )
-        # Files that one writer wrote mostly have one schema.
+        # Files of one writer usually have the same schema.
         if self._stored is None or not self._stored.fits(parquet.schema, stored):
             self._stored = _StoredLayout(self._layout, parquet.schema, stored)
         return self._stored
@@ -179,7 +179,7 @@ class DataFileReader:
 
 
 class _StoredLayout:
-    """Which columns of a file become which columns of the table, for all files of one schema."""
+    """Maps the columns of files with one schema to the columns of the table."""
 
     def __init__(self, layout: DataFileLayout, schema: pa.Schema, stored: StoredColumns) -> None:
         self._layout = layout
@@ -204,11 +204,11 @@ class _StoredLayout:
         }
 
     def fits(self, schema: pa.Schema, stored: StoredColumns) -> bool:
-        """Whether it is that of a file with this schema."""
+        """Whether this mapping applies to files with the given schema."""
         return stored == self._stored and bool(schema.equals(self._schema, check_metadata=True))
 
     def convert(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of the table, without partition columns and row IDs."""
+        """Returns the columns of the table, without partition columns and row IDs."""
         rows = batch.num_rows
         arrays = []
         for item in self._layout.columns.fields:
@@ -222,14 +222,14 @@ class _StoredLayout:
         return arrays
 
     def _is_unchanged(self, name: str, field: pa.Field) -> bool:
-        """Whether the values are stored as the table has them, and none has to be looked at."""
+        """Whether the stored values need neither a conversion nor a check."""
         kind = self._types[name]
         looked_at = pa.types.is_nested(kind) or self._stored.hybrid_calendar
         return bool(field.type == kind and not looked_at)
 
 
 class _FileColumns:
-    """How the columns of one file become those of the table."""
+    """Converts the columns of one file to those of the table."""
 
     def __init__(self, layout: DataFileLayout, stored: _StoredLayout, file: SourceFile) -> None:
         self._layout = layout
@@ -302,7 +302,7 @@ class _FileColumns:
 def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
     found = [field for field in fields if field.name == name]
     if len(found) > 1:
-        raise CorruptTableError(f"the hidden column {name} is there {len(found)} times")
+        raise CorruptTableError(f"the hidden column {name} occurs {len(found)} times")
     return found[0] if found else None
 
 

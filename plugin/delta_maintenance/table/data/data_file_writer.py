@@ -1,9 +1,9 @@
-"""New data files: rows in, one Parquet file and what the log is to say of it out.
+"""Writes new data files and collects their statistics.
 
-The file is written under a name of its own and appears whole or not at all. A row group is cut by
-its bytes in memory. A free worker encodes it while the rows of the next one come in; without one, a
-writer holds about one row group. Implements "Data Files", "Per-file
-Statistics" and the writers' side of "Delta Data Type to Parquet Type Mappings".
+A file has a unique name and becomes visible as a whole or not at all. The size of a row group is
+limited by its bytes in memory. If a worker is idle, it encodes a row group while the next one is
+filled; otherwise a writer holds about one row group. Implements "Data Files", "Per-file Statistics"
+and the requirements for writers of "Delta Data Type to Parquet Type Mappings".
 """
 
 from __future__ import annotations
@@ -29,32 +29,35 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.helpers import Helped, Helpers
 
 GROUP_BYTES = 32 << 20
-"""Bytes in memory, before encoding, from which on a row group is written."""
+"""The size in memory, before encoding, at which a row group is written."""
 GROUP_ROWS = 1 << 20
-"""The most rows of a row group."""
+"""The maximum number of rows in a row group."""
 _ENCODED_ROWS = 1 << 16
-"""Values of a column that are encoded at once; far fewer cost more time than they save room."""
+"""Values of a column that are encoded at once; far fewer would cost more time than the saved memory
+is worth.
+"""
 _ENCODED_BYTES = 4 << 20
-"""Bytes of rows that are encoded at once: Arrow ends a page only between two such pieces."""
+"""Bytes of rows that are encoded at once. Arrow ends a page only between two such batches."""
 _SAMPLE = 1 << 14
-"""The first rows, by which it is decided which columns repeat their values."""
+"""The number of rows in the sample that shows which columns repeat their values."""
 _LEAST_SAMPLE = 64
-"""The least rows of a sample, however long they are."""
+"""The minimum number of rows in a sample, whatever their length."""
 _REPEATED = 0.5
-"""A column repeats its values where fewer than this share of the sample are different."""
+"""A string column repeats its values if at most this share of the sample is distinct."""
 _WORDS = 4
-"""And where numbers are repeated at least so often."""
+"""A column of another type repeats its values if each occurs this often on average."""
 _GREGORIAN = (datetime(1582, 10, 15).date() - date(1970, 1, 1)).days
 _STANDARD_TIME = (datetime(1900, 1, 1).date() - date(1970, 1, 1)).days
 _DAY_MICROS = 86_400_000_000
 _CALENDAR = {"org.apache.spark.version": "3.1.0"}
-"""What tells Spark 3 that early days are of the calendar of today: the first version for which all
-of them are."""
+"""Tells Spark 3 that early dates and timestamps are in the proleptic Gregorian calendar: the first
+version of Spark whose files all use it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFileSpec:
-    """How new data files of a version of a table are written. Travels to executors."""
+    """How to write new data files for a version of a table. Can be sent to executors."""
 
     layout: DataFileLayout
     statistics: StatisticsColumns
@@ -65,26 +68,26 @@ class DataFileSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A data file that is in the store and in no version of the table yet."""
+    """A data file in the store that no version of the table contains yet."""
 
     name: str
-    """Literal name in the store."""
+    """The literal name in the store."""
     rows: int
     size: int
-    """Bytes, as the store says."""
+    """Bytes, according to the store."""
     modified_ms: int
-    """As the store says, in milliseconds since 1970-01-01 UTC."""
+    """Milliseconds since 1970-01-01 UTC, according to the store."""
     stats: str
-    """The text of `stats`."""
+    """The JSON text of `stats`."""
 
 
 class DataFileWriter:
-    """Writes one file. A context manager: left with an exception, no file appears."""
+    """Context manager that writes one file. After an exception in its block, no file appears."""
 
     def __init__(
         self, store: Store, name: str, spec: DataFileSpec, helpers: Helpers | None = None
     ) -> None:
-        """`FileExistsError`, when the block ends, where somebody else's file has the name."""
+        """If the name is already taken, the end of the block raises `FileExistsError`."""
         self._store = store
         self._name = name
         self._spec = spec
@@ -100,10 +103,10 @@ class DataFileWriter:
         self._early = False
         self._rows = self._size = 0
         self.written = 0
-        """Bytes that had gone to the store when the last row group was begun."""
+        """Bytes that had been written to the store when the last row group was begun."""
         self.is_closed = False
         self.dictionaries: tuple[str, ...] = ()
-        """Columns of texts that repeat their values, once that is known."""
+        """String columns that repeat their values; empty until the sample is complete."""
 
     def __enter__(self) -> Self:
         return self
@@ -125,11 +128,11 @@ class DataFileWriter:
 
     @property
     def rows(self) -> int:
-        """Rows taken in so far."""
+        """The number of rows passed to `write` so far."""
         return self._rows
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes in rows, in the columns of the layout; texts may be dictionaries."""
+        """Adds rows with the columns of the layout; string columns may be dictionaries."""
         if not batch.num_rows:
             return
         for piece in _pieces(batch):
@@ -143,9 +146,9 @@ class DataFileWriter:
                 self._write_group()
 
     def result(self) -> WrittenFile:
-        """What was written, once the block has ended.
+        """Returns the written file, after the end of the block.
 
-        `VerificationError` where the store has not all of it.
+        `VerificationError` if the file is missing in the store or has another size.
         """
         status = self._store.stat(self._name)
         if status is None or status.size != self._size:
@@ -153,7 +156,7 @@ class DataFileWriter:
                 f"the new data file has {status.size if status else 'no'} bytes "
                 f"instead of {self._size}",
                 file=self._name,
-                remedy="look what else writes to this folder",
+                remedy="find out what else writes to this folder",
             )
         return WrittenFile(
             name=self._name,
@@ -181,12 +184,12 @@ class DataFileWriter:
     ) -> None:
         self._helped.close()
         if error is not None and self._parquet is not None:
-            # Its own end would write a footer into a file that nobody is to see.
+            # Closing the writer would write a footer into a file that is discarded.
             self._parquet.is_open = False
         self._stack.__exit__(kind, error, traceback)
 
     def _wait(self) -> None:
-        """Waits for the row group that is being encoded."""
+        """Waits until the current row group is encoded."""
         encoding, self._encoding = self._encoding, None
         if encoding is not None:
             encoding.result()
@@ -215,7 +218,7 @@ class DataFileWriter:
                 ) from error
 
     def _open(self) -> pq.ParquetWriter:
-        """The writer, with what the first rows tell of its columns."""
+        """Opens the Parquet writer, with an encoding for each column based on the first rows."""
         repeated = _repeated_columns(self._waiting, self._schema)
         text = {field.name for field in self._schema if _is_text(field.type)}
         self.dictionaries = tuple(name for name in repeated if name in text)
@@ -229,7 +232,7 @@ class DataFileWriter:
         options: dict[str, Any] = {}
         row_id = self._spec.layout.row_id_column
         if row_id is not None and row_id not in repeated:
-            # They mostly go up by one.
+            # Row IDs mostly increase by one.
             options["column_encoding"] = {row_id: "DELTA_BINARY_PACKED"}
         return pq.ParquetWriter(
             self._sink,
@@ -258,7 +261,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _one_group(
     batches: Sequence[pa.RecordBatch], schema: pa.Schema, dictionaries: Sequence[str]
 ) -> pa.Table:
-    """The rows of one row group, each column a dictionary in all batches or in none."""
+    """Returns the rows of one row group; each column is a dictionary in all batches or in none."""
     columns = []
     for at, field in enumerate(schema):
         chunks = [batch.column(at) for batch in batches]
@@ -278,8 +281,9 @@ def _one_group(
 
 
 def _repeated_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[str]:
-    """The columns that are worth a dictionary in Parquet. Nested ones always count as such: Arrow
-    gives a dictionary up where it grows."""
+    """Returns the columns to encode with a dictionary in Parquet. These include all nested columns,
+    because Arrow abandons a dictionary that grows too large.
+    """
     repeated = []
     for at, field in enumerate(schema):
         if pa.types.is_nested(field.type):
@@ -288,7 +292,7 @@ def _repeated_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> l
         sample = _sample([batch.column(at) for batch in batches], field.type)
         if not len(sample) or pa.types.is_boolean(field.type):
             continue
-        # Quicker than to count the different values of an array without keeping them.
+        # Faster than `count_distinct`.
         different = len(pc.unique(sample)) - (sample.null_count > 0)
         limit = _REPEATED if _is_text(field.type) else 1 / _WORDS
         if different <= len(sample) * limit:
@@ -308,14 +312,14 @@ def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
 
 
 def _sampled_rows(chunks: Sequence[pa.Array]) -> int:
-    """The rows of a sample, fewer of them where they are long."""
+    """Returns the number of rows in a sample, which is smaller for long rows."""
     values = [c.dictionary if pa.types.is_dictionary(c.type) else c for c in chunks]
     width: int = sum(value.nbytes for value in values) // max(1, sum(map(len, values)))
     return max(_LEAST_SAMPLE, min(_SAMPLE, _ENCODED_BYTES // max(1, width)))
 
 
 def leaf_paths(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """The paths of the leaves of these columns in new data files."""
+    """Returns the paths of the leaves of these columns in new data files."""
     return [path for name in columns for path in _paths(schema.field(name).type, name)]
 
 
@@ -333,7 +337,7 @@ def _paths(kind: pa.DataType, path: str) -> Iterator[str]:
 
 
 def _bytes(batch: pa.RecordBatch) -> int:
-    """What the rows take in memory; dictionaries are shared, so only their indices count."""
+    """Returns the size of rows in memory; only the indices of dictionaries, which are shared."""
     return sum(
         column.indices.nbytes if pa.types.is_dictionary(column.type) else column.nbytes
         for column in batch.columns
@@ -345,7 +349,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _has_early_days(rows: pa.Table) -> bool:
-    """Whether any value is of a day that calendars or time zones count differently."""
+    """Whether any value is a date or time that depends on the calendar or the time zone rules."""
     return any(_is_early(chunk) for column in rows.columns for chunk in column.chunks)
 
 

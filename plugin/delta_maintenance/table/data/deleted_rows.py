@@ -1,4 +1,4 @@
-"""The rows of a data file that its deletion vector marks, read through the table's store."""
+"""The deleted rows of data files, read from deletion vectors in the table's store."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _NONE = np.zeros(0, np.int64)
 
 
 class DeletedRows:
-    """Loads deletion vectors; remembers the last file, for neighbours often share one."""
+    """Loads deletion vectors; caches the last file, which often contains the next vector too."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last: tuple[str, bytes] | None = None
 
     def of(self, vector: DeletionVectorDescriptor | None, rows: int) -> Positions:
-        """The positions that the vector marks in a data file of so many rows.
+        """Returns the positions of the deleted rows in a data file with `rows` rows.
 
-        `CorruptTableError` where the vector is damaged, is not of the cardinality that the log
-        says, or marks a row beyond the file.
+        `CorruptTableError` if the vector is damaged, contradicts the cardinality in the log, or
+        marks a row beyond the end of the file.
         """
         if vector is None:
             return np.empty(0, np.uint64)
@@ -53,7 +53,7 @@ class DeletedRows:
 
 
 def deleted_between(deleted: Positions, first: int, count: int) -> npt.NDArray[np.int64]:
-    """Which of the rows from `first` on are deleted, counted from `first`."""
+    """Returns the deleted rows among `count` rows from `first` on, counted from `first`."""
     if not len(deleted):
         return _NONE
     start, end = np.searchsorted(deleted, np.array([first, first + count], np.uint64))
@@ -61,7 +61,7 @@ def deleted_between(deleted: Positions, first: int, count: int) -> npt.NDArray[n
 
 
 def kept_rows(deleted: Positions, first: int, count: int) -> pa.BooleanArray | None:
-    """Which of the rows from `first` on are not deleted; None for all of them."""
+    """Returns a mask of the live rows among `count` rows from `first` on; None if all are live."""
     gone = deleted_between(deleted, first, count)
     if not len(gone):
         return None

@@ -1,9 +1,9 @@
-"""The statistics of columns from the footers of data files, where a footer is exact.
+"""Column statistics from the footers of data files, if a footer is exact.
 
-Footers are not believed for floating point numbers, because writers differ in NaN; for INT96, whose
-order is not defined; and for lists and maps, whose nulls a footer does not count. For texts and for
-decimals in bytes, only some writers are believed. Other columns are to be decoded. Implements
-"Per-file Statistics" for rows that are not decoded.
+Footers are not used for floating-point numbers, because writers treat NaN differently; for INT96,
+whose order is undefined; and for lists and maps, because footers do not count their nulls. For
+strings and for decimals stored as bytes, only the footers of some writers are used. All other
+columns must be decoded. Implements "Per-file Statistics" for rows that are not decoded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 
 _LONG = 64
-"""Bytes from which on some writers cut texts in footers."""
+"""The length in bytes from which some writers truncate strings in footers."""
 _COMPLETE = ("parquet-mr version ", "parquet-cpp-arrow version ")
-"""Writers whose footers hold complete texts, or none."""
+"""Writers whose footers contain complete strings or none."""
 _EXACT = Context(prec=38)
 _INTEGERS = ("INT32", "INT64")
 _BYTES = ("FIXED_LEN_BYTE_ARRAY", "BYTE_ARRAY")
@@ -29,10 +29,10 @@ _BYTES = ("FIXED_LEN_BYTE_ARRAY", "BYTE_ARRAY")
 def bounds_of(
     leaf: StatisticsLeaf, kind: pa.DataType, chunk: pq.ColumnChunkMetaData, created_by: str
 ) -> ColumnBounds | None:
-    """What a footer says of a column chunk, None where the column has to be decoded.
+    """Returns the bounds of a column chunk in the footer; None if the column must be decoded.
 
-    `kind` is the type of the column in the table, which is also that in the file. Columns of lists
-    and maps have no chunk of their own.
+    `kind` is the type of the column in the table and in the file. Lists and maps have no chunk of
+    their own.
     """
     found = chunk.statistics
     if found is None or not found.has_null_count:
@@ -71,8 +71,9 @@ def _of_texts(
 def _of_decimals(
     nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
 ) -> ColumnBounds | None:
-    """Unscaled values in two's complement. Arrow hides those of releases that ordered them as bytes
-    without a sign."""
+    """Decodes unscaled values in two's complement. Arrow hides the bounds of releases that compared
+    them as unsigned bytes.
+    """
     if not (isinstance(least, bytes) and isinstance(greatest, bytes)):
         return None
     if not created_by.startswith(_COMPLETE):

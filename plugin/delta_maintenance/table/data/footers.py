@@ -1,7 +1,7 @@
 """Physical row counts of data files, read from their footers.
 
-For files whose statistics do not tell: row tracking needs the number of rows that a file holds,
-deleted ones included, which is exactly what a Parquet footer says.
+Row tracking needs the number of rows in a file, including deleted ones. The Parquet footer contains
+it for files whose statistics do not.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ PARALLEL_READS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """The rows of some data files, in the order in which the files were given."""
+    """The row counts of data files, in the given order of the files."""
 
     counts: pa.Int64Array
-    """Null where the file cannot be read."""
+    """Null for files that cannot be read."""
     problems: tuple[str, ...] = ()
-    """One for each null: the path as in the log, and what is wrong with the file."""
+    """For each null: the path as in the log, and the problem of the file."""
 
 
 RowCounter = Callable[[pa.StringArray], RowCounts]
-"""Counts the rows of data files, given by their paths as in the log."""
+"""Counts the rows of data files, whose paths are those of the log."""
 
 
 def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_READS) -> RowCounts:
-    """Reads the footers of data files below the table's root, some at a time.
+    """Reads the footers of data files below the table's root, `threads` at a time.
 
-    A file that is gone, damaged or outside of the root is a problem of that file. What keeps the
-    store from answering is raised.
+    Files that are missing, damaged or outside the root appear in `problems`. Errors of the store
+    are raised.
     """
     elsewhere = pc.and_(
         pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
@@ -66,7 +66,7 @@ def _rows(store: Store, place: bytes | None) -> int | str:
         return "the data file is gone"
     except (pa.ArrowException, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            # The disk's own: of a damaged file pyarrow says less.
+            # An error of the disk. The errors of pyarrow for a damaged file have no errno.
             raise
         return f"its footer cannot be read ({' '.join(str(error).split())})"
     return rows

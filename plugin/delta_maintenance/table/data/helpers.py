@@ -1,4 +1,4 @@
-"""Workers that have no bin of their own any more, and take over parts of the work on others."""
+"""Idle workers that take over parts of the work on other workers' bins."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ T = TypeVar("T")
 
 
 class Helpers:
-    """How many workers are free to help. Shared by the threads of one run; none at first."""
+    """Counts the idle workers of one run, initially none. Thread-safe."""
 
     def __init__(self) -> None:
         self._free = Semaphore(0)
 
     def add(self, count: int = 1) -> None:
-        """So many more workers are free."""
+        """Adds idle workers."""
         if count:
             self._free.release(count)
 
     def take(self) -> bool:
-        """Takes one, to be given back by `add`. Does not wait; False if none is free."""
+        """Takes one idle worker, without waiting; False if there is none. `add` returns it."""
         return self._free.acquire(blocking=False)
 
 
 class Helped:
-    """Tasks of one worker that a helper takes over, one at a time, if there is one. Otherwise the
-    worker itself does them at once."""
+    """Runs tasks of one worker, one at a time: in another thread if a worker is idle, otherwise
+    immediately in the calling thread.
+    """
 
     def __init__(self, helpers: Helpers | None) -> None:
         self._helpers = helpers
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, task: Callable[[], T]) -> Future[T]:
-        """Begins a task, which is complete already if there is no helper. Its result has the error
-        of the task, if there is one."""
+        """Starts a task and returns its future, which also holds the error of the task. Without an
+        idle worker, the task is complete on return.
+        """
         helpers = self._helpers
         if helpers is None or not helpers.take():
             done: Future[T] = Future()
@@ -52,7 +54,7 @@ class Helped:
         return future
 
     def close(self) -> None:
-        """Waits for the task under way, and ends the thread."""
+        """Waits for the running task, and ends the thread."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -1,7 +1,7 @@
-"""Data files as streams of Arrow batches, one row group after the other, in bounded memory.
+"""Reads data files as streams of Arrow batches, one row group at a time, in bounded memory.
 
-A stream holds the compressed bytes of one row group, or of some of it where row groups are large,
-and one batch of decoded rows.
+A stream holds the compressed bytes of one row group, or of parts of a large one, and one batch of
+decoded rows.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.parquet_footer import require_readable_file
 
 ROWS = 1 << 15
-"""The most rows that a batch has."""
+"""The maximum number of rows in a batch."""
 BATCH_BYTES = 8 << 20
-"""About the most bytes of a batch; a single row may be larger."""
+"""The approximate maximum size of a batch in bytes; a single row may be larger."""
 WHOLE_FILE = 8 << 20
-"""Files up to this size are read by one request."""
+"""Files up to this size in bytes are read in one request."""
 _GROUP_BYTES = 32 << 20
-"""Compressed bytes of a row group that are read ahead; of a larger one, parts of each column."""
+"""The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
+of each column are read.
+"""
 _UNKNOWN_TEXT = 1 << 12
-"""What a text may be long in a column without bounds: writers leave out those of long ones."""
+"""The assumed length of strings in a column without bounds, because writers omit long bounds."""
 _SPARK = b"org.apache.spark.version"
 
 
 class ParquetInput:
-    """One Parquet file, open for reading. A context manager."""
+    """Context manager for reading one Parquet file."""
 
     def __init__(
         self,
@@ -43,8 +45,11 @@ class ParquetInput:
         *,
         dictionaries: Sequence[str] = (),
     ) -> None:
-        """`source` is the file, or all of its bytes. `dictionaries` are columns of texts that are
-        wanted as Arrow dictionaries. Errors are those of Arrow."""
+        """Opens a file, or its content as bytes.
+
+        `dictionaries` are the string columns to read as Arrow dictionaries. Errors are those of
+        Arrow.
+        """
         self._stack = ExitStack()
         if isinstance(source, bytes):
             opened = pa.BufferReader(source)
@@ -96,22 +101,22 @@ class ParquetInput:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self._stack.close()
 
     @property
     def rows(self) -> int:
-        """Physical rows, as the footer says."""
+        """The number of physical rows according to the footer."""
         return int(self.metadata.num_rows)
 
     @property
     def row_groups(self) -> int:
-        """How many there are."""
+        """The number of row groups."""
         return int(self.metadata.num_row_groups)
 
     @property
     def int96(self) -> frozenset[str]:
-        """Top-level columns that hold timestamps of the physical type INT96."""
+        """The top-level columns with timestamps of the physical type INT96."""
         return frozenset(
             leaf.path.split(".")[0] for leaf in self._leaves if leaf.physical_type == "INT96"
         )
@@ -124,14 +129,14 @@ class ParquetInput:
     def stored_columns(
         self, mode: ColumnMappingMode, *, widens: bool = True, verbatim: bool = False
     ) -> StoredColumns:
-        """How the columns of this file are to be taken.
+        """Returns how to find and convert the columns of this file.
 
-        `CorruptTableError` where they are to be found by ids and the file has none.
+        `CorruptTableError` if columns are found by ID and the file contains no IDs.
         """
         if mode == "id" and not any(
             b"PARQUET:field_id" in (field.metadata or {}) for field in self.schema
         ):
-            raise CorruptTableError("the data file holds no column ids, by which it is to be read")
+            raise CorruptTableError("the data file contains no column IDs, which reading requires")
         key_values = self.metadata.metadata
         hybrid = is_hybrid(key_values, int96=False) or (
             bool(self.int96) and is_hybrid(key_values, int96=True)
@@ -141,11 +146,10 @@ class ParquetInput:
     def batches(
         self, columns: Sequence[str], groups: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """All rows in their order, with these top-level columns; of some row groups, if any are
-        named.
+        """Yields all rows in order, with these top-level columns, from the given or all row groups.
 
-        `CorruptTableError` where there are more or fewer rows than the footer says, or where
-        timestamps are finer than microseconds.
+        `CorruptTableError` if the number of rows differs from the footer, or if timestamps are
+        finer than microseconds.
         """
         seen = expected = 0
         exact = self._nanoseconds(columns)
@@ -172,8 +176,10 @@ class ParquetInput:
             raise CorruptTableError(f"the data file has {seen} rows, its footer says {expected}")
 
     def _nanoseconds(self, columns: Sequence[str]) -> tuple[pq.ParquetFile, list[str]] | None:
-        """The columns of INT96 once more as nanoseconds, where their writer may have had finer
-        ones than microseconds."""
+        """Opens the INT96 columns again as nanoseconds.
+
+        None if there are no such columns, or if their writer stores only microseconds.
+        """
         names = [name for name in columns if name in self.int96]
         if not names or _SPARK in (self.metadata.metadata or {}):
             return None
@@ -191,7 +197,7 @@ class ParquetInput:
             chunk = found.column(at)
             width = max(8, int(chunk.total_uncompressed_size) // rows)
             if leaf.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
-                # Texts that repeat take less room in the file than in memory.
+                # Repeated strings need less space in the file than in memory.
                 width = max(width, _text_length(chunk))
             per_row += width
         return max(1, min(ROWS, BATCH_BYTES // max(1, per_row)))
@@ -202,7 +208,7 @@ class ParquetInput:
 
 
 def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
-    """About how long the texts of a column are, by its bounds."""
+    """Estimates the length in bytes of the strings of a column from its bounds."""
     statistics = chunk.statistics
     if statistics is None or not statistics.has_min_max:
         empty = statistics is not None and statistics.null_count == chunk.num_values
@@ -212,7 +218,7 @@ def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
 
 
 def _present(names: Sequence[str], schema: pq.ParquetSchema) -> list[str]:
-    """The names that the file has: Arrow takes no others, and files can lack later columns."""
+    """Returns the names that exist in the file; Arrow rejects others, such as later columns."""
     if not names:
         return []
     paths = {schema.column(at).path for at in range(len(schema))}
@@ -231,7 +237,7 @@ def _require_microseconds(batch: pa.RecordBatch, finer: pa.RecordBatch) -> None:
 def _same_instants(micros: pa.Array, nanos: pa.Array) -> bool:
     kind = micros.type
     if pa.types.is_timestamp(kind):
-        # Nanoseconds overflow in far years, and do so in the same way on both sides.
+        # Nanoseconds of distant years overflow in the same way on both sides.
         valid = micros.is_valid().to_numpy(zero_copy_only=False)
         left = micros.view(pa.int64()).fill_null(0).to_numpy() * np.int64(1000)
         right = nanos.view(pa.int64()).fill_null(0).to_numpy()

@@ -1,4 +1,4 @@
-"""Where the store has what the log calls by a path."""
+"""Conversion of paths in the log to names in the store."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 
 _PLAIN = re.compile(r"[\w=-][\w=.-]*(?:/[\w=-][\w=.-]*)*", re.ASCII)
-"""Relative paths that mean themselves: no encoded characters, no scheme, no `.` or `..`."""
+"""Relative paths that need no conversion: no encoded characters, no scheme, no `.` or `..`."""
 
 
 def place_of(store: Store, path: str) -> str:
-    """The name in the store of a data file or a file of deletion vectors.
+    """Returns the name in the store of a data file or a deletion vector file.
 
-    `RefusedError` for a path that does not lie below the table's root.
+    `RefusedError` for a path that is not below the table's root.
     """
     if _PLAIN.fullmatch(path):
         return check_path(path)
@@ -33,6 +33,6 @@ def place_of(store: Store, path: str) -> str:
     except (UnicodeDecodeError, InvalidRequestError):
         pass
     raise RefusedError(
-        f"{path} is not below the table's root, where alone this release reads data",
+        f"{path} is not below the table's root, and this release reads data only there",
         remedy="let the engine that cloned the table do it",
     )

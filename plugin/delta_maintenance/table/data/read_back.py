@@ -1,4 +1,4 @@
-"""What a new data file holds, read back from the store before anybody may rely on it."""
+"""Reads a new data file back from the store, to verify it before it is committed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def read_back(
     statistics: StatisticsCollector | None = None,
     helpers: Helpers | None = None,
 ) -> RowSums:
-    """The digest of the rows of a new file; without a digest only their number.
+    """Returns the digest of the rows of a new file; without `digest`, only their number.
 
-    `statistics`, if given, takes in all rows. Without it and without a digest, only the footer is
-    read. Raises `VerificationError` if the file cannot be read or its footer is not what was
-    written.
+    All rows are added to `statistics`, if given. Without `statistics` and `digest`, only the footer
+    is read. Raises `VerificationError` if the file cannot be read, or if its number of rows or its
+    schema is wrong.
     """
     try:
         with ParquetInput(store.open(written.name), dictionaries=dictionaries) as parquet:
@@ -83,23 +83,23 @@ def _sums(
 
 
 def require_schema(found: pa.Schema, wanted: pa.Schema, name: str) -> None:
-    """Raises `VerificationError` if a new data file has other columns than wanted."""
+    """Raises `VerificationError` if the columns of a new data file differ from `wanted`."""
     difference = schema_difference(found, wanted)
     if difference is not None:
         raise VerificationError(f"the new data file has {difference}", file=name)
 
 
 def schema_difference(found: pa.Schema, wanted: pa.Schema) -> str | None:
-    """The first difference of names, types and field ids at any level, as a clause.
+    """Returns the first difference in names, types and field IDs at any level, as a clause.
 
-    Libraries drop what they do not model.
+    Parquet libraries drop metadata that they do not support, so this check is needed.
     """
     return _difference(list(found), list(wanted), "")
 
 
 def _difference(found: list[pa.Field], wanted: list[pa.Field], path: str) -> str | None:
     if [field.name for field in found] != [field.name for field in wanted]:
-        return f"other columns than asked for{' in ' + path if path else ''}"
+        return f"other columns than expected{' in ' + path if path else ''}"
     for ours, theirs in zip(found, wanted, strict=True):
         here = f"{path}.{ours.name}" if path else ours.name
         kind = ours.type.value_type if pa.types.is_dictionary(ours.type) else ours.type

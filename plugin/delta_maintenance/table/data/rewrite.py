@@ -1,14 +1,14 @@
-"""The one loop that rewrites data files, whatever the reason: some files in, new files out, proved.
+"""Rewrites data files, for any reason, and proves that the new files contain the same rows.
 
-A bin is the unit of work, of proof and of conflict. Its rows are read once and written in their
-order; then what was written is read back from the store, and the digest of its rows has to be that
-of the rows that went in, row IDs and commit versions included. What comes out has not been
-committed: nobody sees it. Runs in threads of this process and on executors alike; all that goes in
-and comes out can be pickled.
+A bin is the unit of work, of proof and of conflict. Its rows are read once and written in the same
+order. The new files are then read back from the store, and the digest of their rows must equal that
+of the rows that were read, including row IDs and commit versions. The new files are not committed
+here, so readers do not see them. This module runs in threads of this process and on executors; all
+arguments and results can be pickled.
 
-In memory there are, for one bin: a row group before it is encoded (`DataFileSpec.group_bytes`), the
-compressed bytes of a row group of the file that is read (32 MB at most, or of the files read
-ahead), and one batch.
+For one bin, memory holds a row group before it is encoded (`DataFileSpec.group_bytes`), the
+compressed bytes of a row group of the current source (at most 32 MiB, or the files read ahead), and
+one batch.
 """
 
 from __future__ import annotations
@@ -50,86 +50,90 @@ from delta_maintenance.table.data.row_group_copy import (
 )
 
 Proof = Literal["rows", "counts"]
-"""What is compared before a commit: every value of every row, or the number of the rows."""
+"""What is compared before a commit: every value of every row, or only the number of rows."""
 
 _READ_AHEAD = 4
-"""Small files that are read while others are worked on, where a request takes its time."""
+"""The number of small files that are read ahead from a store with slow requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteSpec:
-    """What all bins of a run have in common."""
+    """The settings that all bins of a run share."""
 
     files: DataFileSpec
     naming: FileNaming
     target_bytes: int
-    """A new file is begun, between two sources, once one is half again as large."""
+    """The size of new files in bytes. Once a file has 1.5 times this size, the next source begins
+    another file.
+    """
     proof: Proof = "rows"
     copied_group_bytes: int | None = None
-    """The least average size of row groups that are copied without being decoded, if they are as
-    new ones would be. Smaller ones are better merged. None: all rows are decoded."""
+    """The minimum average size in bytes of row groups that are copied without decoding, if they
+    have the form of new ones. Smaller row groups are merged instead. None: all rows are decoded.
+    """
     copied_codec: str | None = None
     """The only codec of row groups that are copied; None for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Files of one partition that become one file, or a few."""
+    """Files of one partition that are rewritten to one or a few files."""
 
     number: int
     sources: tuple[SourceFile, ...]
     """In the order in which their rows are written."""
     reasons: tuple[tuple[str, ...], ...]
-    """Why each of them is rewritten."""
+    """The reasons for rewriting each source."""
 
     @property
     def partition_values(self) -> tuple[tuple[str, str | None], ...]:
-        """The partition values of all of them, as in the log."""
+        """The partition values that all sources share, as in the log."""
         return self.sources[0].partition_values if self.sources else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Where the live rows of a source lie, one behind the other."""
+    """The contiguous range of a new file that contains the live rows of a source."""
 
     source: int
-    """Its number in the bin."""
+    """The number of the source in the bin."""
     output: int
     """The number of the new file in the bin."""
     offset: int
-    """The position of the first row in that file."""
+    """The position of the first row in the new file."""
     rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A source that cannot be rewritten, and why."""
+    """A source that cannot be rewritten, and the reason."""
 
     source: SourceFile
     problem: str
     damaged: bool = False
-    """Whether the file is missing or damaged, and not only beyond this release."""
+    """Whether the file is missing or damaged, as opposed to unsupported by this release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenBin:
-    """A bin whose new files are in the store and proved. Nothing of it is committed."""
+    """A bin whose new files are stored and proved, but not committed."""
 
     bin: Bin
-    """With the sources that were rewritten."""
+    """Contains only the sources that were rewritten."""
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
-    """One for each source."""
+    """One run per source."""
     sums: RowSums
-    """Of the live rows, as they were read and as they were read back."""
+    """The digest of the live rows, which is the same for the sources and the new files."""
     refused: tuple[Refusal, ...] = ()
     copied: bool = False
-    """Whether row groups were copied. The proof is then that of their bytes, and `sums` has the
-    number of rows alone."""
+    """Whether row groups were copied. Then the proof compared their bytes, and `sums` contains only
+    the number of rows.
+    """
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the new files, as the log will have them."""
+        """The paths of the new files for the log."""
         return tuple(log_path(output.name) for output in self.outputs)
 
 
@@ -141,11 +145,12 @@ def rewrite_bin(
     new_id: NewId = new_id,
     helpers: Helpers | None = None,
 ) -> RewrittenBin:
-    """Rewrites one bin, in the calling thread and with the help of free workers.
+    """Rewrites one bin, in the calling thread and in idle workers.
 
-    A source that cannot be carried on exactly is left out, and the bin begun anew without it. If
-    none of the others has a reason of its own then, nothing is written: no outputs and no runs.
-    `VerificationError` where the new files do not hold the rows of the sources; `StorageError`.
+    A source that cannot be preserved exactly is left out, and the bin is started again without it.
+    If the remaining sources are then not worth rewriting, nothing is written: the result has
+    neither outputs nor runs. Raises `VerificationError` if the new files do not contain the rows of
+    the sources, and `StorageError`.
     """
     refused: list[Refusal] = []
     while True:
@@ -177,7 +182,7 @@ def rewrite_bin(
 
 
 def _copied_bin(store: Store, work: Bin, spec: RewriteSpec, new_id: NewId) -> RewrittenBin | None:
-    """The bin made of copied row groups, None if rows have to be decoded."""
+    """Rewrites the bin by copying row groups; None if rows must be decoded."""
     least = spec.copied_group_bytes
     if least is None or any(
         source.size < least or source.deletion_vector is not None for source in work.sources
@@ -213,7 +218,10 @@ def _copied_bin(store: Store, work: Bin, spec: RewriteSpec, new_id: NewId) -> Re
 
 
 def _copy_sources(store: Store, work: Bin, spec: RewriteSpec) -> tuple[list[CopySource], FileFrame]:
-    """The sources of a bin, and what their footers have in common. `NotCopiedError`."""
+    """Opens the sources of a bin, and returns them with their common frame.
+
+    Raises `NotCopiedError` if their rows must be decoded.
+    """
     sources: list[CopySource] = []
     frame: FileFrame | None = None
     chunks = 0
@@ -235,7 +243,7 @@ def _copy_sources(store: Store, work: Bin, spec: RewriteSpec) -> tuple[list[Copy
 
 
 def _parts(sizes: Sequence[int], target: int) -> Iterator[list[int]]:
-    """The numbers of the sources of each new file, by the rule for rows that are decoded."""
+    """Yields the numbers of the sources of each new file, by the same rule as for decoded rows."""
     part: list[int] = []
     written = 0
     for number, size in enumerate(sizes):
@@ -249,7 +257,7 @@ def _parts(sizes: Sequence[int], target: int) -> Iterator[list[int]]:
 
 
 class _SourceError(Exception):
-    """A source that is not to be read again."""
+    """A source that must be left out of the bin."""
 
     def __init__(self, source: int, problem: str, *, damaged: bool) -> None:
         self.source = source
@@ -291,7 +299,7 @@ class _Attempt:
         self.outputs = [writer.result() for writer in self._writers]
 
     def proved(self) -> RowSums:
-        """The sums of the rows read; `VerificationError` where those written are others."""
+        """Returns the digest of the rows; `VerificationError` if the written rows differ."""
         expected = self._read
         stated = [source.num_records for source in self._work.sources]
         deleted = sum(source.deleted_rows for source in self._work.sources)
@@ -354,7 +362,7 @@ class _Attempt:
         self.runs.append(Run(source=number, output=output, offset=offset or 0, rows=rows))
 
     def _writer(self, open_file: ExitStack) -> DataFileWriter:
-        """The writer of the file under way; begins one where there is none."""
+        """Returns the writer of the current file; begins a new file if there is none."""
         if not self._writers or self._writers[-1].is_closed:
             codec = self._spec.files.codec
             name = self._spec.naming.name(
@@ -368,7 +376,10 @@ class _Attempt:
 def _fetched(
     store: Store, reader: DataFileReader, sources: Sequence[SourceFile]
 ) -> Iterator[bytes | None]:
-    """The bytes of each small source, some read ahead where the store is far; None for others."""
+    """Yields the content of each source, or None to read it later.
+
+    Only small files of a remote store are read ahead.
+    """
     if store.is_near or len(sources) < 2:
         yield from (None for _ in sources)
         return
@@ -384,7 +395,7 @@ def _fetched(
 
 
 def _still_worth(work: Bin) -> bool:
-    """Whether fewer sources than planned are worth the work: two, or one with its own reason."""
+    """Whether the remaining sources are worth rewriting: two, or one with a reason of its own."""
     return len(work.sources) > 1 or any(reason != "small" for reason in work.reasons[0])
 
 
@@ -401,7 +412,7 @@ def _require_one_partition(work: Bin) -> None:
     for source in work.sources:
         if source.partition_values != work.partition_values:
             raise RefusedError(
-                "files of two partitions are not to be merged",
+                "files of different partitions must not be merged",
                 file=source.path,
                 remedy="plan again",
             )

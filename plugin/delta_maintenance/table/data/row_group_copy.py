@@ -1,10 +1,10 @@
-"""New data files made of the row groups of others, which are copied without being decoded.
+"""Builds a new data file from the row groups of other files, without decoding them.
 
-The bytes of each column chunk are copied, with its page index and its bloom filter. The footer gets
-their new positions; everything else in it stays. The new file is then read back from the store: the
-bytes of each chunk must have the CRC-32 of those that were read from the source, at the positions
-that Arrow finds in the new footer, and all other metadata must be that of the source. Implements
-"File Metadata" and "Page Index" of the Parquet format.
+The bytes of each column chunk are copied, with its page index and its bloom filter. In the footer,
+only the positions change. The new file is then read back from the store: the bytes of each chunk,
+at the positions that Arrow finds in the new footer, must have the CRC-32 of the bytes that were
+read from the source, and all other metadata must equal that of the source. Implements "File
+Metadata" and "Page Index" of the Parquet format.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from delta_maintenance.table.parquet_footer import read_footer
 from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
 
 MOST_CHUNKS = 50_000
-"""The most column chunks of a new file, whose footer is held in memory as objects."""
+"""The maximum number of column chunks of a new file, whose footer is held in memory as objects."""
 _LAST_ORDINAL = (1 << 15) - 1
 _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 
 
 class NotCopiedError(Exception):
-    """The rows of a source have to be decoded. A new file that appeared is in no version."""
+    """The rows of a source must be decoded. If a new file was created, no version refers to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +68,11 @@ class _Copied:
 
     source: Chunk
     tree: Struct
-    """With the positions in the new file."""
+    """The Thrift struct with the positions in the new file."""
     crc: int
-    """The CRC-32 of its bytes, as they were read from the source."""
+    """The CRC-32 of the bytes that were read from the source."""
     index: Struct | None
-    """Its offset index with the positions in the new file."""
+    """The offset index with the positions in the new file."""
     column_index: bytes | None
     bloom_filter: bytes | None
 
@@ -94,11 +94,12 @@ def copy_file(
     *,
     proves: bool,
 ) -> WrittenFile:
-    """Writes one file with all row groups of the sources, in their order, and reads it back.
+    """Writes one file with all row groups of the sources, in order, and reads it back.
 
-    With `proves`, each byte of a column chunk is compared, and some rows are decoded; otherwise
-    only the footer is read back, and the columns that statistics need. Raises `NotCopiedError`,
-    `VerificationError` where the new file is not what was to be written, and `StorageError`.
+    With `proves`, all bytes of the column chunks are compared and some rows are decoded; otherwise
+    only the footer and the columns that statistics need are read back. Raises `NotCopiedError` for
+    a source that cannot be copied, `VerificationError` if the new file is not as intended, and
+    `StorageError`.
     """
     rows = sum(source.metadata.num_rows for source in sources)
     with ExitStack() as stack:
@@ -110,7 +111,7 @@ def copy_file(
         raise VerificationError(
             f"the new data file has {status.size if status else 'no'} bytes instead of {size}",
             file=name,
-            remedy="look what else writes to this folder",
+            remedy="find out what else writes to this folder",
         )
     try:
         with store.open(name) as file:
@@ -125,7 +126,7 @@ def copy_file(
 
 @contextmanager
 def reading_sources() -> Iterator[None]:
-    """Turns what is wrong with a source into `NotCopiedError`: who decodes it, says what it is."""
+    """Converts errors of a source to `NotCopiedError`; decoding the source then reports them."""
     try:
         yield
     except StorageError:
@@ -168,7 +169,7 @@ def _columns(group: Struct) -> list[Struct]:
 def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> _Copied:
     with reading_sources():
         data = read_range(source, chunk.start, chunk.size)
-        # Bytes that are no pages are not carried on.
+        # Bytes that are not valid pages must not be copied.
         values = chunk.metadata.number(fields.NUM_VALUES) or 0
         read_pages(memoryview(data), values=values, codec="", texts=False, checksums=True)
         index, column_index = _page_index(source, chunk)
@@ -203,14 +204,14 @@ def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> _Copied:
 
 
 def _page_index(source: BinaryIO, chunk: Chunk) -> tuple[Struct | None, bytes | None]:
-    """The offset index and the bytes of the column index; the latter needs the former."""
+    """Reads the offset index and the bytes of the column index, which requires an offset index."""
     place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
     if place is None:
         return None, None
     index, _ = read_struct(read_range(source, *place))
     locations = index.structs(_PAGE_LOCATIONS)
     if max(index.fields) > 2 or any(max(location.fields) > 3 for location in locations):
-        # It may hold positions that are not known here.
+        # An unknown field could contain a position.
         return None, None
     place = chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)
     return index, None if place is None else read_range(source, *place)
@@ -236,7 +237,7 @@ def _numbered(tree: Struct, number: int) -> Struct:
 
 
 def _finish(sink: BinaryIO, groups: Sequence[_Group], frame: FileFrame, rows: int) -> int:
-    """Writes indexes and the footer; the size of the file."""
+    """Writes the indexes and the footer, and returns the size of the file in bytes."""
     for group in groups:
         for chunk in group.chunks:
             _append_indexes(sink, chunk)
@@ -303,7 +304,9 @@ def _read_back(
     *,
     proves: bool,
 ) -> str:
-    """The statistics of the new file. Raises `VerificationError` if it is not what was written."""
+    """Returns the statistics of the new file; `VerificationError` if it differs from what was
+    written.
+    """
     with ParquetInput(file) as parquet:
         if (parquet.rows, parquet.row_groups) != (rows, len(groups)):
             raise VerificationError(
@@ -329,7 +332,7 @@ def _read_back(
 def _difference(
     file: BinaryIO, group: _Group, tree: Struct, found: pq.RowGroupMetaData, *, proves: bool
 ) -> str | None:
-    """What a row group of the new file has that its source has not, as a clause."""
+    """Returns the first difference of a row group from its source, as a clause, or None."""
     columns = _columns(tree)
     if found.num_rows != group.source.num_rows or len(columns) != len(group.chunks):
         return "a row group with other rows or columns"
@@ -350,7 +353,7 @@ def _difference(
 
 
 def _has_indexes(file: BinaryIO, copied: _Copied, chunk: Chunk) -> bool:
-    """Whether page index and bloom filter stand where the footer says, and belong to the pages."""
+    """Whether page index and bloom filter are where the footer says, and match the pages."""
     place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
     if (place is None) != (copied.index is None):
         return False
@@ -374,7 +377,7 @@ def _has_indexes(file: BinaryIO, copied: _Copied, chunk: Chunk) -> bool:
 
 
 def _unplaced(tree: Struct) -> tuple[Struct, Struct]:
-    """A column chunk and its metadata without positions."""
+    """Returns copies of a column chunk and its metadata without positions."""
     metadata, chunk = Chunk.of(tree).metadata.copy(), tree.copy()
     metadata.drop(
         fields.DATA_PAGE, fields.DICTIONARY_PAGE, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE
@@ -393,7 +396,7 @@ def _unplaced(tree: Struct) -> tuple[Struct, Struct]:
 def _statistics(
     parquet: ParquetInput, groups: Sequence[_Group], rows: int, spec: DataFileSpec
 ) -> str:
-    """The text of `stats`: from the footers, and for other columns from the rows as read back."""
+    """Returns the JSON text of `stats`, from the footers or, where necessary, from decoded rows."""
     schema = spec.layout.schema
     places = {path: at for at, path in enumerate(leaf_paths(schema, schema.names))}
     collector = StatisticsCollector(spec.statistics, schema)

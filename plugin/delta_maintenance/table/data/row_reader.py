@@ -1,7 +1,7 @@
-"""Reading rows of data files: typed and named by the schema, without deleted rows.
+"""Reads the live rows of data files, with the names and types of the table's schema.
 
-For the few questions that statistics do not answer. Only the columns that are asked for are read;
-physical positions, by which deletion vectors mark rows, are counted while reading.
+Used for checks that statistics do not suffice for. Only the requested columns are read. Physical
+positions, to which deletion vectors refer, are counted while reading.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ FILES = pa.schema(
         ("deletionVector", DELETION_VECTOR),
     ]
 )
-"""What has to be known of the files to be read, as in their adds."""
+"""The columns of adds that are needed to read files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """Which columns of a table are wanted, and where its files have them. Travels to executors."""
+    """The columns to read, and where they are stored. Can be sent to executors."""
 
     columns: StructType
-    """The wanted ones."""
+    """The columns to read."""
     partition_columns: tuple[str, ...]
-    """Those of them whose values stand in the log."""
+    """The names of those whose values are in the log."""
     mode: ColumnMappingMode
     zone: tzinfo | None
-    """Of partition values that are timestamps without one."""
+    """The time zone of partition values that are timestamps without one."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, wanted: Collection[str], *, zone: tzinfo | None) -> RowLayout:
-        """The layout of some columns of a snapshot, by name.
+        """Returns the layout of the columns of a snapshot that have the given names.
 
-        `UnsupportedFeatureError` where one of them had a type that files of it are not read by.
+        `UnsupportedFeatureError` if the type of a column was changed in an unsupported way.
         """
         metadata = snapshot.metadata
         fields = parse_schema(metadata.schema_string or "").fields
@@ -77,7 +77,7 @@ class RowLayout:
 
     @property
     def schema(self) -> pa.Schema:
-        """The names and types of the rows that are read."""
+        """The names and types of the columns in `Rows`."""
         return pa.schema([(item.name, arrow_type(item.type)) for item in self.columns.fields])
 
 
@@ -86,14 +86,14 @@ class Rows:
     """Some rows of one file."""
 
     file: int
-    """The file's number among those that were to be read."""
+    """The index of the file among the given files."""
     count: int
     columns: list[pa.Array]
-    """As `RowLayout.schema` says; none where no column is wanted."""
+    """As in `RowLayout.schema`; empty if no column is requested."""
 
 
 class RowReader:
-    """Reads files one after another; for one thread."""
+    """Reads files one after another. Not thread-safe."""
 
     def __init__(self, store: Store, layout: RowLayout) -> None:
         self._store = store
@@ -101,7 +101,7 @@ class RowReader:
         self._deleted = DeletedRows(store)
 
     def read(self, files: pa.Table, number: int) -> Iterator[Rows]:
-        """The rows of one of the files (`FILES`) that are not deleted.
+        """Yields the live rows of the file at an index of `files`, which has the schema `FILES`.
 
         `CorruptTableError`, `UnsupportedFeatureError` and `RefusedError` name the file.
         """
@@ -157,7 +157,9 @@ class RowReader:
         return stored.convert(column, rows.column(field.name), field)
 
     def _stored(self, parquet: ParquetInput) -> tuple[StoredColumns, dict[str, pa.Field]]:
-        """How to take the columns of a file, and the field of each wanted one that it has."""
+        """Returns how to convert the columns of a file, and the field of each requested column
+        that the file contains.
+        """
         stored = parquet.stored_columns(self._layout.mode)
         present = list(parquet.schema)
         found = {
