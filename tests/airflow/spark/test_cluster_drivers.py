@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fake_spark import DONE, RESULT, SUBMITTED, FakeSpark, ResourceManager, States, reports
 from orchestrators.spark_tasks import operator
+from suite.airflow_versions import since_3_3
 
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.spark.submission import SparkSubmission
@@ -29,6 +30,7 @@ def context_with(states: States, context: dict[str, Any]) -> dict[str, Any]:
 # Drivers on a cluster
 
 
+@since_3_3
 def test_an_application_on_yarn_is_followed_and_then_forgotten(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -51,6 +53,7 @@ def test_an_application_on_yarn_is_followed_and_then_forgotten(
     assert len(spark.starts) == 2
 
 
+@since_3_3
 def test_a_later_try_continues_an_application_that_is_still_running(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -89,6 +92,7 @@ def test_a_later_try_continues_an_application_that_is_still_running(
     assert (len(spark.starts), states) == (1, {})
 
 
+@since_3_3
 def test_a_cleared_task_does_not_continue_the_earlier_application(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -108,6 +112,7 @@ def test_a_cleared_task_does_not_continue_the_earlier_application(
     assert (len(spark.starts), len(yarn.requests)) == (2, 1)
 
 
+@since_3_3
 def test_a_failed_application_is_submitted_again(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -125,6 +130,7 @@ def test_a_failed_application_is_submitted_again(
     assert (len(spark.starts), states) == (2, {})
 
 
+@since_3_3
 def test_a_kill_ends_the_application_on_yarn(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from fake_spark import (
     wait_for,
 )
 from orchestrators.deferrals import LIVES, deferred, driver_of, is_clean, resumed
+from suite.airflow_versions import since_3_3
 
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
@@ -94,6 +95,7 @@ def test_a_deferred_task_frees_its_worker(
     assert len(spark.starts) == 1
 
 
+@since_3_3
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_user_can_end_the_job_but_a_stopped_triggerer_does_not(
     spark: FakeSpark, task_context: dict[str, Any], folder: Path, interrupted: bool
@@ -308,6 +310,7 @@ def on_yarn(context: dict[str, Any], states: States) -> dict[str, Any]:
     return {**context, "task_state_store": states}
 
 
+@since_3_3
 def test_an_application_on_yarn_is_followed_by_the_triggerer(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], folder: Path
 ) -> None:
@@ -323,6 +326,7 @@ def test_an_application_on_yarn_is_followed_by_the_triggerer(
     assert (len(yarn.requests), states, len(spark.starts)) == (3, {}, 1)
 
 
+@since_3_3
 def test_a_user_ends_an_application_on_yarn(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], folder: Path
 ) -> None:
@@ -333,6 +337,7 @@ def test_a_user_ends_an_application_on_yarn(
     assert request.startswith("PUT") and "application_1_0001" in request
 
 
+@since_3_3
 def test_a_resource_manager_that_is_down_for_a_while_loses_nothing(
     spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], folder: Path
 ) -> None:

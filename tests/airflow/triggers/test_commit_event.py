@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger
+from suite.airflow_versions import since_3_3
 from watching import MERGE, OPTIMIZE, WRITE, State, eventually, run, running
 
 from delta_maintenance.errors import StorageAccessError, StorageError
@@ -231,6 +232,7 @@ def test_events_are_sent_even_if_the_state_cannot_be_written(
     run(scenario())
 
 
+@since_3_3
 def test_without_a_state_it_begins_at_the_newest_version(
     table: TableBuilder, store: CountingStore
 ) -> None:
@@ -470,6 +472,7 @@ def test_conditions_that_never_or_always_hold_are_refused(arguments: dict[str, A
         watcher(**arguments)
 
 
+@since_3_3
 def test_the_state_of_every_asset_of_a_trigger_is_found() -> None:
     context = pytest.importorskip("airflow.sdk.execution_time.context")
     accessors = context.AssetStateStoreAccessors(inlets=[Asset("a"), Asset("b")])

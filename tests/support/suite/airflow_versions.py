@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from airflow import sdk
+
 try:
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 except ImportError:
@@ -32,6 +36,10 @@ except ImportError:
         TaskDeferred,
     )
 
+since_3_3 = pytest.mark.skipif(
+    not hasattr(sdk, "ResumableJobMixin"), reason="BEFORE AIRFLOW 3.3: it has no stored states"
+)
+
 __all__ = [
     "AirflowException",
     "AirflowFailException",
@@ -40,5 +48,6 @@ __all__ = [
     "DagBag",
     "DagSerialization",
     "TaskDeferred",
+    "since_3_3",
     "sync_bag_to_db",
 ]
