@@ -50,8 +50,8 @@ class RunSettings:
     commit: CommitSettings
     run_id: str
     commit_bytes: int | None = None
-    """The size of new files in bytes at which they are committed; by default the larger of 1 GiB and
-    a tenth of the bytes of the run.
+    """The bytes of new files after which they are committed; by default the larger of 1 GiB and a
+    tenth of the bytes of the run.
     """
     commit_interval: timedelta = timedelta(minutes=10)
     until: datetime | None = None
