@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from airflow.sdk.exceptions import TaskDeferred
 from fake_spark import FakeSpark, is_alive, reports, wait_for
 from orchestrators.deferrals import LIVES, deferred, driver_of, is_clean, resumed
+from suite.airflow_versions import TaskDeferred
 
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 from fake_spark import FakeSpark, wait_for
+from suite.airflow_versions import TaskDeferred
 
 from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
 
