@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--discard-spec",
         action="store_true",
-        help="delete the file of the specification after reading it, because it has credentials",
+        help="delete the file of the specification after reading it; for one with credentials",
     )
     parser.add_argument(
         "--report",
