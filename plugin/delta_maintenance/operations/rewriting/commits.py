@@ -238,7 +238,7 @@ class RewriteCommits:
     def _metrics(
         self, bins: Sequence[Pending], adds: Sequence[Mapping[str, Any]], removes: pa.Table
     ) -> dict[str, str]:
-        """The `operationMetrics` of a commit."""
+        """Returns the `operationMetrics` of a commit."""
         return file_metrics(adds, removes)
 
     def _transaction(self, bins: Sequence[Pending]) -> Landed | Conflicted:

@@ -174,7 +174,7 @@ class DataFileLayout:
 
 
 def iceberg_compat(protocol: Protocol, properties: TableProperties) -> int | None:
-    """The active version of IcebergCompat, or None."""
+    """Returns the active version of IcebergCompat, or None."""
     features = supported_features(protocol)
     if "icebergCompatV2" in features and properties.enable_iceberg_compat_v2:
         return 2

@@ -138,7 +138,7 @@ class LiveRowSums:
             self._hash()
 
     def total(self) -> RowSums:
-        """The sums of all live rows so far."""
+        """Returns the sums of all live rows so far."""
         self._hash()
         return self._sums
 
@@ -390,7 +390,7 @@ def _text_hashes(
 
 @functools.cache
 def _masks(words: int) -> npt.NDArray[Any]:
-    """For each length up to `words` words, the masks that clear the bits beyond it."""
+    """Returns, for each length up to `words` words, the masks that clear the bits beyond it."""
     kept = np.arange(8 * words) < np.arange(8 * words + 1)[:, np.newaxis]
     masks = np.where(kept, np.uint8(255), np.uint8(0))
     return masks.view(np.dtype((np.void, 8 * words)))[:, 0]
