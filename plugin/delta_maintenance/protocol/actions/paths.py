@@ -80,7 +80,7 @@ class PathAudit:
         ):
             other = spellings.setdefault(location, path)
             if other != path:
-                return f"ALL one file has two different paths, {other} and {path}"
+                return f"one file has two different paths, {other} and {path}"
         known = pa.array(sorted(spellings), pa.binary())
         for paths in (*self._live, *self._removed):
             relative = paths.filter(pc.invert(pc.match_substring_regex(paths, ABSOLUTE)))
@@ -88,7 +88,7 @@ class PathAudit:
             twice = pc.is_in(found, value_set=known)
             if pc.any(twice).as_py():
                 path, location = relative.filter(twice)[0].as_py(), found.filter(twice)[0].as_py()
-                return f"ALL one file has two different paths, {path} and {spellings[location]}"
+                return f"one file has two different paths, {path} and {spellings[location]}"
         return None
 
 
