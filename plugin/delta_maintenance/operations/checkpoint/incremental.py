@@ -52,19 +52,17 @@ def decide(
     spec: CheckpointSpec,
     wanted: Incremental,
     *,
-    now: datetime | None = None,
+    now: datetime,
     survey: Callable[[Snapshot, CheckpointSpec], ReuseSurvey] = survey_reuse,
 ) -> Decision:
     """Decides from the newest checkpoint and the commits since, unless `wanted` is `never`.
 
-    `now` is None while a plan is applied, because planning has checked the age of the version.
     Raises `RefusedError` if `wanted` is `always` and an incremental checkpoint is not possible.
     """
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
     try:
-        if now is not None:
-            _require_young(snapshot, now)
+        _require_young(snapshot, now)
         found = survey(snapshot, spec)
     except (NotReusableError, UnusableCheckpointError) as error:
         return _impossible(snapshot, wanted, error)
@@ -105,21 +103,29 @@ def foresee(
 
 
 def _require_young(snapshot: Snapshot, now: datetime) -> None:
-    """Raises `NotReusableError` if a clean-up may already rely on this version's checkpoint.
+    """Raises `NotReusableError` if a clean-up may delete sidecars of the base within a day.
 
-    An incremental checkpoint is withdrawn if it was published while a clean-up deleted the sidecars
-    that it takes over. That is safe only if no clean-up has relied on it in the meantime, and a
-    clean-up relies only on checkpoints of versions whose log retention has ended.
+    A clean-up deletes a checkpoint, and sidecars that only this checkpoint names, after the log
+    retention of its version has ended. Until then, the sidecars of the base stay, even if this
+    process is killed between the publication and the last check of the new checkpoint. The version
+    of the new checkpoint must be young, too: no clean-up may rely on a checkpoint that can still be
+    withdrawn.
     """
     if snapshot.checkpoint is None or not snapshot.checkpoint.is_v2:
         return  # a classic checkpoint has no sidecars to take over
     retention = snapshot.properties.log_retention
     least_ms = epoch_millis(now) - (retention - _CLEAN_UP_MARGIN) // timedelta(milliseconds=1)
-    if snapshot.timestamp_ms is None or snapshot.timestamp_ms < least_ms:
-        raise NotReusableError(
-            f"the log retention of version {snapshot.version}, {retention}, ends within "
-            f"{_CLEAN_UP_MARGIN} or has ended"
-        )
+    base = snapshot.segment.base_commit
+    times = {
+        snapshot.version: snapshot.timestamp_ms,
+        snapshot.segment.base_version: None if base is None else base.status.modified_ms,
+    }
+    for version, time_ms in times.items():
+        if time_ms is None or time_ms < least_ms:
+            raise NotReusableError(
+                f"the log retention of version {version}, {retention}, ends within "
+                f"{_CLEAN_UP_MARGIN} or has ended"
+            )
 
 
 def _impossible(

@@ -89,6 +89,8 @@ class LogSegment:
     """All commits after the checkpoint, by ascending version."""
     last_commit: LogEntry | None
     """The commit of `version` itself; None if a log clean-up by older rules deleted it."""
+    base_commit: LogEntry | None
+    """The commit of the checkpoint's version; None without a checkpoint, or if it was deleted."""
 
     @property
     def base_version(self) -> int:
@@ -178,6 +180,7 @@ def choose_segment(
         tail=_with_compactions(commits, base, target, listing.compactions, avoid),
         commits=tuple(commits),
         last_commit=listing.commits.get(target),
+        base_commit=listing.commits.get(base),
     )
 
 
