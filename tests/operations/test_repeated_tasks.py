@@ -227,7 +227,7 @@ def test_a_running_backfill_does_not_restore_support_that_was_removed(
 
     assert isinstance(table.store, RacedStore)
     table.store.races = [twin_and_undo]
-    with pytest.raises(CommitConflictError, match="row tracking is unsupported since"):
+    with pytest.raises(CommitConflictError, match="row tracking is unsupported after"):
         applied(case, table, clock, plan)
 
 
