@@ -52,17 +52,19 @@ def decide(
     spec: CheckpointSpec,
     wanted: Incremental,
     *,
-    now: datetime,
+    now: datetime | None = None,
     survey: Callable[[Snapshot, CheckpointSpec], ReuseSurvey] = survey_reuse,
 ) -> Decision:
     """Decides from the newest checkpoint and the commits since, unless `wanted` is `never`.
 
+    `now` is None while a plan is applied, because planning has checked the ages of the versions.
     Raises `RefusedError` if `wanted` is `always` and an incremental checkpoint is not possible.
     """
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
     try:
-        _require_young(snapshot, now)
+        if now is not None:
+            _require_young(snapshot, now)
         found = survey(snapshot, spec)
     except (NotReusableError, UnusableCheckpointError) as error:
         return _impossible(snapshot, wanted, error)

@@ -13,7 +13,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock, epoch_millis
+from delta_maintenance.clock import Clock, NewId, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.checkpoint.incremental import decide, foresee
 from delta_maintenance.operations.checkpoint.options import (
@@ -168,9 +168,7 @@ def apply(
         snapshot = table.snapshot(version=plan.version)
     try:
         _require_writable(snapshot)
-        written, reused, notes = _write(
-            snapshot, plan, engine, now=as_clock(now)(), new_id=new_id, progress=progress
-        )
+        written, reused, notes = _write(snapshot, plan, engine, new_id, progress)
     except FileExistsError:
         return _already_there(table, plan)
     except DeltaMaintenanceError as error:
@@ -200,8 +198,6 @@ def _write(
     snapshot: Snapshot,
     plan: CheckpointPlan,
     engine: SidecarEngine | None,
-    *,
-    now: datetime,
     new_id: NewId,
     progress: Progress | None,
 ) -> tuple[WrittenCheckpoint, ReuseSurvey | None, tuple[str, ...]]:
@@ -213,7 +209,7 @@ def _write(
         survey = survey_reuse if engine is None else engine.survey
         try:
             # Decide again: the log may be newer than the plan, and a plan for Spark has no survey.
-            decision = decide(snapshot, spec, plan.incremental_option, now=now, survey=survey)
+            decision = decide(snapshot, spec, plan.incremental_option, survey=survey)
             if decision.survey is not None:
                 return write(snapshot, spec, reuse=decision.survey), decision.survey, ()
             notes = (f"written {decision.reason}",)
