@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import (
@@ -98,6 +98,7 @@ def test_an_upgrade_adds_the_request_and_loses_nothing(
         assert after.min_writer_version == 7
 
 
+@example(protocol(1, 4), ["identityColumns"], {"reader_version": 2})
 @given(protocols, asked_features, asked_versions)
 def test_repeating_an_upgrade_changes_nothing(
     before: Protocol, features: list[str], versions: dict[str, int | None]

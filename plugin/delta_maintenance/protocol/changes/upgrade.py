@@ -47,6 +47,7 @@ def upgraded_protocol(
     would put a feature into effect that is listed but had no effect so far.
     """
     check_protocol(current)
+    features = tuple(features)
     supported = supported_features(current)
     wanted = with_requirements(require_addable(name, current).name for name in features)
     asked = _asked_versions(current, reader_version, writer_version)
@@ -66,7 +67,10 @@ def upgraded_protocol(
             "where it has no effect; the upgrade would put it into effect",
             remedy="repair the protocol with the engine that wrote it",
         )
-    return upgraded
+    # The meaning of a requested version depends on the other version, which may have increased.
+    return upgraded_protocol(
+        upgraded, features=features, reader_version=reader_version, writer_version=writer_version
+    )
 
 
 def require_addable(name: str, current: Protocol) -> TableFeature:
