@@ -174,4 +174,4 @@ def test_nothing_that_others_do_loses_a_sidecar(count_cases: Callable[[str, int]
     for what, number in endings.items():
         count_cases(f"rounds of constant sidecars, {what}", number)
     assert endings["incremental"] and endings["spark: looked"]
-    assert endings["sidecars taken over"]
+    assert endings["sidecars taken over"] > ROUNDS // 5
