@@ -214,10 +214,9 @@ def test_a_run_after_a_fault_at_any_step_ends_it(
         for at, fault in faults(trial.trace)
         if (fault in WHILE_WRITING if trial.trace[at].kind in writes else fault is Fault.FAILURE)
     ]
-    looked = 0
+    assert len(cases) > 20
+    # Every outcome is looked at: which ones are new depends on the order of random file names.
     for outcome in play_faults(lambda store: remove(store, clock), store, cases):
-        if not outcome.is_new:
-            continue
         found = outcome.store
         mapping = MODE in Table(found).snapshot().metadata.configuration
         assert (mapped_rows if mapping else unmapped_rows)(found) == before, outcome.where
@@ -225,6 +224,4 @@ def test_a_run_after_a_fault_at_any_step_ends_it(
         assert (remove(found, clock) is not None) == mapping, outcome.where
         assert unmapped_rows(found) == before, outcome.where
         assert identities(found) == ids and removals(found) == 1, outcome.where
-        looked += 1
     count_cases("faults while column mapping is removed", len(cases))
-    assert looked > 10
