@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from itertools import islice
 from typing import TypeVar
 
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
@@ -31,3 +32,20 @@ def in_parallel(
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
+
+
+def in_advance(items: Iterator[Item]) -> Iterator[Item]:
+    """Yields the items; a thread produces the next one meanwhile.
+
+    For producers that leave the GIL to others most of the time.
+    """
+    with StreamingPool(1) as pool:
+        following = pool.submit(_next, items)
+        while found := following.result():
+            following = pool.submit(_next, items)
+            yield from found
+
+
+def _next(items: Iterator[Item]) -> list[Item]:
+    """Returns the next item in a list, which is empty at the end."""
+    return list(islice(items, 1))

@@ -27,6 +27,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.parallel import in_advance
 from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 FILE_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {"add": ADD_TYPES, "remove": REMOVE_TYPES}
 
+_MANY_ROWS = 1 << 16
+"""The number of rows from which a thread decodes the next batch in advance."""
 _PARSED_ROW_COUNT = "stats_parsed.numRecords"
 
 
@@ -263,7 +266,7 @@ class ActionsFile:
         if not row_groups or not columns:
             return
         with self._store.open(self.path) as source:
-            yield from guarded_batches(
+            batches = guarded_batches(
                 source,
                 self.metadata,
                 row_groups=row_groups,
@@ -271,6 +274,8 @@ class ActionsFile:
                 limits=self._limits,
                 among=[leaf for top in tops for leaf in self._leaves.get(top, ())],
             )
+            rows = sum(self.metadata.row_group(group).num_rows for group in row_groups)
+            yield from in_advance(batches) if rows > _MANY_ROWS else batches
 
     def _row_groups_with(self, top: str) -> list[int]:
         """Returns the row groups that may contain the action, by their null counts."""
