@@ -23,6 +23,7 @@ from delta_maintenance.operations.core.facts import (
     shown,
     size_text,
 )
+from delta_maintenance.operations.core.progress_text import ProgressText, amount_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +47,7 @@ __all__ = [
 _PIPED_WIDTH = 160
 """The width if stdout is not a terminal."""
 _QUIET = timedelta(seconds=5)
-"""The time between two lines of progress if stderr is not a terminal; short work prints none."""
+"""The time between two lines about a stage if stderr is not a terminal; short work prints none."""
 
 
 def print_json(document: Any) -> None:
@@ -160,7 +161,9 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._bars: _Bars | None = _Bars() if sys.stderr.isatty() else None
-        self._spoke = clock.now()
+        self._text = ProgressText()
+        self._began = clock.now()
+        self._spoke: dict[str, datetime] = {}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -170,9 +173,11 @@ class Progress:
     def __call__(self, what: str, done: int, total: int | None) -> None:
         if self._bars is not None:
             self._bars.show(what, done, total)
-        elif clock.now() - self._spoke >= _QUIET:
-            self._spoke = clock.now()
-            say(f"{what}: {done:,}" + (f" of {total:,}" if total is not None else ""))
+            return
+        line, now = self._text(what, done, total), clock.now()
+        if now - self._spoke.get(what, self._began) >= _QUIET:
+            self._spoke[what] = now
+            say(line)
 
 
 class _Bars:
@@ -185,8 +190,9 @@ class _Bars:
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(),
-            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[amounts]}", markup=False),
             progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=_console(stderr=True),
             transient=True,
         )
@@ -194,9 +200,14 @@ class _Bars:
         self._progress.start()
 
     def show(self, what: str, done: int, total: int | None) -> None:
+        amounts = amount_text(what, done)
+        if total is not None:
+            amounts += f" of {amount_text(what, total)}"
         if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(printable(what), total=total)
-        self._progress.update(self._tasks[what], completed=done, total=total)
+            self._tasks[what] = self._progress.add_task(
+                printable(what), total=total, amounts=amounts
+            )
+        self._progress.update(self._tasks[what], completed=done, total=total, amounts=amounts)
 
     def stop(self) -> None:
         self._progress.stop()

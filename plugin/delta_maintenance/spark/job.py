@@ -30,6 +30,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.execution import Execution, options_for
 from delta_maintenance.operations.core.operation import load
+from delta_maintenance.operations.core.progress_text import ProgressText
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.redaction import redact
 from delta_maintenance.spark.connect import is_connected, ship_library
@@ -42,6 +43,7 @@ from delta_maintenance.submission.job_report import (
     JobReport,
 )
 from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.table.progress import Progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,16 +97,17 @@ def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     now = clock.now()
     # Executors have working directories of their own.
     address = str(Address.parse(spec.table).absolute())
+    progress = _progress()
     session = JobSession(
         spark=spark,
         table_uri=address,
         storage_options=spec.storage_options,
         new_id=clock.new_id,
-        progress=_progress,
+        progress=progress,
     )
     execution = Execution(
         engine=load(record.spark.engine)(session) if record.spark is not None else None,
-        progress=_progress,
+        progress=progress,
         version=spec.version,
         report=spec.report_uri,
         storage_options=partial(options_for, given=spec.storage_options),
@@ -162,8 +165,9 @@ def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> Non
         store.close()
 
 
-def _progress(what: str, done: int, total: int | None) -> None:
-    _say(f"{what}: {done}" if total is None else f"{what}: {done} of {total}")
+def _progress() -> Progress:
+    text = ProgressText()
+    return lambda stage, done, total: _say(text(stage, done, total))
 
 
 def _say(line: str) -> None:

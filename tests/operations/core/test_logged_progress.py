@@ -20,9 +20,15 @@ def test_a_stage_is_logged_at_its_beginning_and_then_every_ten_seconds(
 ) -> None:
     began, lines = datetime(2026, 1, 1, tzinfo=UTC), Lines()
     progress = LoggedProgress(lines)
-    calls = [(0, "read", 1, 5), (9, "read", 2, 5), (10, "read", 3, 5), (11, "write", 0, None)]
+    calls = [
+        (0, "read", 1, 5),
+        (9, "read", 2, 5),
+        (10, "read", 3, 5),
+        (11, "write", 0, None),
+        (12, "read", 4, 5),
+    ]
     for seconds, stage, done, total in calls:
         now = began + timedelta(seconds=seconds)
         monkeypatch.setattr(clock, "now", lambda now=now: now)
         progress(stage, done, total)
-    assert lines == ["read: 1 of 5", "read: 3 of 5", "write: 0"]
+    assert lines == ["read: 1 of 5", "read: 3 of 5, about 10 seconds left", "write: 0"]

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.progress_text import ProgressText
 
 _EVERY = timedelta(seconds=10)
 
@@ -21,12 +22,11 @@ class LoggedProgress:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._stage: str | None = None
-        self._last: datetime | None = None
+        self._text = ProgressText()
+        self._last: dict[str, datetime] = {}
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
-        now = clock.now()
-        if stage == self._stage and self._last is not None and now - self._last < _EVERY:
-            return
-        self._stage, self._last = stage, now
-        self._log.info("%s: %d%s", stage, done, "" if total is None else f" of {total}")
+        line, now = self._text(stage, done, total), clock.now()
+        if stage not in self._last or now - self._last[stage] >= _EVERY:
+            self._last[stage] = now
+            self._log.info("%s", line)

@@ -40,7 +40,12 @@ def plan_facts(plan: RewritePlan) -> Facts:
             "partitions": Grid(
                 ("partition", "files", "files after", "bytes"),
                 [
-                    (partition_text(part.values), part.files, part.files_after, part.bytes)
+                    (
+                        partition_text(part.values),
+                        part.files,
+                        part.files_after,
+                        size_text(part.bytes),
+                    )
                     for part in plan.partitions[:_SHOWN]
                     if part.values
                 ],

@@ -1,0 +1,47 @@
+"""Progress of long work as a line of text: the amounts, and about how much time is left."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from delta_maintenance import clock
+from delta_maintenance.operations.core.facts import size_text
+
+_LEAST = timedelta(seconds=5)
+"""The time after which the pace of a stage is known well enough."""
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+class ProgressText:
+    """Formats the reports of one run. Called like `table.progress.Progress`.
+
+    The pace of a stage is measured from its first report on.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[datetime, int]] = {}
+
+    def __call__(self, stage: str, done: int, total: int | None) -> str:
+        """Returns a line such as `bytes rewritten: 1.2 GB of 9.9 GB, about 3 minutes left`."""
+        now = clock.now()
+        started, before = self._first.setdefault(stage, (now, done))
+        line = f"{stage}: {amount_text(stage, done)}"
+        if total is None:
+            return line
+        line += f" of {amount_text(stage, total)}"
+        elapsed = now - started
+        if elapsed < _LEAST or not before < done < total:
+            return line
+        return f"{line}, about {_length(elapsed * ((total - done) / (done - before)))} left"
+
+
+def amount_text(stage: str, amount: int) -> str:
+    """Formats an amount of a stage: with a unit if the name of the stage begins with `bytes`."""
+    return size_text(amount) if stage.startswith("bytes ") else f"{amount:,}"
+
+
+def _length(length: timedelta) -> str:
+    seconds = max(1, round(length.total_seconds()))
+    unit, size = next(each for each in _UNITS if seconds >= each[1])
+    number = round(seconds / size)
+    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
