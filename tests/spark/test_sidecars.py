@@ -259,7 +259,7 @@ def test_a_failed_attempt_is_repeated_and_its_files_stay_unreferenced(
             return in_the_way
         return str(uuid.uuid4())
 
-    # One share of four sidecars, three of which are published beside the one that cannot be.
+    # One share of four sidecars: at most three are published beside the one that cannot be.
     monkeypatch.setattr(sidecars, "_FILL", 4)
     engine = SparkSidecars(spark, str(tmp_path), new_id=collides_at_first)
     result = write(table.open(), engine, per_sidecar=10)
@@ -268,7 +268,9 @@ def test_a_failed_attempt_is_repeated_and_its_files_stay_unreferenced(
     assert snapshot.checkpoint is not None and snapshot.segment.tail == ()
     assert sorted(snapshot.live_files()["path"].to_pylist()) == sorted(f"a-{n}" for n in range(40))
     used = {sidecar.path for sidecar in snapshot.checkpoint.sidecars}
-    assert len(sidecar_files(table.open()) - used) == 3 + 1
+    unreferenced = sidecar_files(table.open()) - used
+    # The last of the three may not have begun when the collision ends the attempt.
+    assert f"{in_the_way}.parquet" in unreferenced and 3 <= len(unreferenced) <= 3 + 1
     assert (tmp_path / FOLDER / f"{in_the_way}.parquet").read_bytes() == b"another's"
 
 
