@@ -10,6 +10,8 @@ import sys
 
 _MMAP_THRESHOLD = -3
 _TRIM_THRESHOLD = -1
+_ARENA_MAX = -8
+_ARENAS = 2
 _KEPT_BYTES = 1 << 30
 
 
@@ -30,6 +32,8 @@ def own_the_process() -> None:
     else:
         mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        # Otherwise, each new thread may keep freed memory that no other thread can use.
+        mallopt(_ARENA_MAX, _ARENAS)
     sys.meta_path.insert(0, _WithoutPandas())
     # At exit, the interpreter searches all loaded objects for cycles, although the end of the
     # process frees them anyway. That takes a twelfth of the time of a short command.
