@@ -25,7 +25,8 @@ from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import BinEngine, BinOutcome
 from delta_maintenance.operations.rewriting.models import BinReport, RefusedFile
 from delta_maintenance.operations.rewriting.pending import Fate, Pending
-from delta_maintenance.operations.rewriting.sources import bin_of
+from delta_maintenance.operations.rewriting.sources import source_files
+from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.rewrite import Bin, Refusal
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -73,6 +74,12 @@ class Work:
     """The reasons for each add."""
     adopted: Mapping[int, journals.JournalledBin] = field(default_factory=dict)
     """Bins that an earlier run rewrote."""
+    _rows: pa.Array = field(init=False, repr=False)
+    """The physical rows of each add; null if the log does not contain the number."""
+
+    def __post_init__(self) -> None:
+        # At once, because reading the statistics of each bin has a high fixed cost.
+        object.__setattr__(self, "_rows", num_records(self.adds["stats"]))
 
     @property
     def count(self) -> int:
@@ -87,7 +94,8 @@ class Work:
     def bin(self, number: int) -> Bin:
         """Returns one bin in the form that engines take."""
         start, end = self._range(number)
-        return bin_of(number, self.adds_of(number), self.reasons[start:end])
+        sources = source_files(self.adds_of(number), self._rows.slice(start, end - start))
+        return Bin(number=number, sources=sources, reasons=self.reasons[start:end])
 
     def reasons_of(self, number: int) -> tuple[str, ...]:
         """Returns the distinct reasons of all sources of a bin."""

@@ -15,9 +15,7 @@ from delta_maintenance.operations.rewriting.choice import Choice
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
-from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.data.rewrite import Bin
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import layout_of
@@ -67,17 +65,11 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
         return found.take(pa.array(order))
 
 
-def source_files(adds: pa.Table) -> tuple[SourceFile, ...]:
-    """Converts adds to source files of a bin."""
-    counts = num_records(adds["stats"]).to_pylist()
+def source_files(adds: pa.Table, counts: pa.Array) -> tuple[SourceFile, ...]:
+    """Converts adds to source files of a bin; `counts` are their numbers of physical rows."""
     fields = ("path", "partitionValues", "size", "deletionVector", "baseRowId")
     rows = adds.select([*fields, "defaultRowCommitVersion"]).to_pylist()
-    return tuple(_source(row, count) for row, count in zip(rows, counts, strict=True))
-
-
-def bin_of(number: int, adds: pa.Table, reasons: tuple[tuple[str, ...], ...]) -> Bin:
-    """Returns a bin with these adds as sources."""
-    return Bin(number=number, sources=source_files(adds), reasons=reasons)
+    return tuple(_source(row, count) for row, count in zip(rows, counts.to_pylist(), strict=True))
 
 
 def _source(row: Mapping[str, Any], count: int | None) -> SourceFile:

@@ -20,6 +20,7 @@ from delta_maintenance.protocol.commit.staged import places, staged_adds
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
@@ -40,7 +41,9 @@ class Followed:
     @property
     def source(self) -> SourceFile | None:
         """The source file according to the current add; None if the file is removed."""
-        return None if self.add is None else source_files(self.add)[0]
+        if self.add is None:
+            return None
+        return source_files(self.add, num_records(self.add["stats"]))[0]
 
 
 class FollowedSources:

@@ -223,9 +223,11 @@ class _StoredLayout:
 
     def _is_unchanged(self, name: str, field: pa.Field) -> bool:
         """Whether the stored values need neither a conversion nor a check."""
-        kind = self._types[name]
+        kind, stored = self._types[name], field.type
+        if pa.types.is_dictionary(stored):
+            stored = stored.value_type
         looked_at = pa.types.is_nested(kind) or self._stored.hybrid_calendar
-        return bool(field.type == kind and not looked_at)
+        return bool(stored == kind and not looked_at)
 
 
 class _FileColumns:

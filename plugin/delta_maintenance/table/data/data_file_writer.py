@@ -40,6 +40,10 @@ _ENCODED_BYTES = 4 << 20
 """Bytes of rows that are encoded at once. Arrow ends a page only between two such batches."""
 _SAMPLE = 1 << 14
 """The number of rows in the sample that shows which columns repeat their values."""
+_FIRST_SAMPLE = 1 << 11
+"""The number of rows that show first whether a column consists of different values."""
+_DIFFERENT = 0.95
+"""A column does not repeat its values if more than this share of the first rows is distinct."""
 _LEAST_SAMPLE = 64
 """The minimum number of rows in a sample, whatever their length."""
 _REPEATED = 0.5
@@ -289,15 +293,22 @@ def _repeated_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> l
         if pa.types.is_nested(field.type):
             repeated.append(field.name)
             continue
-        sample = _sample([batch.column(at) for batch in batches], field.type)
-        if not len(sample) or pa.types.is_boolean(field.type):
+        if pa.types.is_boolean(field.type):
             continue
-        # Faster than `count_distinct`.
-        different = len(pc.unique(sample)) - (sample.null_count > 0)
+        sample = _sample([batch.column(at) for batch in batches], field.type)
+        first = sample.slice(0, _FIRST_SAMPLE)
+        if not len(sample) or _distinct(first) > len(first) * _DIFFERENT:
+            continue
+        different = _distinct(sample)
         limit = _REPEATED if _is_text(field.type) else 1 / _WORDS
         if different <= len(sample) * limit:
             repeated.append(field.name)
     return repeated
+
+
+def _distinct(values: pa.Array) -> int:
+    # Faster than `count_distinct`.
+    return len(pc.unique(values)) - (values.null_count > 0)
 
 
 def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
