@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.checkpoint import (
@@ -22,6 +23,7 @@ from delta_maintenance.operations.checkpoint import (
 from delta_maintenance.operations.clean_log import CleanLogOptions
 from delta_maintenance.operations.compact_log import CompactLogOptions
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.rewriting.models import RefusedFile
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 
@@ -104,6 +106,49 @@ def test_a_record_survives_json(kind: type[Record], data: st.DataObject) -> None
     record = data.draw(RECORDS[kind])
     again = kind.from_json(json.loads(json.dumps(record.to_json())))
     assert again == record and type(again) is kind
+
+
+class Number(int):
+    """Not a plain number, so that pydantic is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested(Record):
+    """Records in records, as in the Results of rewrites."""
+
+    parts: tuple[Everything, ...]
+    by_name: dict[str, int | None]
+    share: float
+    small: int
+    flags: list[bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain(Record):
+    """Only fields that need no conversion."""
+
+    parts: tuple[RefusedFile, ...]
+    by_name: dict[str, tuple[int, ...] | None]
+    flags: list[bool]
+
+
+@given(parts=st.lists(RECORDS[Everything]), share=st.floats(0, 1), name=TEXT)
+def test_json_is_the_one_of_pydantic(parts: list[Everything], share: float, name: str) -> None:
+    nested = Nested(
+        parts=tuple(parts), by_name={name: None}, share=share, small=Number(3), flags=[True]
+    )
+    files = (RefusedFile(path=name, problem="gone", damaged=True),)
+    plain = Plain(parts=files, by_name={name: (1, 2), "": None}, flags=[True])
+    for record in (nested, plain):
+        theirs = TypeAdapter(type(record)).dump_python(record, mode="json")
+        assert repr(record.to_json()) == repr(theirs)
+
+
+def test_a_plain_record_does_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delta_maintenance.operations.core.record._adapter", None)
+    files = (RefusedFile(path="a", problem="gone", damaged=True),)
+    found = Plain(parts=files, by_name={"a": (1, 2)}, flags=[True]).to_json()
+    assert found["parts"] == [{"path": "a", "problem": "gone", "damaged": True}]
 
 
 PLAN = {
