@@ -32,6 +32,8 @@ modulo 4.
 TARGET_BYTES = 256 << 10
 OPTIMIZE_EVERY = 1.0
 """The interval in seconds between the starts of `optimize` runs."""
+ENDED = "ended"
+"""The name of the file among the ledgers that ends the race."""
 PURGE_EVERY = 5
 """Every n-th run is a `purge` instead of an `optimize`."""
 
@@ -44,7 +46,7 @@ def append(table: str, ledgers: Path, number: int, until: float) -> None:
 
     ledger, chance = Ledger(ledgers, f"appender-{number}"), random.Random(number)
     first = number * APPENDER_IDS
-    while time.time() < until:
+    while goes_on(ledgers, until):
         ids = range(first, first + BLOCK)
         first += BLOCK
         rows = pa.table(
@@ -71,7 +73,7 @@ def delete(table: str, ledgers: Path, number: int, until: float) -> None:
 
     ledger, chance = Ledger(ledgers, f"copying-deleter-{number}"), random.Random(number)
     done: set[int] = set()
-    while time.time() < until:
+    while goes_on(ledgers, until):
         time.sleep(chance.uniform(1, 3))
         ids = chosen(ledgers, COPYING, done, chance, most=5)
         if not ids:
@@ -92,7 +94,7 @@ def mark(table: str, ledgers: Path, number: int, until: float) -> None:
 
     ledger, chance = Ledger(ledgers, f"marking-deleter-{number}"), random.Random(number)
     writer, done = VectorWriter(table), set[int]()
-    while time.time() < until:
+    while goes_on(ledgers, until):
         time.sleep(chance.uniform(0.5, 1.5))
         ids = chosen(ledgers, MARKING, done, chance, most=5)
         if ids and writer.delete(ids):
@@ -108,7 +110,7 @@ def merge(table: str, ledgers: Path, number: int, until: float) -> None:
 
     ledger, chance = Ledger(ledgers, f"merger-{number}"), random.Random(number)
     writer, value, new = VectorWriter(table), 0, MERGED_IDS
-    while time.time() < until:
+    while goes_on(ledgers, until):
         time.sleep(chance.uniform(0.5, 1.5))
         old = chosen(ledgers, MERGING, set(), chance, most=3)
         if not old:
@@ -133,7 +135,7 @@ def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
 
     ledger, opened = Ledger(ledgers, f"optimizer-{number}"), Table(LocalStore(table))
     runs = 0
-    while time.time() < until:
+    while goes_on(ledgers, until):
         began = time.time()
         runs += 1
         try:
@@ -152,6 +154,11 @@ def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
             said = f"{problem}: {result.problem}" if problem else ""
             ledger.note("optimize", "committed", fates=result.fates, problem=said)
         time.sleep(max(0.0, began + OPTIMIZE_EVERY - time.time()))
+
+
+def goes_on(ledgers: Path, until: float) -> bool:
+    """Whether the race continues: neither is the time over, nor has the test ended it."""
+    return time.time() < until and not (ledgers / ENDED).exists()
 
 
 def chosen(

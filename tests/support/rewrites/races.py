@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from rewrites.race_ledgers import acts, compared, expected
+from rewrites.race_writers import ENDED
 from rewrites.table_rows import live_adds
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
@@ -59,6 +60,23 @@ def racing(
         for process in processes:
             process.kill()
             process.wait()
+
+
+def until_landed(ledgers: Path, *, runs: int, bins: int) -> None:
+    """Waits for so many runs of the optimizer and so many committed bins, and for an action of each
+    writer, then ends the race. After `_DEADLINE` seconds, it ends the race anyway.
+    """
+    deadline = time.monotonic() + _DEADLINE
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        found = list(acts(ledgers))
+        rewrites = [act for act in found if act.kind == "optimize"]
+        landed = sum(act.fates.get(fate, 0) for act in rewrites for fate in LANDED)
+        writers = {act.writer for act in found}
+        started = len(list(ledgers.glob("*.ready")))
+        if len(rewrites) >= runs and landed >= bins and len(writers) == started:
+            break
+    (ledgers / ENDED).touch()
 
 
 def appenders() -> list[tuple[str, int]]:

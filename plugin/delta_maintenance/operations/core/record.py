@@ -4,10 +4,10 @@ A record is a frozen dataclass. A dry run prints its JSON, an orchestrator passe
 task, a Spark job takes it as its argument, and log lines contain it.
 
 Pydantic reads the JSON, and writes dates and durations. Loading it takes longer than many
-operations, so the fields of Options, Plans and Results declare their constraints without it (`AtLeast`,
-`Instant`), and Results of plain values are written without it. Measured in pairs on CPython 3.11,
-`compact-log --dry-run` of a small table takes 0.43 s of CPU this way, and 0.55 s where pydantic
-checks the Options.
+operations, so the fields of Options, Plans and Results declare their constraints without it
+(`AtLeast`, `Instant`), and Results of plain values are written without it. Measured in pairs on
+CPython 3.11, `compact-log --dry-run` of a small table takes 0.43 s of CPU this way, and 0.55 s
+where pydantic checks the Options.
 """
 
 from __future__ import annotations
