@@ -6,6 +6,7 @@ import io
 import json
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from rewrites.data_files import ROW_ID, ROW_VERSION, DataTable, field, schema_st
 from rewrites.rewritten_tables import NOW, Rewritten, ids, numbers
 from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan, OptimizeResult
@@ -83,6 +85,8 @@ def test_the_commit_contains_what_other_engines_expect() -> None:
     }
     assert (info["isolationLevel"], info["isBlindAppend"]) == ("SnapshotIsolation", False)
     assert info["tags"]["delta.rowTracking.preserved"] == "true"
+    assert info["readVersion"] == latest(made.store) - 1
+    assert UUID(info["txnId"])
     metrics = info["operationMetrics"]
     assert (metrics["numAddedFiles"], metrics["numRemovedFiles"]) == ("1", "4")
     assert metrics["numDeletionVectorsRemoved"] == "1"
@@ -96,6 +100,29 @@ def test_the_commit_contains_what_other_engines_expect() -> None:
         if kind in ("add", "remove")
     ]
     assert not any(changes)
+
+
+@pytest.mark.conformance("RW-33", "ICT-02", "RT-18")
+def test_an_instant_comes_first_and_row_ids_are_kept_only_if_there_are_any() -> None:
+    table = DataTable(
+        field("a", "long"),
+        field("b", "string"),
+        store=MemoryStore(),
+        features=["rowTracking", "domainMetadata", "inCommitTimestamp"],
+        configuration={"delta.enableInCommitTimestamps": "true"},
+    )
+    table.append(numbers(0), numbers(4))
+    last = epoch_millis(NOW) + 60_000
+    table.builder.commit([log.commit_info("WRITE", inCommitTimestamp=last)])
+    opened = Table(table.store)
+    options = OptimizeOptions(workers=1)
+    result = optimize.apply(opened, optimize.plan(opened.snapshot(), options, now=NOW))
+    assert result.fates == {"committed": 1}
+    info = actions_of(table.store, latest(table.store))[0]["commitInfo"]
+    assert list(info)[0] == "inCommitTimestamp"
+    assert info["inCommitTimestamp"] > last
+    # The table has the feature, but it is not enabled: the new file holds no row IDs.
+    assert info["tags"]["delta.rowTracking.preserved"] == "false"
 
 
 @pytest.mark.conformance("RW-27", "DV-15", "FILE-09", "RW-34")
