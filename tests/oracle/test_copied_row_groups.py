@@ -20,11 +20,16 @@ pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 
 ROWS = """
     SELECT id, if(id % 7 = 0, null, concat('text ', id % 50)) AS text,
-        named_struct('a', int(id)) AS box, cast(id AS DECIMAL(20, 2)) AS price,
+        named_struct('a', int(id)) AS box,
+        map('k', id, 'l', if(id % 3 = 0, null, id)) AS pairs, map('k', int(id)) AS whole,
+        array(array(id, null), null) AS nested, array(array(int(id))) AS full,
+        cast(id AS DECIMAL(20, 2)) AS price,
         timestamp_micros(id * 1000003) AS at, date_from_unix_date(int(id)) AS day
     FROM range({first}, {last}, 1, 1)
 """
-"""Values of most types; some are null."""
+"""Values of most types; some are null. Delta Spark declares the values of `whole` and the numbers
+of `full` as required.
+"""
 FILTERS = (
     "id = 1234",
     "text = 'text 3' AND id > 500",

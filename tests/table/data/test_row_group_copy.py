@@ -224,9 +224,13 @@ def required(table: pa.Table) -> pa.Table:
     return filled.cast(pa.schema(fields))
 
 
+WHOLE = pa.field("element", pa.string(), nullable=False)
 OTHERS: Mapping[str, Callable[[pa.Table], bytes]] = {
     "another codec": lambda table: parquet(table, **{**OPTIONS, "compression": "gzip"}),
     "a required column": lambda table: parquet(required(table), **OPTIONS),
+    "required elements": lambda table: parquet(
+        table.set_column(12, "a", pa.array([["x", "y"]] * len(table), pa.list_(WHOLE))), **OPTIONS
+    ),
     "INT96": lambda table: parquet(table, **OPTIONS, use_deprecated_int96_timestamps=True),
     "a dropped column": lambda table: parquet(table.append_column("x", table["l"]), **OPTIONS),
     "a missing column": lambda table: parquet(table.drop_columns("e"), **OPTIONS),
@@ -263,7 +267,12 @@ def test_a_source_that_differs_in_anything_is_decoded(case: str, place: int) -> 
     assert stored(store, done).num_rows == 200
 
 
-ALIKE = ("another codec", "another form of decimals", "a calendar that Spark 3 asks for")
+ALIKE = (
+    "another codec",
+    "another form of decimals",
+    "a calendar that Spark 3 asks for",
+    "required elements",
+)
 """What new files may have too, if all sources have it."""
 
 
@@ -306,6 +315,21 @@ def test_a_damaged_source_is_not_copied_but_named() -> None:
     done = rewritten(MemoryStore(), {name: bytes(data) for name, data in files.items()}, spec_of())
     assert [refusal.source.path for refusal in done.refused] == ["f1"]
     assert done.refused[0].damaged
+    assert done.copied
+    assert done.sums.rows == 200
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_first_page_of_every_source_is_decoded(number: int) -> None:
+    """A page without a checksum shows its damage only if it is decoded."""
+    files = {f"f{at}": bytearray(parquet(rows(at), **OPTIONS)) for at in range(3)}
+    data = files[f"f{number}"]
+    # Of this column, statistics need no values.
+    start = chunks_of(bytes(data))[0].start
+    _, body = read_struct(bytes(data), start)
+    data[body : body + 8] = b"\xff" * 8
+    done = rewritten(MemoryStore(), {name: bytes(data) for name, data in files.items()}, spec_of())
+    assert [refusal.source.path for refusal in done.refused] == [f"f{number}"]
     assert done.copied
     assert done.sums.rows == 200
 

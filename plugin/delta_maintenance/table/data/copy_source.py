@@ -206,23 +206,13 @@ def _has_layout(parquet: ParquetInput, spec: DataFileSpec) -> bool:
         return False
     if parquet.leaf_paths != leaf_paths(wanted, wanted.names):
         return False
-    if not all(_is_optional(field) for field in parquet.schema):
+    # Delta Spark declares elements and values of maps as required if they come from an expression
+    # that has no nulls. All sources of a new file have the same schema, so it can keep that.
+    if not all(field.nullable for field in parquet.schema):
         return False
     if any(pa.types.is_dictionary(field.type) for field in parquet.schema):
         return False
     return not parquet.stored_columns(layout.mode, verbatim=True).hybrid_calendar
-
-
-def _is_optional(field: pa.Field) -> bool:
-    kind = field.type
-    if not field.nullable:
-        return False
-    if pa.types.is_struct(kind):
-        return all(_is_optional(child) for child in kind)
-    if pa.types.is_map(kind):
-        # Keys of maps are always required.
-        return _is_optional(kind.item_field) and _is_optional(kind.key_field.with_nullable(True))
-    return _is_optional(kind.value_field) if pa.types.is_list(kind) else True
 
 
 def _is_known(tree: Struct, groups: Sequence[Struct]) -> bool:

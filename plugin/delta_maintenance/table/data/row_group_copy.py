@@ -83,6 +83,8 @@ class _Group:
     source: pq.RowGroupMetaData
     created_by: str
     chunks: tuple[_Copied, ...]
+    begins_source: bool
+    """Whether this is the first row group of a source."""
 
 
 def copy_file(
@@ -96,10 +98,10 @@ def copy_file(
 ) -> WrittenFile:
     """Writes one file with all row groups of the sources, in order, and reads it back.
 
-    With `proves`, all bytes of the column chunks are compared and some rows are decoded; otherwise
-    only the footer and the columns that statistics need are read back. Raises `NotCopiedError` for
-    a source that cannot be copied, `VerificationError` if the new file is not as intended, and
-    `StorageError`.
+    With `proves`, all bytes of the column chunks are compared and the first rows of each source are
+    decoded; otherwise only the footer and the columns that statistics need are read back. Raises
+    `NotCopiedError` for a source that cannot be copied, `VerificationError` if the new file is not
+    as intended, and `StorageError`.
     """
     rows = sum(source.metadata.num_rows for source in sources)
     with ExitStack() as stack:
@@ -158,6 +160,7 @@ def _copied_groups(sink: BinaryIO, sources: Sequence[CopySource]) -> Iterator[_G
                     source=metadata.row_group(at),
                     created_by=created_by,
                     chunks=chunks,
+                    begins_source=at == 0,
                 )
                 number += 1
 
@@ -325,7 +328,9 @@ def _read_back(
         # These are the bytes of the sources: if they cannot be decoded, a source is damaged.
         with reading_sources():
             if proves:
-                next(parquet.batches(spec.layout.schema.names), None)
+                for number, group in enumerate(groups):
+                    if group.begins_source:
+                        next(parquet.batches(spec.layout.schema.names, [number]), None)
             return _statistics(parquet, groups, rows, spec)
 
 
