@@ -14,7 +14,9 @@ from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.rewrite import Bin, RewriteSpec
 
 
-@pytest.mark.parametrize(("workers", "bins", "free"), [(3, 1, 2), (2, 3, 1), (2, 2, 0), (1, 2, 0)])
+@pytest.mark.parametrize(
+    ("workers", "bins", "free"), [(3, 1, 2), (3, 2, 2), (2, 3, 1), (2, 2, 0), (1, 2, 0)]
+)
 def test_workers_without_a_bin_help_those_that_have_one(
     workers: int, bins: int, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

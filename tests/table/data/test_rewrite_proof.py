@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -400,6 +401,7 @@ def test_the_fault_is_found_before_anything_is_committed(
 
 def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
     threads: set[int] = set()
+    digests: dict[int, set[int]] = {}
     encode, sums = DataFileWriter._encode, read_back._sums
 
     def encoding(self: DataFileWriter, *arguments: Any) -> None:
@@ -408,6 +410,7 @@ def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
 
     def summing(*arguments: Any) -> RowSums:
         threads.add(threading.get_ident())
+        digests.setdefault(id(arguments[1]), set()).add(threading.get_ident())
         return sums(*arguments)
 
     monkeypatch.setattr(DataFileWriter, "_encode", encoding)
@@ -418,6 +421,8 @@ def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
     helped = run(store=(other := MemoryStore(now_ms=lambda: 0)), helpers=helpers)
     # One thread encodes, and one reads back.
     assert len(threads - {threading.get_ident()}) in (1, 2)
+    # A digest is not thread-safe.
+    assert all(len(users) == 1 for users in digests.values())
     assert helped == alone
     assert one.read(alone.outputs[0].name) == other.read(helped.outputs[0].name)
     assert helpers.take() and not helpers.take()
@@ -434,6 +439,41 @@ def test_an_error_in_the_thread_of_a_helper_ends_the_bin(monkeypatch: Patch) -> 
     assert helpers.take()
     paths = [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
     assert sorted(paths) == ["f0", "f1", "f2"]
+
+
+@pytest.mark.parametrize("step", ["encoding", "reading back"])
+def test_a_bin_that_fails_waits_for_its_helper(step: str, monkeypatch: Patch) -> None:
+    """Otherwise a thread would still write a file, or read one, that is gone by then."""
+    ends: list[str] = []
+    began = threading.Event()
+
+    def slow(*_: Any) -> RowSums:
+        if threading.current_thread() is threading.main_thread():
+            failing()
+        began.set()
+        time.sleep(0.1)
+        ends.append("helper")
+        return RowSums()
+
+    def failing() -> None:
+        assert began.wait(10)
+        raise StorageError("the store is away")
+
+    write = DataFileWriter.write
+
+    def writing(self: DataFileWriter, batch: pa.RecordBatch) -> None:
+        write(self, batch)
+        if self._encoding is not None:
+            failing()
+
+    if step == "encoding":
+        monkeypatch.setattr(DataFileWriter, "_encode", slow)
+        monkeypatch.setattr(DataFileWriter, "write", writing)
+    else:
+        monkeypatch.setattr(read_back, "_sums", slow)
+    with pytest.raises(StorageError, match="away"):
+        run(helpers=free(1))
+    assert ends == ["helper"]
 
 
 def test_counts_alone_find_what_is_lost_or_doubled(monkeypatch: Patch) -> None:

@@ -308,7 +308,7 @@ def _repeated_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> l
 
 def _distinct(values: pa.Array) -> int:
     # Faster than `count_distinct`.
-    return len(pc.unique(values)) - (values.null_count > 0)
+    return int(len(pc.unique(values)) - (values.null_count > 0))
 
 
 def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:

@@ -144,10 +144,15 @@ class ParquetInput:
         return StoredColumns(mode=mode, hybrid_calendar=hybrid, widens=widens, verbatim=verbatim)
 
     def batches(
-        self, columns: Sequence[str], groups: Sequence[int] | None = None
+        self,
+        columns: Sequence[str],
+        groups: Sequence[int] | None = None,
+        *,
+        most_rows: int = ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """Yields all rows in order, with these top-level columns, from the given or all row groups.
 
+        A batch has at most `most_rows` rows.
         `CorruptTableError` if the number of rows differs from the footer, or if timestamps are
         finer than microseconds.
         """
@@ -155,7 +160,7 @@ class ParquetInput:
         exact = self._nanoseconds(columns)
         for group in range(self.row_groups) if groups is None else groups:
             expected += int(self.metadata.row_group(group).num_rows)
-            size = self._batch_rows(group, columns)
+            size = min(most_rows, self._batch_rows(group, columns))
             batches = self._file.iter_batches(
                 size, row_groups=[group], columns=list(columns), use_threads=False
             )
