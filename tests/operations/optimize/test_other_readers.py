@@ -1,0 +1,85 @@
+"""Real tables of many writers have the same rows afterwards, read by Polars and by DuckDB.
+
+Both are optional: `pip install polars`, and `pip install duckdb==1.4.4 duckdb-ext
+duckdb-ext-delta`. `make nightly` plays all tables.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpus_tables import TABLES
+from suite.play import some
+
+from delta_maintenance import open_table
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.operations.purge import PurgeOptions
+
+Rows = list[tuple[Any, ...]]
+
+
+def by_polars(path: Path) -> Rows:
+    """The rows as Polars reads them with `scan_delta`."""
+    import polars
+
+    found: Rows = polars.scan_delta(str(path)).collect().rows()
+    return found
+
+
+def by_duckdb(path: Path) -> Rows:
+    """The rows as the extension `delta` of DuckDB reads them."""
+    import duckdb
+    import duckdb_ext
+
+    with duckdb_ext.init(duckdb.connect()) as connection:
+        connection.execute("LOAD delta")
+        found: Rows = connection.execute("SELECT * FROM delta_scan(?)", [str(path)]).fetchall()
+        return found
+
+
+READERS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
+    "Polars": ("polars", by_polars),
+    "DuckDB": ("duckdb_ext", by_duckdb),
+}
+
+
+@pytest.mark.conformance("RW-08", "RW-16", "RW-17", "RW-22")
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", some(TABLES, 4))
+def test_another_reader_finds_the_same_rows(
+    corpus: Path, tmp_path: Path, reader: str, name: str, count_cases: Callable[[str, int], None]
+) -> None:
+    module, read = READERS[reader]
+    if find_spec(module) is None:
+        pytest.skip(f"NO {reader.upper()}: the package {module} is not installed")
+    if not (corpus / name / "_delta_log").is_dir():
+        pytest.skip("no log at all")
+    path = tmp_path / "table"
+    shutil.copytree(corpus / name, path, copy_function=shutil.copyfile)
+    try:
+        before = sorted(map(repr, read(path)))
+    except BaseException as error:  # Polars panics with a class of its own.
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        pytest.skip(f"not read by {reader}: {' '.join(str(error).split())[:200]}")
+    table = open_table(str(path))
+    options = OptimizeOptions(full=True, int96=True, other_codecs=True, workers=1)
+    try:
+        planned = optimize.plan(table.snapshot(), options, now=datetime.now(UTC))
+    except DeltaMaintenanceError as error:
+        pytest.skip(f"not rewritten: {error.problem}")
+    result = optimize.apply(table, planned)
+    assert sorted(map(repr, read(path))) == before
+    deleted = purge.plan(table.snapshot(), PurgeOptions(workers=1), now=datetime.now(UTC))
+    purged = purge.apply(table, deleted)
+    assert sorted(map(repr, read(path))) == before
+    if before and "rewritten" in (result.status, purged.status):
+        count_cases(f"real tables rewritten and read by {reader}", 1)
