@@ -49,6 +49,10 @@ READERS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
     "Polars": ("polars", by_polars),
     "DuckDB": ("duckdb_ext", by_duckdb),
 }
+DEFECTS = {
+    ("Polars", "golden-data-reader-escaped-chars"): "takes partition values from names of folders, "
+    "which mean nothing; the column `_2` has none, because names with `_` are hidden",
+}
 
 
 @pytest.mark.conformance("RW-08", "RW-16", "RW-17", "RW-22")
@@ -60,6 +64,8 @@ def test_another_reader_finds_the_same_rows(
     module, read = READERS[reader]
     if find_spec(module) is None:
         pytest.skip(f"NO {reader.upper()}: the package {module} is not installed")
+    if (reader, name) in DEFECTS:
+        pytest.skip(f"{reader} {DEFECTS[reader, name]}")
     if not (corpus / name / "_delta_log").is_dir():
         pytest.skip("no log at all")
     path = tmp_path / "table"
