@@ -31,6 +31,7 @@ _GROUP_BYTES = 32 << 20
 """The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
 of each column are read.
 """
+_SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
 _UNKNOWN_TEXT = 1 << 12
 """The assumed length of strings in a column without bounds, because writers omit long bounds."""
 _SPARK = b"org.apache.spark.version"
@@ -144,15 +145,10 @@ class ParquetInput:
         return StoredColumns(mode=mode, hybrid_calendar=hybrid, widens=widens, verbatim=verbatim)
 
     def batches(
-        self,
-        columns: Sequence[str],
-        groups: Sequence[int] | None = None,
-        *,
-        most_rows: int = ROWS,
+        self, columns: Sequence[str], groups: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yields all rows in order, with these top-level columns, from the given or all row groups.
 
-        A batch has at most `most_rows` rows.
         `CorruptTableError` if the number of rows differs from the footer, or if timestamps are
         finer than microseconds.
         """
@@ -160,7 +156,7 @@ class ParquetInput:
         exact = self._nanoseconds(columns)
         for group in range(self.row_groups) if groups is None else groups:
             expected += int(self.metadata.row_group(group).num_rows)
-            size = min(most_rows, self._batch_rows(group, columns))
+            size = self._batch_rows(group, columns)
             batches = self._file.iter_batches(
                 size, row_groups=[group], columns=list(columns), use_threads=False
             )
@@ -179,6 +175,15 @@ class ParquetInput:
             expected = self.rows
         if seen != expected:
             raise CorruptTableError(f"the data file has {seen} rows, its footer says {expected}")
+
+    def decode_first(self, columns: Sequence[str], group: int) -> None:
+        """Decodes some rows at the beginning of a row group. Reads little more than their pages."""
+        options = {**self._options, "pre_buffer": False, "buffer_size": _SAMPLE_BUFFER}
+        file = pq.ParquetFile(self._source, **options)
+        batches = file.iter_batches(
+            _SAMPLE_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+        )
+        next(batches, None)
 
     def _nanoseconds(self, columns: Sequence[str]) -> tuple[pq.ParquetFile, list[str]] | None:
         """Opens the INT96 columns again as nanoseconds.

@@ -55,8 +55,6 @@ from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_
 MOST_CHUNKS = 50_000
 """The maximum number of column chunks of a new file, whose footer is held in memory as objects."""
 _LAST_ORDINAL = (1 << 15) - 1
-_SAMPLE = 1 << 10
-"""The number of rows of each source that are decoded."""
 _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 
 
@@ -333,7 +331,7 @@ def _read_back(
                 names = spec.layout.schema.names
                 for number, group in enumerate(groups):
                     if group.begins_source:
-                        next(parquet.batches(names, [number], most_rows=_SAMPLE), None)
+                        parquet.decode_first(names, number)
             return _statistics(parquet, groups, rows, spec)
 
 
