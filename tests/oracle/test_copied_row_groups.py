@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from delta_spark import DeltaSpark
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions
@@ -23,7 +25,8 @@ ROWS = """
         named_struct('a', int(id)) AS box,
         map('k', id, 'l', if(id % 3 = 0, null, id)) AS pairs, map('k', int(id)) AS whole,
         array(array(id, null), null) AS nested, array(array(int(id))) AS full,
-        cast(id AS DECIMAL(20, 2)) AS price,
+        cast(id AS DECIMAL(20, 2)) AS price, id / 7.0D AS ratio,
+        if(id = 1234, float('nan'), if(id % 2 = 0, 0.0F, -0.0F)) AS odd,
         timestamp_micros(id * 1000003) AS at, date_from_unix_date(int(id)) AS day
     FROM range({first}, {last}, 1, 1)
 """
@@ -36,6 +39,8 @@ FILTERS = (
     "box.a > 2900",
     "price < 17",
     "text IS NULL",
+    "ratio > 400",
+    "isnan(odd)",
 )
 
 
@@ -64,6 +69,20 @@ def test_copied_row_groups_are_read_as_before(
     result = optimize.apply(table, planned)
     assert (result.files_before, result.files_after) == (3, 1), result.problem
     assert all(each.copied for each in result.bins)
+    fields = json.loads(table.snapshot().metadata.schema_string)["fields"]
+    logical = {
+        each["metadata"].get("delta.columnMapping.physicalName", each["name"]): each["name"]
+        for each in fields
+    }
+    [add] = live_adds(table.store).values()
+    stats = json.loads(add["stats"])
+    least, greatest = (
+        {logical[name]: value for name, value in stats[kind].items()}
+        for kind in ("minValues", "maxValues")
+    )
+    assert (least["ratio"], greatest["ratio"]) == (0.0, 2999 / 7)
+    # One of the values is NaN.
+    assert "odd" not in greatest
     delta_spark.forget()
     assert answers() == before
     assert readable(path) == elsewhere

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +55,34 @@ def test_bounds_that_every_writer_stores_alike_are_believed(
         assert found == ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
     # Decimals in bytes.
     assert bounds(values, kind) == found
+
+
+@pytest.mark.conformance("RW-23")
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_bounds_of_floats_are_believed_if_nan_would_be_one_of_them(kind: pa.DataType) -> None:
+    wanted = ColumnBounds(nulls=1, kind=kind, least=-0.5, greatest=1.5)
+    for created_by in (SPARK, "parquet-mr version 1.10.1", "parquet-mr version 2.0.0"):
+        assert bounds([1.5, None, -0.5], kind, created_by=created_by) == wanted
+    # Arrow ignores NaN, which makes these bounds those that an ignorant writer stores.
+    for created_by in (
+        ARROW,
+        "parquet-mr version 1.9.0",
+        "parquet-mr version 1.13.1 (Trino 400)",
+        "parquet-mr compatible Photon version 0.3",
+        "parquet-rs version 60.0.0",
+        "",
+    ):
+        assert bounds([1.5, float("nan"), -0.5], kind, created_by=created_by) is None
+        assert bounds([1.5, None, -0.5], kind, created_by=created_by) is None
+
+
+@pytest.mark.parametrize("bound", ["min_raw", "max_raw"])
+def test_a_bound_that_is_nan_is_not_believed(bound: str) -> None:
+    stored = {"null_count": 0, "has_null_count": True, "has_min_max": True}
+    numbers = {"min_raw": 0.5, "max_raw": 1.5} | {bound: float("nan")}
+    statistics = SimpleNamespace(**stored, **numbers)
+    chunk: Any = SimpleNamespace(statistics=statistics, num_values=2, physical_type="DOUBLE")
+    assert bounds_of(LEAF, pa.float64(), chunk, SPARK) is None
 
 
 @pytest.mark.conformance("RW-23")

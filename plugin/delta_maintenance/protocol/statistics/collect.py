@@ -31,12 +31,12 @@ _DAY_MICROS = timedelta(days=1) // timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBounds:
-    """The statistics of one column for some rows; not for floating-point columns."""
+    """The statistics of one column for some rows, among which there is no NaN."""
 
     nulls: int
     kind: pa.DataType
     least: Any = None
-    """Days, microseconds, UTF-8 bytes, integers or decimals; None if all rows are null."""
+    """Days, microseconds, UTF-8 bytes, numbers or decimals; None if all rows are null."""
     greatest: Any = None
 
 
