@@ -211,6 +211,27 @@ def test_budgets_bound_a_run() -> None:
 
 
 @pytest.mark.conformance("RW-04")
+@pytest.mark.conformance("RW-35")
+@pytest.mark.parametrize(
+    ("limits", "commits"),
+    [
+        ({"_ACTIONS": 10}, 2),
+        ({"_ACTIONS": 5}, 4),
+        ({"_ACTIONS": 21}, 1),
+        ({"COMMIT_BYTES": 1, "MOST_COMMITS": 1 << 40}, 4),
+    ],
+)
+def test_bins_are_committed_together_up_to_a_limit(
+    limits: dict[str, int], commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bin has four sources and one new file, and the table four bins."""
+    for name, value in limits.items():
+        monkeypatch.setattr(run, name, value)
+    made = Rewritten(partitions="wxyz")
+    result = made.optimize()
+    assert (result.fates, result.num_commits) == ({"committed": 4}, commits)
+
+
 def test_the_size_of_new_files_comes_from_the_option_the_property_or_the_table() -> None:
     made = Rewritten()
     assert plan(made).target_bytes == 128 << 20

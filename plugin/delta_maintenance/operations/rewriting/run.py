@@ -130,6 +130,8 @@ class RewriteRun:
         self._journalled_at: datetime | None = None
         self._ready: list[Pending] = []
         self._ready_since: datetime | None = None
+        self._ready_bytes = self._ready_actions = 0
+        """Of all bins that are ready. Tens of thousands can be, if their partitions are small."""
         self._pending: dict[int, Pending] = {}
         self._adopted: set[int] = set()
         self._fates: dict[int, tuple[Fate, str | None]] = {}
@@ -218,6 +220,9 @@ class RewriteRun:
     def _hold(self, pending: Pending) -> None:
         self._pending[pending.done.bin.number] = pending
         self._ready.append(pending)
+        done = pending.done
+        self._ready_bytes += sum(output.size for output in done.outputs)
+        self._ready_actions += len(done.bin.sources) + len(done.outputs)
         if self._ready_since is None:
             self._ready_since = self._now()
         self._bytes_done += sum(source.size for source in pending.done.bin.sources)
@@ -229,14 +234,11 @@ class RewriteRun:
         if not self._ready:
             return
         now = self._now()
-        size = sum(output.size for pending in self._ready for output in pending.done.outputs)
-        actions = sum(
-            len(pending.done.bin.sources) + len(pending.done.outputs) for pending in self._ready
-        )
         assert self._ready_since is not None
         waited = now - self._ready_since
         limit = self._settings.commit_bytes or max(COMMIT_BYTES, self._total_bytes // MOST_COMMITS)
-        if size >= limit or actions >= _ACTIONS or waited >= self._settings.commit_interval:
+        is_large = self._ready_bytes >= limit or self._ready_actions >= _ACTIONS
+        if is_large or waited >= self._settings.commit_interval:
             self._commit()
         # A few seconds of work are not worth a journal.
         elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
@@ -249,6 +251,7 @@ class RewriteRun:
             return
         self.commits.commit(self._ready)
         self._ready, self._ready_since = [], None
+        self._ready_bytes = self._ready_actions = 0
         if self._journalled_at is not None:
             self._journal.clear()
             self._journalled_at = None
