@@ -39,6 +39,7 @@ from delta_maintenance.table.compact_protocol import (
 from delta_maintenance.table.data import copy_source as fields
 from delta_maintenance.table.data.copy_source import (
     MAGIC,
+    MOST_CHUNK,
     Chunk,
     CopySource,
     FileFrame,
@@ -54,6 +55,7 @@ from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_
 
 MOST_CHUNKS = 50_000
 """The maximum number of column chunks of a new file, whose footer is held in memory as objects."""
+_PIECE = 1 << 20
 _LAST_ORDINAL = (1 << 15) - 1
 _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 
@@ -116,8 +118,11 @@ def copy_file(
             remedy="find out what else writes to this folder",
         )
     try:
+        # The bytes of a local file are still in the processor's cache when their CRC is computed.
+        # Each read of a remote one is a request.
+        piece = _PIECE if store.is_near else MOST_CHUNK
         with store.open(name) as file:
-            stats = _read_back(file, name, groups, rows, spec, proves=proves)
+            stats = _read_back(file, name, groups, rows, spec, piece if proves else None)
     except (pa.ArrowException, OSError, MalformedThriftError) as error:
         problem = " ".join(str(error).split())[:300]
         raise VerificationError(
@@ -304,11 +309,10 @@ def _read_back(
     groups: Sequence[_Group],
     rows: int,
     spec: DataFileSpec,
-    *,
-    proves: bool,
+    piece: int | None,
 ) -> str:
     """Returns the statistics of the new file; `VerificationError` if it differs from what was
-    written.
+    written. The bytes are compared in pieces of this size, or not at all.
     """
     with ParquetInput(file) as parquet:
         if (parquet.rows, parquet.row_groups) != (rows, len(groups)):
@@ -322,12 +326,12 @@ def _read_back(
         trees = read_struct(footer)[0].structs(fields.ROW_GROUPS)
         for number, (group, tree) in enumerate(zip(groups, trees, strict=True)):
             found = parquet.metadata.row_group(number)
-            problem = _difference(file, group, tree, found, proves=proves)
+            problem = _difference(file, group, tree, found, piece)
             if problem is not None:
                 raise VerificationError(f"the new data file has {problem}", file=name)
         # These are the bytes of the sources: if they cannot be decoded, a source is damaged.
         with reading_sources():
-            if proves:
+            if piece is not None:
                 names = spec.layout.schema.names
                 for number, group in enumerate(groups):
                     if group.begins_source:
@@ -336,7 +340,7 @@ def _read_back(
 
 
 def _difference(
-    file: BinaryIO, group: _Group, tree: Struct, found: pq.RowGroupMetaData, *, proves: bool
+    file: BinaryIO, group: _Group, tree: Struct, found: pq.RowGroupMetaData, piece: int | None
 ) -> str | None:
     """Returns the first difference of a row group from its source, as a clause, or None."""
     columns = _columns(tree)
@@ -353,9 +357,16 @@ def _difference(
             or not _has_indexes(file, copied, chunk)
         ):
             return f"other metadata for the column {stored.path_in_schema}"
-        if proves and zlib.crc32(read_range(file, start, source.size)) != copied.crc:
+        if piece is not None and _crc(file, start, source.size, piece) != copied.crc:
             return f"other bytes for the column {stored.path_in_schema}"
     return None
+
+
+def _crc(file: BinaryIO, start: int, size: int, piece: int) -> int:
+    crc, end = 0, start + size
+    for at in range(start, end, piece):
+        crc = zlib.crc32(read_range(file, at, min(piece, end - at)), crc)
+    return crc
 
 
 def _has_indexes(file: BinaryIO, copied: _Copied, chunk: Chunk) -> bool:
