@@ -61,12 +61,14 @@ def test_bounds_that_every_writer_stores_alike_are_believed(
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_bounds_of_floats_are_believed_if_nan_would_be_one_of_them(kind: pa.DataType) -> None:
     wanted = ColumnBounds(nulls=1, kind=kind, least=-0.5, greatest=1.5)
-    for created_by in (SPARK, "parquet-mr version 1.10.1", "parquet-mr version 2.0.0"):
+    for created_by in (SPARK, "parquet-mr version 1.10.1", "parquet-mr version 1.17.0"):
         assert bounds([1.5, None, -0.5], kind, created_by=created_by) == wanted
     # Arrow ignores NaN, which makes these bounds those that an ignorant writer stores.
     for created_by in (
         ARROW,
         "parquet-mr version 1.9.0",
+        "parquet-mr version 1.18.0",
+        "parquet-mr version 2.0.0",
         "parquet-mr version 1.13.1 (Trino 400)",
         "parquet-mr compatible Photon version 0.3",
         "parquet-rs version 60.0.0",

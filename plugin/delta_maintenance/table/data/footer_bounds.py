@@ -23,8 +23,10 @@ _LONG = 64
 """The length in bytes from which some writers truncate strings in footers."""
 _COMPLETE = ("parquet-mr version ", "parquet-cpp-arrow version ")
 """Writers whose footers contain complete strings or none."""
-_NAN_IS_GREATEST = re.compile(r"parquet-mr version (1\.(1\d|[2-9]\d)|[2-9]\d*\.)(?!.*trino)", re.I)
-"""Writers whose maximum is NaN if any value is NaN: parquet-mr since 1.10. Others ignore NaN."""
+_NAN_IS_GREATEST = re.compile(r"parquet-mr version 1\.1[0-7]\.(?!.*trino)", re.I)
+"""Writers whose maximum is NaN if any value is NaN: parquet-mr 1.10 to 1.17. Others ignore NaN, and
+later versions may.
+"""
 _EXACT = Context(prec=38)
 _FLOATS = ("FLOAT", "DOUBLE")
 _INTEGERS = ("INT32", "INT64")
