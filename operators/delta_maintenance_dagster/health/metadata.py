@@ -182,7 +182,7 @@ def _cut(value: Any) -> Any:
     if isinstance(value, list | tuple):
         more = [f"… {len(value) - _SHOWN} more"] if len(value) > _SHOWN else []
         return [*(_cut(item) for item in value[:_SHOWN]), *more]
-    return value
+    return in_dagster(value) if isinstance(value, str) else value
 
 
 def _deleted(result: Mapping[str, Any]) -> tuple[int, int]:
