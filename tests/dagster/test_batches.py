@@ -309,3 +309,25 @@ print("loaded")
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == "loaded", done.stderr[-2000:]
+
+
+def test_a_code_server_that_asks_for_the_checks_is_not_warned() -> None:
+    """In the folder of a project, Dagster makes other definitions of them."""
+    script = """
+import warnings
+import dagster as dg
+warnings.simplefilter("error", dg.BetaWarning)
+from delta_maintenance_dagster import DeltaMaintenanceComponent
+from dagster.components.testing.utils import create_defs_folder_sandbox
+with create_defs_folder_sandbox() as sandbox:
+    sandbox.scaffold_component(component_cls=DeltaMaintenanceComponent)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        with sandbox.build_all_defs() as definitions:
+            repository = definitions.get_repository_def()
+    print(len(repository.asset_checks_defs_by_key), "checks")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.endswith("\n8 checks\n"), done.stderr[-2000:]

@@ -95,6 +95,17 @@ def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
     }
 
 
+def of_approval(job: str, run_id: str) -> Metadata:
+    """Returns the configuration of the job that runs the waiting plans of a run."""
+    return {
+        "to_approve": dg.MetadataValue.md(
+            f"Launch the job `{job}` with this configuration, or with some of the `tables` and "
+            "`operations`:\n"
+            f"```yaml\nops: {{run_approved_plans: {{config: {{run_id: {run_id}}}}}}}\n```"
+        )
+    }
+
+
 def of_health(health: TableHealth) -> Metadata:
     """Returns numbers of one version, always with the same names, so that Dagster plots them."""
     return {
