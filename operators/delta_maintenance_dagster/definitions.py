@@ -53,7 +53,11 @@ class Execution(dg.Model, dg.Resolvable):
     )
     pool: str | None = Field(
         default=None,
-        description="A pool of the instance that limits the steps of all runs at the same time.",
+        description=(
+            "A pool of the instance that limits the steps of all runs at the same time. It needs "
+            "`run_monitoring` with `free_slots_after_run_end_seconds` in `dagster.yaml`; otherwise "
+            "a killed run keeps its slots."
+        ),
     )
     retry_policy: Annotated[
         # A dg.RetryPolicy, which pydantic would convert.
