@@ -56,7 +56,7 @@ def build_approval_job(
     def run_approved_plans(context: dg.OpExecutionContext, config: ApprovalConfig) -> None:
         plans = _approved(context, config, tables)
         runs = [
-            TableRun(context=context, table=table, resources=each[table.uri])
+            TableRun(context=context, table=table, resources=each[table.uri], approval_job=name)
             for table in tables
             if table.uri in plans
         ]

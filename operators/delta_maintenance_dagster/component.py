@@ -262,21 +262,32 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         )
 
     def _require_known_options(self, tables: Sequence[PolicyTable]) -> None:
-        """Raises `InvalidRequestError` for a storage option that no store has.
+        """Raises `InvalidRequestError` for a storage option that no store has, and for one of a
+        table's own options that only other stores have.
 
         Only names are checked, because a machine that loads definitions need not have the
         credentials. The options of the project's resources are checked when they are used.
         """
-        from delta_maintenance.storage.options import unknown_options
+        from delta_maintenance.storage.options import options_for, unknown_options
 
         given = self.storage.options if isinstance(self.storage, DeltaStorageResource) else {}
+        entries = {entry.uri: entry for entry in self._policy().tables if entry.uri is not None}
         for table in tables:
             rule = table.rules.storage
             own = {} if rule.connection is not None else given
+            where = f"component {self.name}, table {table.name}"
             for name in unknown_options(table.uri, [*rule.options, *own]):
                 raise InvalidRequestError(
-                    f"component {self.name}, table {table.name}: {name!r} is not a storage option",
+                    f"{where}: {name!r} is not a storage option",
                     remedy="see the options of its store in docs/stores.md",
+                )
+            entry = entries.get(table.uri)
+            only_here = entry.storage.options if entry is not None else {}
+            for name in only_here.keys() - options_for(table.uri, only_here).keys():
+                raise InvalidRequestError(
+                    f"{where}: {name!r} is an option of another store than {table.uri}",
+                    remedy="remove it, or give it in the defaults, where it applies to the tables "
+                    "in its store",
                 )
 
     def _schedules(self, tables: bool) -> dg.Definitions:

@@ -53,7 +53,11 @@ class Execution(dg.Model, dg.Resolvable):
     )
     pool: str | None = Field(
         default=None,
-        description="A pool of the instance that limits the steps of all runs at the same time.",
+        description=(
+            "A pool of the instance that limits the steps of all runs at the same time. It needs "
+            "`run_monitoring` with `free_slots_after_run_end_seconds` in `dagster.yaml`; otherwise "
+            "a killed run keeps its slots."
+        ),
     )
     retry_policy: Annotated[
         # A dg.RetryPolicy, which pydantic would convert.
@@ -134,11 +138,13 @@ def build_definitions(
         storage=Reference(storage if storage is not None else DeltaStorageResource()),
         spark=Reference(spark if spark is not None else DeltaSparkResource()),
     )
+    approved = [table for table in tables if table.policy.rules.approval]
     settings = StepSettings(
         thresholds=thresholds,
         retry_policy=execution.retry_policy,
         pool=execution.pool,
         with_other_assets=execution.with_other_assets,
+        approval_job=f"{name}_approve" if approved else None,
     )
     steps = list(_steps(tables, name, execution.tables_per_step))
     maintenance = [
@@ -170,7 +176,6 @@ def build_definitions(
         executor_def=execution.executor(),
         description="Compares the health of each Delta table with its policy.",
     )
-    approved = [table for table in tables if table.policy.rules.approval]
     approval_job = build_approval_job(
         approved, name=f"{name}_approve", resources=resources, settings=settings
     )

@@ -81,6 +81,8 @@ class StepSettings:
     """A pool of the instance that limits how many steps run at the same time."""
     with_other_assets: bool = False
     """Whether the tables are maintained by *Materialize all*, together with other assets."""
+    approval_job: str | None = None
+    """The job that runs approved plans, if there is one."""
 
 
 def build_maintenance_asset(
@@ -140,7 +142,12 @@ def build_maintenance_step(
         _check(config)
         selected = context.selected_asset_keys
         runs = [
-            TableRun(context=context, table=table, resources=each[key])
+            TableRun(
+                context=context,
+                table=table,
+                resources=each[key],
+                approval_job=settings.approval_job,
+            )
             for key, table in of_tables.items()
             if key in selected
         ]

@@ -65,12 +65,15 @@ class FinishedRun:
     table: DeltaTable
     result: RunResult
     pending: tuple[PendingPlan, ...]
+    approval: metadata.Metadata
+    """How to approve the pending plans."""
 
     @property
     def facts(self) -> metadata.Metadata:
         """The metadata of the materialization, observation or failure."""
         left = memory.Memory(last_runs=self.result.last_runs, pending=self.pending)
-        return {**metadata.of_run(self.result, self.pending), **left.to_metadata()}
+        told = metadata.of_run(self.result, self.pending)
+        return {**told, **self.approval, **left.to_metadata()}
 
     @property
     def problem(self) -> str | None:
@@ -87,6 +90,8 @@ class TableRun:
     context: Context
     table: DeltaTable
     resources: Resources
+    approval_job: str | None = None
+    """The job that runs approved plans."""
 
     def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> FinishedRun:
         """Runs the operations that are due by the policy.
@@ -213,7 +218,10 @@ class TableRun:
             reason = in_dagster(outcome.reason)
             log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
         log.info(f"{self.table.uri}: {result.status}")
-        return FinishedRun(table=self.table, result=result, pending=_waiting(result, known.pending))
+        pending, approval = _waiting(result, known.pending), {}
+        if pending and self.approval_job is not None:
+            approval = metadata.of_approval(self.approval_job, self.context.run.run_id)
+        return FinishedRun(table=self.table, result=result, pending=pending, approval=approval)
 
 
 def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-_FLAGS = re.compile(r"(?P<before>\bwith |\buse )?(?P<flags>(?:--[a-z][a-z0-9-]*[ ,]*)+)")
+# Not within a word, such as the path of a table.
+_FLAGS = re.compile(
+    r"(?P<before>\bwith |\buse )?(?<![^\s(`])(?P<flags>(?:--[a-z][a-z0-9-]*(?![\w./])[ ,]*)+)"
+)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]*)")
 
 

@@ -66,16 +66,17 @@ def run_dag(airflow_db: None) -> Callable[..., Any]:
 @pytest.fixture
 def task_context() -> dict[str, Any]:
     """The part of a task's context that our operators read."""
-    outlet_events: dict[Any, Any] = {}
 
     class Events(dict[Any, Any]):
-        def __missing__(self, key: Any) -> Any:
-            self[key] = SimpleNamespace(extra=None, add=MagicMock())
-            return self[key]
+        """By names, as in Airflow: until 3.1, assets were not hashable."""
+
+        def __getitem__(self, outlet: Any) -> Any:
+            event = SimpleNamespace(extra=None, add=MagicMock())
+            return self.setdefault((type(outlet).__name__, outlet.name), event)
 
     ti = MagicMock(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
     dag_run = SimpleNamespace(run_after=datetime(2026, 1, 1, tzinfo=UTC))
-    return {"outlet_events": Events(outlet_events), "ti": ti, "dag_run": dag_run, "params": {}}
+    return {"outlet_events": Events(), "ti": ti, "dag_run": dag_run, "params": {}}
 
 
 @pytest.fixture

@@ -146,11 +146,15 @@ def test_the_form_draws_every_secret_as_a_password() -> None:
 def tried(**fields: Any) -> tuple[bool, str]:
     """The answer of the test button, which tests a connection that is not saved."""
     extra = json.dumps(fields.pop("extra"))
-    # Until 3.1 only the model has the method.
+    # Until 3.1 only the model has the method, and the API server exports what it tests.
     kind: Any = Connection if hasattr(Connection, "test_connection") else models.Connection
-    found: tuple[bool, str] = kind(
-        conn_id="tried", conn_type="delta", extra=extra, **fields
-    ).test_connection()
+    connection = kind(conn_id="tried", conn_type="delta", extra=extra, **fields)
+    if kind is Connection:
+        found: tuple[bool, str] = connection.test_connection()
+    else:
+        with pytest.MonkeyPatch.context() as exported:
+            exported.setenv("AIRFLOW_CONN_TRIED", connection.get_uri())
+            found = connection.test_connection()
     return found
 
 

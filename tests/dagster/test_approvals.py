@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
 from delta_maintenance.testing.actions import add, remove
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -77,6 +78,11 @@ def test_a_blocked_run_lists_the_waiting_plans(
     checks = {each.check_name: each for each in result.get_asset_check_evaluations()}
     assert not checks["approvals"].passed
     assert "vacuum" in str(checks["approvals"].description)
+    # The configuration can be pasted into the launchpad.
+    assert "`delta_maintenance_approve`" in facts["to_approve"]
+    _, text, _ = facts["to_approve"].split("```")
+    config = yaml.safe_load(text.removeprefix("yaml"))
+    assert config == {"ops": {"run_approved_plans": {"config": {"run_id": result.run_id}}}}
 
 
 def test_approving_a_run_carries_out_its_plans_and_nothing_waits_afterwards(
@@ -89,7 +95,7 @@ def test_approving_a_run_carries_out_its_plans_and_nothing_waits_afterwards(
     assert facts["status"] == "done"
     assert facts["files_deleted"] == 1
     assert not Path(table.store.root, "0.parquet").exists()
-    assert "waiting_plans" not in facts
+    assert "waiting_plans" not in facts and "to_approve" not in facts
     assert {e.check_name: e.passed for e in result.get_asset_check_evaluations()}["approvals"]
     assert approve(definitions, instance, run_id=result.run_id).success is False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -185,23 +186,37 @@ def test_attributes_are_set_for_tables_and_for_their_maintenance(
     definitions = load(
         **attributes(
             lake,
-            table_attributes={"group_name": "bronze", "owners": ["team:data"], "kinds": ["s3"]},
-            maintenance_attributes={
-                "group_name": "upkeep",
-                "tags": {"tier": "night"},
-                "freshness": {"fail_hours": 48, "warn_hours": 30},
-            },
+            table_attributes=_attributes("bronze", fail_hours=24),
+            maintenance_attributes=_attributes("upkeep", fail_hours=48),
         )
     )
     graph = definitions.resolve_asset_graph()
-    table, maintenance = graph.get(dg.AssetKey(["lake", "t0"])), graph.get(key(0))
-    assert table.group_name == "bronze"
-    assert table.owners == ["team:data"]
-    assert {"delta", "s3"} <= table.kinds
-    assert maintenance.group_name == "upkeep"
-    assert maintenance.tags["tier"] == "night"
-    assert maintenance.freshness_policy is not None
-    assert table.freshness_policy is None
+    for asset, name, hours in (
+        (dg.AssetKey(["lake", "t0"]), "bronze", 24),
+        (key(0), "upkeep", 48),
+    ):
+        found = graph.get(asset)
+        assert found.group_name == name
+        assert found.owners == [f"team:{name}"]
+        assert found.kinds == {"delta", name}
+        assert found.tags["tier"] == name
+        fresh = dg.FreshnessPolicy.time_window(
+            fail_window=timedelta(hours=hours), warn_window=timedelta(hours=20)
+        )
+        assert found.freshness_policy == fresh
+    plain = load(**attributes(lake)).resolve_asset_graph()
+    assert plain.get(key(0)).freshness_policy is None
+    assert plain.get(key(0)).group_name == "delta_maintenance"
+
+
+def _attributes(name: str, *, fail_hours: int) -> dict[str, Any]:
+    return {
+        "group_name": name,
+        "owners": [f"team:{name}"],
+        "kinds": [name],
+        "tags": {"tier": name},
+        "freshness": {"fail_hours": fail_hours, "warn_hours": 20},
+    }
 
 
 # Storage options
@@ -232,6 +247,22 @@ def test_an_option_that_no_store_has_is_an_error_while_definitions_are_loaded(
     assert load(tables=tables, storage={"options": {"AWS_REGION": "${env:NOT_SET_HERE}"}})
 
 
+@pytest.mark.parametrize(
+    ("address", "option"), [("gs://lake/t", "AWS_REGION"), ("/lake/t", "endpoint_url")]
+)
+def test_an_option_of_another_store_is_an_error_if_it_is_given_for_one_table(
+    load: Load, address: str, option: str
+) -> None:
+    rules = {"storage": {"options": {option: "x"}}}
+    with pytest.raises(InvalidRequestError) as found:
+        load(name="upkeep", tables=[{"name": "orders", "uri": address, **rules}])
+    for part in ("upkeep", "orders", option, "another store"):
+        assert part in str(found.value)
+    both = [{"uri": address}, {"uri": "s3://lake/other"}]
+    assert load(defaults=rules, tables=both)
+    assert load(tables=[{"uri": "s3://lake/t", **rules}])
+
+
 # Messages and warnings
 
 
@@ -245,7 +276,10 @@ def test_an_option_that_no_store_has_is_an_error_while_definitions_are_loaded(
             "fsck with the options repair, remove_missing_files; nothing",
         ),
         ("required with --log-commits", "required with the option log_commits"),
+        ("(see --log-commits)", "(see with the option log_commits)"),
         ("a-b -- c", "a-b -- c"),
+        ("table /lake/raw--events: gone", "table /lake/raw--events: gone"),
+        ("part-0--a.parquet, /lake/--x/y", "part-0--a.parquet, /lake/--x/y"),
     ],
 )
 def test_flags_of_the_command_line_become_options_of_the_launchpad(message: str, told: str) -> None:
@@ -275,3 +309,25 @@ print("loaded")
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == "loaded", done.stderr[-2000:]
+
+
+def test_a_code_server_that_asks_for_the_checks_is_not_warned() -> None:
+    """In the folder of a project, Dagster makes other definitions of them."""
+    script = """
+import warnings
+import dagster as dg
+warnings.simplefilter("error", dg.BetaWarning)
+from delta_maintenance_dagster import DeltaMaintenanceComponent
+from dagster.components.testing.utils import create_defs_folder_sandbox
+with create_defs_folder_sandbox() as sandbox:
+    sandbox.scaffold_component(component_cls=DeltaMaintenanceComponent)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        with sandbox.build_all_defs() as definitions:
+            repository = definitions.get_repository_def()
+    print(len(repository.asset_checks_defs_by_key), "checks")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.endswith("\n8 checks\n"), done.stderr[-2000:]

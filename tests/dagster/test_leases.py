@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Barrier
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ import dagster as dg
 import filelock
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.errors import BusyError
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import leases, table_run
@@ -111,7 +112,7 @@ def test_the_holder_renews_its_lease(
     renewed = threading.Event()
     now = NOW
 
-    def clock() -> datetime:
+    def reading() -> datetime:
         if threading.current_thread().name == "lease":
             renewed.set()
         return now
@@ -120,7 +121,7 @@ def test_the_holder_renews_its_lease(
         instance=instance_with_pools,
         pool=POOL,
         run_id=first,
-        now=clock,
+        now=reading,
         life=timedelta(seconds=0.3),
     )
     with mine():
@@ -178,6 +179,42 @@ def test_two_first_claims_of_an_instance_exclude_each_other(tmp_path: Path) -> N
     assert all(each in ({None, runs[0]}, {None, runs[1]}) for each in found), found
 
 
+def _claim_and_wait(home: str, run_id: str, claimed: Event) -> None:
+    with dg.DagsterInstance.local_temp(home) as instance:
+        short = timedelta(seconds=3)
+        with InstanceLease(instance=instance, pool=POOL, run_id=run_id, life=short)():
+            claimed.set()
+            time.sleep(400)
+
+
+def test_a_killed_process_loses_its_lease_although_its_run_never_ends(tmp_path: Path) -> None:
+    """As under `dg dev`, where nothing marks the run of a killed process as failed."""
+    context = multiprocessing.get_context("spawn")
+    claimed = context.Event()
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        killed, next_run = (
+            instance.create_run_for_job(other, status=dg.DagsterRunStatus.STARTED).run_id
+            for _ in range(2)
+        )
+        process = context.Process(target=_claim_and_wait, args=(str(tmp_path), killed, claimed))
+        process.start()
+        assert claimed.wait(400)
+        with pytest.raises(BusyError), lease(instance, next_run, at=clock.now())():
+            pass
+        process.kill()
+        process.join()
+        killed_at = clock.now()
+        while True:
+            try:
+                with lease(instance, next_run, at=clock.now())():
+                    break
+            except BusyError:
+                assert clock.now() - killed_at < timedelta(seconds=60)
+                time.sleep(0.2)
+        run = instance.get_run_by_id(killed)
+        assert run is not None and not run.is_finished
+
+
 def test_on_sqlite_one_process_claims_at_a_time(
     instance_with_pools: dg.DagsterInstance,
     running: Callable[[], str],
@@ -218,8 +255,8 @@ def test_a_run_waits_for_another_one_on_its_table_and_then_does_its_work(
         waits.append(seconds)
         held.close()
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
-    monkeypatch.setattr(table_run, "time", clock)
+    watch = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(table_run, "time", watch)
     job = definitions.resolve_job_def("delta_maintenance")
     assert job.execute_in_process(instance=instance_with_pools).success
     assert waits == [table_run.PAUSE_SECONDS]

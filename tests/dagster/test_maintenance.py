@@ -197,6 +197,12 @@ def test_an_address_without_a_table_fails_and_is_not_retried(
     assert not result.success
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
     assert str(tmp_path) in str(problem_of(result))
+    kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    checks = [
+        record.event_log_entry.get_dagster_event().asset_check_evaluation_data
+        for record in instance.get_records_for_run(result.run_id, of_type=kind).records
+    ]
+    assert len(checks) == 8 and not any(each.passed for each in checks)
 
 
 @pytest.mark.parametrize(

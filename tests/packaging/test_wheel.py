@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -172,6 +173,83 @@ def test_the_commands_of_a_tutorial_run_in_an_empty_folder(
     assert "events" in told
     if page == "command-line":
         assert list((tmp_path / "lake/events/_delta_log").glob("*.checkpoint.parquet"))
+
+
+@pytest.fixture
+def dagster_project(wheel: Path, tmp_path: Path) -> Path:
+    """Returns the commands of an environment with the wheel and Dagster.
+
+    All but the wheel is that of the running environment, whose editable installation does not count
+    there.
+    """
+    pytest.importorskip("dagster_dg_cli", reason="NO dg: install the development dependencies")
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    purelib = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    (purelib / "others.pth").write_text(sysconfig.get_path("purelib"))
+    python, commands = folder / "bin" / "python", folder / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", "--ignore-installed", wheel], check=True)
+    for script in metadata.entry_points(group="console_scripts"):
+        if script.name in ("create-dagster", "dagster", "dg"):
+            # Dagster's steps are processes that import the script again.
+            code = (
+                f"from {script.module} import {script.attr} as main\n"
+                'if __name__ == "__main__":\n    main()'
+            )
+            (commands / script.name).write_text(f"#!{python}\n{code}\n")
+            (commands / script.name).chmod(0o755)
+    (commands / "pip").write_text(
+        "#!/bin/sh\n"
+        f'exec {sys.executable} -m pip --python {python} "$@" '
+        "--quiet --no-index --no-deps --no-build-isolation\n"
+    )
+    (commands / "pip").chmod(0o755)
+    return commands
+
+
+@pytest.mark.dagster
+def test_the_dagster_tutorial_maintains_a_table_in_an_empty_folder(
+    dagster_project: Path, tmp_path: Path
+) -> None:
+    text = (ROOT / "docs" / "start" / "dagster.md").read_text()
+    blocks = re.findall(r"^```(sh|python|yaml)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (file,) = re.findall(r"The scaffold is `(\S+)`", text)
+    script = ["set -eu"]
+    for language, block in blocks:
+        if language == "python":
+            script.append(f"python - <<'END'\n{block}END")
+        elif language == "yaml":
+            script.append(f"test -f {file}\ncat > {file} <<'END'\n{block}END")
+        else:
+            # These are there already.
+            installed = ("pip install 'delta-maintenance", "pip install deltalake")
+            lines = [line for line in block.splitlines() if not line.startswith(installed)]
+            script += ["set -x", *lines, "{ set +x; } 2>/dev/null"]
+    environment = {
+        "DAGSTER_DISABLE_TELEMETRY": "1",
+        "HOME": str(tmp_path),
+        "LC_ALL": "C.UTF-8",
+        "PATH": f"{dagster_project}:{os.environ['PATH']}",
+    }
+    work = tmp_path / "work"
+    work.mkdir()
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All definitions loaded successfully" in done.stdout
+    assert "BetaWarning" not in done.stderr and "PreviewWarning" not in done.stderr
+    project = work / "lakehouse"
+    assert list((project / "lake/events/_delta_log").glob("*.checkpoint.parquet"))
+    # `inspect` reports it.
+    assert re.search(r"commits since:? +0\b", done.stdout), done.stdout
+    # The run is kept.
+    assert (project / "dagster-home/history/runs.db").is_file()
 
 
 def build(source: Path, kind: str, target: Path) -> Path:

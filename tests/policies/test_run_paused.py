@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from vacuum_tables import NOW, Folder
 from worn_tables import worn_table
 
 from delta_maintenance import open_table
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies import run as run_module
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.leases import LIFE, Leases
@@ -24,6 +27,8 @@ from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.testing.actions import add
+from delta_maintenance.testing.table_builder import TableBuilder
 
 VACUUMED = {"table": "memory://t", "version": 13, "status": "vacuumed", "end_version": 13}
 
@@ -35,6 +40,9 @@ class Cluster:
         self.documents = list(documents)
         self.clock = Ticking(timedelta(seconds=1))
         self.started: list[tuple[str, bool]] = []
+        self.started_at: list[datetime] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What other writers do while a job works."""
         self._ended: list[Mapping[str, Any]] = []
 
     def __call__(
@@ -43,10 +51,12 @@ class Cluster:
         if self._ended:
             return self._ended.pop()
         self.started.append((due.operation, plan_only))
+        self.started_at.append(self.clock.at)
         raise JobLeftRunningError
 
     def ends(self) -> None:
         """An hour later, the job has ended."""
+        self.meanwhile()
         self.clock.at += timedelta(hours=1)
         self._ended = [self.documents.pop(0)]
 
@@ -67,10 +77,18 @@ def run_to_the_end(work: Any, cluster: Cluster, **environment: Any) -> tuple[Run
             cluster.ends()
 
 
-def maintained(table: Folder, rules: dict[str, Any], cluster: Cluster, **environment: Any) -> Any:
-    table.store.now_ms = lambda: int(NOW.timestamp() * 1000)
+def maintained(
+    table: Folder,
+    rules: dict[str, Any],
+    cluster: Cluster,
+    *,
+    approvals: Callable[[], Approvals] = Approvals,
+    **environment: Any,
+) -> Any:
+    assert isinstance(table.store, MemoryStore)
+    table.store.now_ms = lambda: epoch_millis(cluster.clock.at)
     return run_to_the_end(
-        lambda given: run(table.open(), asked(**rules), environment=given),
+        lambda given: run(table.open(), asked(**rules), approvals=approvals(), environment=given),
         cluster,
         now=cluster.clock,
         **environment,
@@ -101,6 +119,94 @@ def test_a_run_keeps_its_results_and_continues_after_the_job() -> None:
     begun = [outcome.started_at for outcome in result.outcomes]
     assert begun == sorted(begun)
     assert all(outcome.seconds > 3600 for outcome in result.outcomes)
+    # An operation begins before its job, not when the run continues.
+    assert all(map(datetime.__le__, begun, cluster.started_at))
+
+
+def commit_to(table: Folder) -> None:
+    """Another writer commits, by the same clock."""
+    assert isinstance(table.store, MemoryStore)
+    clock = table.store.now_ms
+    table.log(add("later.parquet"), days=0)
+    table.store.now_ms = clock
+
+
+def test_a_run_tells_how_the_table_was_when_it_began() -> None:
+    table = worn()
+    cluster = Cluster(*[_document_of(name) for name in _ORDER])
+    cluster.meanwhile = lambda: commit_to(table)
+    rules = {"vacuum": True, "compact_log": {"commits_per_file": 8}, "clean_log": True}
+    before = table.open().latest_version()
+    result, _ = maintained(table, {**rules, "engine": {"prefer": "spark"}}, cluster)
+    assert result.before is not None and result.before.health is not None
+    assert result.after is not None and result.after.health is not None
+    assert (result.before.health.version, result.after.health.version) == (before, before + 2)
+    # The job was one operation's; others run as if there had been no pause.
+    assert [operation for operation, _ in cluster.started] == _ORDER
+    engines = {outcome.operation: outcome.engine for outcome in result.outcomes}
+    assert engines == {"compact-log": "spark", "clean-log": "local", "vacuum": "spark"}
+
+
+def test_an_operation_that_remains_due_is_not_repeated_after_the_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = run_module.assess_table
+
+    def forgetful(*arguments: Any, **options: Any) -> Any:
+        return real(*arguments, **{**options, "last_runs": ()})
+
+    monkeypatch.setattr(run_module, "assess_table", forgetful)
+    cluster = Cluster(*[VACUUMED] * 3)
+    _, pauses = maintained(worn(), {"vacuum": True, "engine": {"prefer": "spark"}}, cluster)
+    assert pauses == 1
+
+
+def test_the_longest_duration_ends_no_operation_whose_job_has_ended() -> None:
+    rules = {
+        "vacuum": True,
+        "compact_log": {"commits_per_file": 2},
+        "engine": {"prefer": "spark"},
+        "limits": {"max_duration": "30 minutes"},
+    }
+    result, pauses = maintained(worn(), rules, Cluster(_document_of("compact-log")))
+    assert statuses(result) == {"compact-log": "done", "vacuum": "stopped"} and pauses == 1
+
+
+def test_a_plan_for_an_approval_is_shown_after_the_pause_and_takes_no_lease() -> None:
+    """Also if another task has asked for the approval meanwhile."""
+    table = worn()
+    plan = vacuum.plan(table.open().snapshot(), now=NOW).to_json()
+    cluster = Cluster(_document_of("compact-log"), plan)
+    cluster.meanwhile = lambda: commit_to(table)
+    leased: list[int] = []
+
+    def lease() -> Any:
+        leased.append(len(cluster.started))
+        return nullcontext()
+
+    rules = {
+        "vacuum": True,
+        "compact_log": {"commits_per_file": 8},
+        "engine": {"prefer": "spark"},
+        "approval": ["vacuum"],
+    }
+    result, _ = maintained(
+        table,
+        rules,
+        cluster,
+        approvals=lambda: Approvals(
+            asked=["vacuum"] if len(cluster.started) == 2 else [], plans_on_spark=True
+        ),
+        lease=lease,
+    )
+    assert cluster.started == [("compact-log", False), ("vacuum", True)]
+    assert statuses(result) == {"compact-log": "done", "vacuum": "needs-approval"}
+    assert result.outcomes[1].result == plan
+    # Before the job of compact-log, and when that has ended; never for the plan.
+    assert leased == [0, 1]
+    assert result.before is not None and result.after is not None
+    assert result.before.health is not None and result.after.health is not None
+    assert result.after.health.version == result.before.health.version + 2
 
 
 def test_a_plan_that_a_job_makes_is_held_against_limits_after_the_pause() -> None:
@@ -152,34 +258,63 @@ def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:
     assert list(store.list_from("")) == []
 
 
-def test_approved_plans_continue_where_they_were(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [("clean-log", "vacuum"), ("vacuum", "clean-log")])
+def test_approved_plans_continue_where_they_were(tmp_path: Path, order: tuple[str, str]) -> None:
     worn_table(tmp_path / "t")
     table = Policy(version=1).table_at(str(tmp_path / "t"))
-
-    def approved(operation: str, **options: Any) -> ApprovedPlan:
-        planned = run_operation(
-            open_table(table.uri), table, operation, options=options, plan_only=True
-        )
-        plan = planned.outcomes[0].result
-        assert plan is not None
-        return ApprovedPlan.of(operation, plan, planned_at=planned.outcomes[0].started_at)
-
-    on_spark = table.model_copy(
-        update={
-            "rules": table.rules.model_copy(
-                update={"engine": table.rules.engine.model_copy(update={"prefer": "spark"})}
-            )
-        }
-    )
-    plans = [approved("clean-log"), approved("vacuum")]
-    plan = vacuum.plan(open_table(table.uri).snapshot(), now=plans[1].planned_at).to_json()
+    plans = [approved(table, operation) for operation in order]
+    planned_at = next(each.planned_at for each in plans if each.operation == "vacuum")
+    plan = vacuum.plan(open_table(table.uri).snapshot(), now=planned_at).to_json()
     cluster = Cluster(plan, {**VACUUMED, "table": table.uri})
+    before = open_table(table.uri).latest_version()
+    cluster.meanwhile = lambda: commit(table.uri)
     result, pauses = run_to_the_end(
-        lambda given: run_plans(open_table(table.uri), on_spark, plans, environment=given), cluster
+        lambda given: run_plans(open_table(table.uri), on_spark(table), plans, environment=given),
+        cluster,
     )
     assert cluster.started == [("vacuum", True), ("vacuum", False)] and pauses == 2
     assert statuses(result) == {"clean-log": "done", "vacuum": "done"}
+    assert [outcome.operation for outcome in result.outcomes] == list(order)
     assert {each.operation for each in result.last_runs} == {"clean-log", "vacuum"}
+    begun = [outcome.started_at for outcome in result.outcomes]
+    assert result.started_at <= begun[0] <= begun[1]
+    assert result.before is not None and result.before.health is not None
+    assert result.before.health.version == before
+
+
+def test_an_approved_plan_that_a_job_finds_changed_does_not_run(tmp_path: Path) -> None:
+    worn_table(tmp_path / "t")
+    table = Policy(version=1).table_at(str(tmp_path / "t"))
+    plan = approved(table, "vacuum")
+    found = vacuum.plan(open_table(table.uri).snapshot(), now=plan.planned_at)
+    assert not found.is_noop
+    Path(table.uri, "0.parquet").unlink()
+    other = vacuum.plan(open_table(table.uri).snapshot(), now=plan.planned_at).to_json()
+    cluster = Cluster(other, {**VACUUMED, "table": table.uri})
+    result, _ = run_to_the_end(
+        lambda given: run_plans(open_table(table.uri), on_spark(table), [plan], environment=given),
+        cluster,
+    )
+    assert cluster.started == [("vacuum", True)]
+    assert statuses(result) == {"vacuum": "failed"} and result.exit_status == 3
+    assert "another effect" in (result.problem or "")
+
+
+def commit(uri: str) -> None:
+    TableBuilder(uri).commit([add("0.parquet")], version=open_table(uri).latest_version() + 1)
+
+
+def approved(table: PolicyTable, operation: str) -> ApprovedPlan:
+    """The plan of an operation as a person approves it."""
+    planned = run_operation(open_table(table.uri), table, operation, plan_only=True)
+    plan = planned.outcomes[0].result
+    assert plan is not None
+    return ApprovedPlan.of(operation, plan, planned_at=planned.outcomes[0].started_at)
+
+
+def on_spark(table: PolicyTable) -> PolicyTable:
+    engine = table.rules.engine.model_copy(update={"prefer": "spark"})
+    return table.model_copy(update={"rules": table.rules.model_copy(update={"engine": engine})})
 
 
 _ORDER = ["compact-log", "vacuum"]

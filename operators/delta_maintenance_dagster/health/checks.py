@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
     from delta_maintenance.policies.models import Assessment
     from delta_maintenance.policies.pending import PendingPlan
+
+
+# Within a folder of definitions, Dagster copies checks in its own code with an argument of its own
+# that is in beta, and warns the users of it at every load.
+warnings.filterwarnings(
+    "ignore",
+    message="Parameter `execution_type` of function `AssetsDefinition.__init__`",
+    category=dg.BetaWarning,
+    module=r"dagster\._core\.definitions\.repository_definition",
+)
 
 
 class HealthThresholds(dg.Model, dg.Resolvable):

@@ -95,6 +95,17 @@ def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
     }
 
 
+def of_approval(job: str, run_id: str) -> Metadata:
+    """Returns the configuration of the job that runs the waiting plans of a run."""
+    return {
+        "to_approve": dg.MetadataValue.md(
+            f"Launch the job `{job}` with this configuration, or with some of the `tables` and "
+            "`operations`:\n"
+            f"```yaml\nops: {{run_approved_plans: {{config: {{run_id: {run_id}}}}}}}\n```"
+        )
+    }
+
+
 def of_health(health: TableHealth) -> Metadata:
     """Returns numbers of one version, always with the same names, so that Dagster plots them."""
     return {
@@ -182,7 +193,7 @@ def _cut(value: Any) -> Any:
     if isinstance(value, list | tuple):
         more = [f"… {len(value) - _SHOWN} more"] if len(value) > _SHOWN else []
         return [*(_cut(item) for item in value[:_SHOWN]), *more]
-    return value
+    return in_dagster(value) if isinstance(value, str) else value
 
 
 def _deleted(result: Mapping[str, Any]) -> tuple[int, int]:

@@ -272,8 +272,11 @@ def test_text_has_enough_contrast_in_both_themes(
             assert poor == [], path
 
 
-def test_a_phone_shows_the_columns_that_matter(server: Server, browser: Browser) -> None:
-    with visitor(browser, server) as page:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_shows_the_columns_that_matter(
+    server: Server, browser: Browser, theme: str
+) -> None:
+    with visitor(browser, server, theme=theme) as page:
         page.set_viewport_size({"width": 390, "height": 844})
         page.goto(f"{server.address}/delta-maintenance/")
         heads = page.locator(".tables thead th:visible").all_inner_texts()
@@ -282,12 +285,14 @@ def test_a_phone_shows_the_columns_that_matter(server: Server, browser: Browser)
             page.goto(f"{server.address}/delta-maintenance{path}")
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= 390, f"{path} is {wide} pixels wide"
+            name = path.strip("/").partition("?")[0] or "tables"
+            picture(page, f"health-phone-{name}-{theme}", full_page=name != "tables")
         page.goto(f"{server.address}/delta-maintenance/")
         for part in (".inbox .scroll", ".scroll.tall"):
             hidden = page.locator(part).evaluate("it => it.scrollWidth - it.clientWidth")
             assert hidden <= 0, f"{hidden} pixels of {part} are out of sight"
         clip = {"x": 0, "y": 0, "width": 390, "height": 1700}
-        picture(page, "health-phone", full_page=True, clip=clip)
+        picture(page, f"health-phone-{theme}", full_page=True, clip=clip)
 
 
 def test_the_keyboard_reaches_everything(server: Server, browser: Browser) -> None:

@@ -104,10 +104,15 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_library() -> None:
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(run.stdout.splitlines()[-1]) == [
+    # Which of them Airflow has loaded already depends on its version.
+    assert set(json.loads(run.stdout.splitlines()[-1])) <= {
         "airflow._shared.listeners",
         "airflow.listeners",
+        "delta_maintenance",
+        "delta_maintenance.lazy",
+        "delta_maintenance.renamed_modules",
+        "delta_maintenance_airflow",
         "delta_maintenance_airflow.plugin",
         "delta_maintenance_airflow.settings",
         "delta_maintenance_airflow.spark_pool",
-    ]
+    }

@@ -245,7 +245,9 @@ def run_cleared(dag: DAG, run: Any) -> None:
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        clear_task_instances(run.get_task_instances(session=session), session)
+        # Otherwise the run would have to be started by a scheduler.
+        tasks = run.get_task_instances(session=session)
+        clear_task_instances(tasks, session, dag_run_state=False)
     with create_session() as session:
         (ti,) = run.get_task_instances(session=session)
         ti.try_number += 1

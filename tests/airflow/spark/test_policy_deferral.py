@@ -12,14 +12,23 @@ from typing import Any
 import pytest
 import yaml
 from fake_spark import FakeSpark, is_alive, reports, wait_for
-from orchestrators.deferrals import LIVES, deferred, driver_of, is_clean, resumed
+from orchestrators.deferrals import LIVES, deferred, driver_of, event_of, is_clean, resumed
 from suite.airflow_versions import TaskDeferred
 
+from delta_maintenance import clock
+from delta_maintenance.operations.core.registry import find
 from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.models import AssessedOperation
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
+from delta_maintenance_airflow.compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
 from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
+from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -90,6 +99,7 @@ def test_a_task_with_several_jobs_holds_no_worker_and_keeps_its_lease(
 ) -> None:
     spark.acts(*BOTH)
     first = deferred(make(), task_context)
+    deferred_at = clock.now()
     driver_of(spark)
     [lease] = leases(kept)
     before = lease.read_bytes()
@@ -104,6 +114,40 @@ def test_a_task_with_several_jobs_holds_no_worker_and_keeps_its_lease(
     assert leases(kept) == []
     entry: Any = AssessmentStore(str(kept)).load("t")
     assert [each.operation for each in entry.run.outcomes] == ["compact-log", "vacuum"]
+    # One run from its beginning on, not another one after each job.
+    assert entry.run.started_at < deferred_at
+    wait_for(lambda: is_clean(folder))
+
+
+def test_the_job_that_has_ended_answers_its_own_request_once(
+    spark: FakeSpark, task_context: dict[str, Any], make: Make, folder: Path
+) -> None:
+    spark.acts(*BOTH)
+    event = event_of(deferred(make(), task_context).trigger)
+    submit = submitter(
+        task_context,
+        ["another task"],
+        lambda submission: None,
+        deferral=Deferral(required=True),
+        finished=FinishedJob(
+            job=DeferredJob(**event["job"]), event=event, operation="compact-log", plans=False
+        ),
+    )
+    table = PolicyWork(None).table("t", None)
+
+    def asked(operation: str) -> AssessedOperation:
+        options = find(operation).options()
+        return AssessedOperation(
+            operation=operation, status="due", reason="", engine="spark", options=options
+        )
+
+    for operation, plan_only in (("vacuum", False), ("compact-log", True)):
+        with pytest.raises(JobDeferredError):
+            submit(table, asked(operation), plan_only=plan_only)
+    assert submit(table, asked("compact-log")) == COMPACTED["result"]
+    with pytest.raises(JobDeferredError):
+        submit(table, asked("compact-log"))
+    wait_for(lambda: len(spark.starts) == 4)
     wait_for(lambda: is_clean(folder))
 
 
@@ -147,12 +191,24 @@ def test_another_task_that_took_the_table_over_is_left_alone(
     assert json.loads(lease.read_text())["holder"] == "somebody else"
 
 
+@pytest.mark.parametrize("approval", [[], ["compact-log"]])
 def test_a_driver_that_dies_is_tried_again(
-    spark: FakeSpark, task_context: dict[str, Any], make: Make, kept: Path
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    make: Make,
+    kept: Path,
+    tmp_path: Path,
+    approval: list[str],
 ) -> None:
+    """The driver of a plan, too."""
+    policy = yaml.safe_load((tmp_path / "policy.yaml").read_text())
+    policy["defaults"]["approval"] = approval
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy))
     spark.acts("os.kill(os.getpid(), 9)")
-    with pytest.raises(AirflowException, match=r"was killed \(SIGKILL\)"):
+    with pytest.raises(AirflowException, match=r"was killed \(SIGKILL\)") as caught:
         resumed(make(), task_context, deferred(make(), task_context))
+    assert not isinstance(caught.value, AirflowFailException)
+    assert len(spark.starts) == 1
 
 
 def test_a_manual_run_is_deferred_too_and_carries_out_its_plan(
