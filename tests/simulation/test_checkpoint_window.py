@@ -244,4 +244,8 @@ def test_a_checkpoint_of_or_after_an_old_version_is_written_in_full(
     stage = Stage(young=young)
     stage.is_slow = False
     plan = stage.plan(stage.snapshot(), "auto")
-    assert not plan.incremental and f"log retention of version {version}" in plan.reason
+    assert not plan.incremental
+    assert (
+        f"log retention of version {version}, {RETENTION_DAYS} days, ends within 1 day"
+        in plan.reason
+    )

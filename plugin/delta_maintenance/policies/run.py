@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
@@ -223,7 +224,8 @@ class _Run:
             return replace(
                 blank,
                 status="stopped",
-                reason=f"the run has taken {now - started}, and {limit} are allowed; run again",
+                reason=f"the run has taken {duration_text(now - started)}, and "
+                f"{duration_text(limit)} are allowed; run again",
                 exit_status=RefusedError.exit_status,
             )
         made = sum(outcome.commits for outcome in self.outcomes)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.checkpoint.options import Incremental
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -125,8 +126,8 @@ def _require_young(snapshot: Snapshot, now: datetime) -> None:
     for version, time_ms in times.items():
         if time_ms is None or time_ms < least_ms:
             raise NotReusableError(
-                f"the log retention of version {version}, {retention}, ends within "
-                f"{_CLEAN_UP_MARGIN} or has ended"
+                f"the log retention of version {version}, {duration_text(retention)}, ends within "
+                f"{duration_text(_CLEAN_UP_MARGIN)} or has ended"
             )
 
 

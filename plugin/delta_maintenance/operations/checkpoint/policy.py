@@ -16,6 +16,7 @@ from delta_maintenance.operations.core.evaluation import (
     given,
     not_due,
 )
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 
@@ -61,8 +62,8 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         reason = f"{count_text(commits, 'commit')} {since}, of {rule.max_commits} allowed"
     elif commits and rule.max_bytes is not None and size >= rule.max_bytes:
         reason = f"{size} bytes of commits {since}, of {int(rule.max_bytes)} allowed"
-    elif due_at is not None and context.now >= due_at:
-        reason = f"the oldest commit {since} is older than {rule.max_age}"
+    elif rule.max_age is not None and due_at is not None and context.now >= due_at:
+        reason = f"the oldest commit {since} is older than {duration_text(rule.max_age)}"
     else:
         return not_due("checkpoint", f"{count_text(commits, 'commit')} {since}", due_at)
     options = CheckpointOptions(

@@ -35,6 +35,7 @@ from delta_maintenance.operations.clean_log.options import (
 )
 from delta_maintenance.operations.clean_log.report import write_report
 from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.features.registry import Operation, require_supported
 from delta_maintenance.table.progress import Progress
@@ -225,8 +226,8 @@ class _Decision:
         least = max(own, LEAST_RETENTION)
         if own < least:
             self.notes.append(
-                f"delta.logRetentionDuration is {own}; files younger than {least} are kept "
-                "nevertheless"
+                f"delta.logRetentionDuration is {duration_text(own)}; files younger than "
+                f"{duration_text(least)} are kept nevertheless"
             )
         wanted = self.options.log_retention
         if wanted is None:
@@ -236,7 +237,8 @@ class _Decision:
         ):
             raise _refused(
                 self.snapshot,
-                f"a log retention of {wanted} is shorter than {least}",
+                f"a log retention of {duration_text(wanted)} is shorter than "
+                f"{duration_text(least)}",
                 "keep the longer one, or give both flags that allow a short retention",
             )
         return wanted
@@ -399,8 +401,9 @@ def _require_cleanable(snapshot: Snapshot) -> None:
     if properties.log_retention < properties.deleted_file_retention:
         raise _refused(
             snapshot,
-            f"delta.logRetentionDuration is {properties.log_retention}, which is shorter than "
-            f"delta.deletedFileRetentionDuration, {properties.deleted_file_retention}",
+            f"delta.logRetentionDuration is {duration_text(properties.log_retention)}, which is "
+            "shorter than delta.deletedFileRetentionDuration, "
+            f"{duration_text(properties.deleted_file_retention)}",
             "set the former to at least the latter",
         )
     if snapshot.state.unknown_actions:

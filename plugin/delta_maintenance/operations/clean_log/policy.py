@@ -14,6 +14,7 @@ from delta_maintenance.operations.core.evaluation import (
     requests_to_list,
     since,
 )
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
 
@@ -36,8 +37,9 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if rule.retention is not None and rule.retention < least:
         return blocked(
             "clean-log",
-            f"the policy's log retention of {rule.retention} is shorter than {least}; set the "
-            "table's delta.logRetentionDuration, or take a longer one",
+            f"the policy's log retention of {duration_text(rule.retention)} is shorter than "
+            f"{duration_text(least)}; set the table's delta.logRetentionDuration, or take a longer "
+            "one",
         )
     if not health.expired_log_files:
         return not_due("clean-log", "the log retention covers the whole log")
@@ -46,7 +48,9 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     found = f"{count_text(health.expired_log_files, 'file')} of the log past the retention"
     if due_at is not None:
         return not_due(
-            "clean-log", f"{found}, and the last one was less than {rule.every} ago", due_at
+            "clean-log",
+            f"{found}, and the last one was less than {duration_text(rule.every)} ago",
+            due_at,
         )
     return AssessedOperation(
         operation="clean-log",

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
-from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.facts import count_text, duration_text
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.rules import RulesInForce
@@ -74,7 +74,7 @@ def since(
     if last is None:
         return f"no {name} is known", None
     if now - last >= every:
-        return f"the last {name} was at {text(last)}, more than {every} ago", None
+        return f"the last {name} was at {text(last)}, more than {duration_text(every)} ago", None
     return f"the last {name} was at {text(last)}", last + every
 
 

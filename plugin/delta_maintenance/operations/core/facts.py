@@ -58,7 +58,7 @@ def fact_text(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
-        return str(value).removesuffix(", 0:00:00")
+        return duration_text(value)
     if isinstance(value, int):
         return f"{value:,}"
     return "" if value is None else str(value)
@@ -67,6 +67,18 @@ def fact_text(value: object) -> str:
 def count_text(count: int, thing: str) -> str:
     """`1 file`, `2 files`."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def duration_text(length: timedelta) -> str:
+    """Formats a duration as policies and table properties state it, such as `7 days 12 hours`."""
+    if length < timedelta():
+        return f"-{duration_text(-length)}"
+    minutes, seconds = divmod(length.seconds, 60)
+    units = {"day": length.days, "hour": minutes // 60, "minute": minutes % 60, "second": seconds}
+    parts = [count_text(number, unit) for unit, number in units.items() if number]
+    if length.microseconds:
+        parts.append(count_text(length.microseconds, "microsecond"))
+    return " ".join(parts) or "0 seconds"
 
 
 def size_text(size: int) -> str:

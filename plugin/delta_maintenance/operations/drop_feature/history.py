@@ -13,6 +13,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.drop_feature.traces import (
     HistoryTrace,
     clean_checkpoint,
@@ -140,7 +141,8 @@ def plan_truncation(
     if retention < _LONGEST_TRANSACTION and other_writers != "none":
         raise _refused(
             snapshot,
-            f"{_RETENTION} is {retention}, after which a stalled writer could still commit",
+            f"{_RETENTION} is {duration_text(retention)}, after which a stalled writer could "
+            "still commit",
             "set it to 24 hours or more, or set other_writers to none",
         )
     options = CleanLogOptions(

@@ -19,6 +19,7 @@ from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import VacuumEngine
 from delta_maintenance.operations.vacuum.options import (
@@ -323,7 +324,8 @@ def _require_young(planned: VacuumPlan, now: datetime) -> None:
     age = now - planned.planned_at
     if not -_PLAN_LIFE < age <= _PLAN_LIFE:
         raise RefusedError(
-            f"the plan was made {abs(age)} {'ago' if age > timedelta() else 'from now'}",
+            f"the plan was made {duration_text(abs(age))} "
+            f"{'ago' if age > timedelta() else 'from now'}",
             version=planned.version,
             remedy="plan again: a plan is valid for an hour",
         )

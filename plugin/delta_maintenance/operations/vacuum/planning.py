@@ -12,6 +12,7 @@ import pyarrow as pa
 from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
@@ -253,9 +254,8 @@ class _SurveyRun:
         if longer and not removed.goes_back and min(listing.commits, default=0) > 0:
             raise _refused(
                 self.snapshot,
-                f"the log does not cover the last {self.retention}, so the files removed in "
-                "that time "
-                "are unknown",
+                f"the log does not cover the last {duration_text(self.retention)}, so the files "
+                "removed in that time are unknown",
                 "use a shorter retention, or keep the log for longer",
             )
 
@@ -279,18 +279,18 @@ class _SurveyRun:
         if wanted is None:
             if own < least and not flags:
                 self.notes.append(
-                    f"delta.deletedFileRetentionDuration is {own}; files younger than {least} are "
-                    "kept nevertheless"
+                    f"delta.deletedFileRetentionDuration is {duration_text(own)}; files younger "
+                    f"than {duration_text(least)} are kept nevertheless"
                 )
             return own if flags else least
         if wanted < timedelta():
             raise InvalidRequestError(
-                f"a retention of {wanted} is negative", remedy="give zero or more"
+                f"a retention of {duration_text(wanted)} is negative", remedy="give zero or more"
             )
         if wanted < least and not flags:
             raise _refused(
                 self.snapshot,
-                f"a retention of {wanted} is shorter than {least}",
+                f"a retention of {duration_text(wanted)} is shorter than {duration_text(least)}",
                 "keep the longer one, or give both flags that allow a short retention",
             )
         return wanted

@@ -17,6 +17,7 @@ from delta_maintenance.operations.core.evaluation import (
     requests_to_list,
     since,
 )
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION, VacuumOptions
@@ -56,8 +57,8 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if rule.retention is not None and rule.retention < least:
         return blocked(
             "vacuum",
-            f"the policy's retention of {rule.retention} is shorter than {least}; set a longer "
-            "one, or run vacuum manually",
+            f"the policy's retention of {duration_text(rule.retention)} is shorter than "
+            f"{duration_text(least)}; set a longer one, or run vacuum manually",
         )
     remembered = context.last_run("vacuum")
     logged = table_health.last_vacuum(health.maintenance)
