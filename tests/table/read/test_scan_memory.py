@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.table.read import log_reader, read_ahead, snapshot
-from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.table.read import checkpoint_reader, log_reader, read_ahead, snapshot
+from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder, log_text
 
 FILES = 1000
@@ -74,3 +74,16 @@ def test_superseded_actions_have_no_effect(replays: list[FileReplay], pool: pa.M
     assert peak_of_many < 2 * peak + (1 << 20)
     assert pool.max_memory() < 2 * arrow_peak + (1 << 20)
     assert pool.bytes_allocated() < 1 << 20
+
+
+def test_free_memory_is_released_while_many_sidecars_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released: list[int] = []
+    monkeypatch.setattr(checkpoint_reader, "_FILES_PER_RELEASE", 2)
+    monkeypatch.setattr(checkpoint_reader, "release_unused_memory", lambda: released.append(1))
+    table = TableBuilder()
+    table.commit([features("v2Checkpoint"), metadata(), *(add(f"f{n}") for n in range(6))])
+    table.v2_checkpoint(sidecars=5)
+    assert table.open().snapshot().counts.num_files == 6
+    assert len(released) == 2

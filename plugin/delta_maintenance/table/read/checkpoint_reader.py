@@ -64,6 +64,7 @@ _SINGLES = (
 _PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
 """File names that are the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
+_FILES_PER_RELEASE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,11 @@ class Checkpoint:
             if self._inline is not None:
                 parsed = parse_file_actions([self._inline], keys=keys, fields=fields)
                 yield FileActionBatch(parsed.adds, parsed.removes)
-            for parquet in self._parquet:
-                if only is None or parquet.path in only:
-                    yield from parquet.file_actions(keys, fields, actions=actions)
+            wanted = (file for file in self._parquet if only is None or file.path in only)
+            for number, parquet in enumerate(wanted, 1):
+                yield from parquet.file_actions(keys, fields, actions=actions)
+                if number % _FILES_PER_RELEASE == 0:
+                    release_unused_memory()
         except Exception as error:
             raise self._damaged(error) from error
 
@@ -300,6 +303,15 @@ class Checkpoint:
             return error
         remedy = error.remedy if isinstance(error, OversizedFileError) else None
         return self._unusable(problem_of(error), remedy)
+
+
+def release_unused_memory() -> None:
+    """Returns free memory to the system.
+
+    Footers stay in memory between the buffers of the columns. The C library reuses such gaps badly:
+    without this call, reading 500 sidecars leaves 800 MB of them.
+    """
+    pa.default_memory_pool().release_unused()
 
 
 def read_part(
