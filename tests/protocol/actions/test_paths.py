@@ -80,3 +80,24 @@ def test_two_spellings_of_a_file_are_found(live: list[str], tombstones: list[str
 
 def test_absolute_paths_of_different_files_pass() -> None:
     assert problem(["file:/tables/t/a", "b", "file:/other/b"], ["file:/tables/t/c"]) is None
+
+
+def test_a_path_with_two_live_deletion_vectors_is_named() -> None:
+    audit = PathAudit("/tables/t")
+    kind = pa.struct([("storageType", pa.string())])
+    for paths, vectors in ((["a%20b", "c"], [None, "u"]), (["d", "a%20b"], ["u", "p"])):
+        found = [None if each is None else {"storageType": each} for each in vectors]
+        columns = {"path": pa.array(paths), "deletionVector": pa.array(found, kind)}
+        assert audit.problem() is None
+        audit.add(pa.table(columns), empty(REMOVE_TYPES))
+    assert audit.problem() == "the path a%20b is live with two deletion vectors"
+
+
+def test_the_texts_of_paths_are_not_kept() -> None:
+    audit, before = PathAudit("/tables/t"), pa.total_allocated_bytes()
+    for number in range(20):
+        paths = pa.array([f"part-{number}-{row:060d}" for row in range(1000)])
+        audit.add(pa.table({"path": paths}), pa.table({"path": paths}))
+    del paths
+    assert pa.total_allocated_bytes() - before < 100_000
+    assert audit.problem() is None

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.address import Address
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 
 # A relative path encodes `:`, so an unencoded one before the first slash ends a scheme.
 ABSOLUTE = "^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
@@ -36,37 +37,54 @@ for _digit in b"0123456789abcdefABCDEF":
 class PathAudit:
     """Collects the paths of a snapshot in batches and finds ambiguous ones.
 
-    Stores nothing for tables without deletion vectors and absolute paths.
+    Stores 8 bytes for each file action, 16 if its path has encoded bytes, and in addition absolute
+    paths and the paths of files with a deletion vector. Paths are compared by hashes of 64 bits:
+    among ten million files, a tenth of them with a deletion vector, the audit finds a problem that
+    does not exist with a probability of one in two million.
     """
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._live: list[pa.Array] = []
-        self._removed: list[pa.Array] = []
-        self._has_vectors = False
+        self._live: list[Hashes] = []
+        self._relative: list[Hashes] = []
+        """Of the locations of all paths that are not absolute."""
+        self._with_vector: list[pa.Array] = []
         self._absolute: set[str] = set()
 
     def add(self, adds: pa.Table, tombstones: pa.Table) -> None:
         """Adds the live files and the tombstones of one batch."""
-        paths = adds["path"]
-        self._live.extend(paths.chunks)
-        self._removed.extend(tombstones["path"].chunks)
+        for paths in adds["path"].chunks:
+            self._live.append(self._include(paths))
+        for paths in tombstones["path"].chunks:
+            self._include(paths)
         if "deletionVector" in adds.column_names:
             vectors = adds["deletionVector"]
-            self._has_vectors |= vectors.null_count < len(vectors)
-        for column in (paths, tombstones["path"]):
-            absolute = pc.match_substring_regex(column, ABSOLUTE)
-            if pc.any(absolute).as_py():
-                self._absolute.update(column.filter(absolute).to_pylist())
+            if vectors.null_count < len(vectors):
+                self._with_vector += adds["path"].filter(pc.is_valid(vectors)).chunks
+
+    def _include(self, paths: pa.StringArray) -> Hashes:
+        """Returns the hashes of the paths."""
+        hashes = hash_texts(paths)
+        absolute = pc.match_substring_regex(paths, ABSOLUTE)
+        is_encoded = pc.any(pc.match_substring(paths, "%")).as_py()
+        if pc.any(absolute).as_py():
+            self._absolute.update(paths.filter(absolute).to_pylist())
+            relative = paths.filter(pc.invert(absolute))
+            self._relative.append(hash_texts(locations(relative, root=self._root)))
+        elif is_encoded:
+            self._relative.append(hash_texts(locations(paths, root=self._root)))
+        else:
+            self._relative.append(hashes)
+        return hashes
 
     def problem(self) -> str | None:
         """Returns the first problem that forbids writing, as one clause, or None."""
-        if self._has_vectors:
-            paths = pa.chunked_array(self._live, pa.string())
-            counts = pc.value_counts(paths)
-            twice = counts.filter(pc.greater(counts.field("counts"), 1))
-            if len(twice):
-                path = twice.field("values")[0].as_py()
+        live = np.sort(np.concatenate(self._live)) if self._with_vector else np.empty(0, np.uint64)
+        for paths in self._with_vector:
+            hashes = hash_texts(paths)
+            times = np.searchsorted(live, hashes, "right") - np.searchsorted(live, hashes, "left")
+            if (times > 1).any():
+                path = paths[int(np.argmax(times > 1))].as_py()
                 return f"the path {path} is live with two deletion vectors"
         return self._spelling_problem()
 
@@ -74,21 +92,18 @@ class PathAudit:
         if not self._absolute:
             return None
         absolute = pa.array(sorted(self._absolute), pa.string())
+        places = locations(absolute, root=self._root)
         spellings: dict[bytes, str] = {}
-        for path, location in zip(
-            absolute.to_pylist(), locations(absolute, root=self._root).to_pylist(), strict=True
-        ):
+        for path, location in zip(absolute.to_pylist(), places.to_pylist(), strict=True):
             other = spellings.setdefault(location, path)
             if other != path:
                 return f"one file has two different paths, {other} and {path}"
-        known = pa.array(sorted(spellings), pa.binary())
-        for paths in (*self._live, *self._removed):
-            relative = paths.filter(pc.invert(pc.match_substring_regex(paths, ABSOLUTE)))
-            found = locations(relative, root=self._root)
-            twice = pc.is_in(found, value_set=known)
-            if pc.any(twice).as_py():
-                path, location = relative.filter(twice)[0].as_py(), found.filter(twice)[0].as_py()
-                return f"one file has two different paths, {path} and {spellings[location]}"
+        known = hash_texts(places)
+        for hashes in self._relative:
+            twice = np.isin(known, hashes)
+            if twice.any():
+                path = absolute[int(np.argmax(twice))].as_py()
+                return f"one file has two different paths, {path} and a relative one"
         return None
 
 
