@@ -7,7 +7,7 @@ the caller stores a `LastRun`. Without a record, the operation counts as never r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -16,7 +16,9 @@ from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.due import assessed_operations
+from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun
+from delta_maintenance.table.read.known_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -37,15 +39,22 @@ def assess_table(
     now: datetime,
     last_runs: Sequence[LastRun] = (),
     previous: TableHealth | None = None,
-    newest: Callable[[], Snapshot] | None = None,
+    looks: Looks | None = None,
 ) -> Assessment:
     """Like `assess`, on the latest version; errors become part of the assessment.
 
-    `newest` opens that version, by default `table.snapshot`.
+    `looks` are the earlier looks of the same process at this table.
     """
+    looks = looks or Looks(table)
     try:
-        snapshot = (newest or table.snapshot)()
-        return assess(snapshot, policy_table, now=now, last_runs=last_runs, previous=previous)
+        return assess(
+            looks.newest(),
+            policy_table,
+            now=now,
+            last_runs=last_runs,
+            previous=previous,
+            memory=looks.sums,
+        )
     except DeltaMaintenanceError as error:
         return failed_assessment(policy_table, error, now=now)
 
@@ -72,10 +81,12 @@ def assess(
     now: datetime,
     last_runs: Sequence[LastRun] = (),
     previous: TableHealth | None = None,
+    memory: SumMemory | None = None,
 ) -> Assessment:
     """Assesses the latest snapshot. Reads the same files as `measure`, and changes nothing.
 
-    `previous` is the health in an earlier assessment, whose commits are not read again.
+    `previous` is the health in an earlier assessment, whose commits are not read again; `memory`
+    has the sums of files of an earlier one in the same process.
     """
     runs = {run.operation: run for run in last_runs}
     vacuumed, rules = runs.get("vacuum"), table.rules
@@ -87,6 +98,7 @@ def assess(
         vacuum_retention=vacuum.retention if isinstance(vacuum, VacuumRule) else None,
         vacuumed_at=vacuumed.at if vacuumed is not None and vacuumed.succeeded else None,
         previous=previous,
+        memory=memory,
     )
     operations = tuple(assessed_operations(snapshot, health, rules, now=now, last_runs=runs))
     statuses = {each.status for each in operations}

@@ -19,6 +19,7 @@ from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
+from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.policies.paused import PausedOperation
 from delta_maintenance.submission.left_running import JobLeftRunningError
@@ -34,6 +35,7 @@ class Context:
     """Values that the operations of one run share."""
 
     table: Table
+    looks: Looks
     policy_table: PolicyTable
     environment: RunEnvironment
     plans_on_spark: bool = False
@@ -179,7 +181,12 @@ class _Request:
 
     def _prepared(self) -> Any:
         own = self.context.environment
-        execution = Execution(now=own.now, new_id=own.new_id, progress=own.progress)
+        execution = Execution(
+            now=own.now,
+            new_id=own.new_id,
+            progress=own.progress,
+            newest=self.context.looks.to_plan,
+        )
         return self.record.prepare(
             self.context.table, self.options, now=self.blank.started_at, execution=execution
         )

@@ -20,6 +20,7 @@ from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment, separate_arguments
 from delta_maintenance.policies.execute import Context, execute
+from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.policies.run import RunStatus
@@ -56,14 +57,37 @@ def run_operation(
     returned, not raised, except the `BusyError` of a lease. If a Spark job is left running, its
     `JobLeftRunningError` has the state with which to continue.
     """
-    environment = environment or RunEnvironment()
+    return _run_operation(
+        Looks(table),
+        policy_table,
+        operation,
+        options=options or {},
+        last_runs=last_runs,
+        plan_only=plan_only,
+        approved=approved,
+        environment=environment or RunEnvironment(),
+    )
+
+
+def _run_operation(
+    looks: Looks,
+    policy_table: PolicyTable,
+    operation: str,
+    *,
+    options: Mapping[str, Any],
+    last_runs: Sequence[LastRun],
+    plan_only: bool,
+    approved: ApprovedPlan | None,
+    environment: RunEnvironment,
+) -> RunResult:
+    table = looks.table
     now, record, paused = environment.now, find(operation), environment.paused
     started = now() if paused is None else paused.started_at
     last_runs = last_runs if paused is None else paused.last_runs
 
     def assess(rules: PolicyTable, runs: Sequence[LastRun], known: Assessment | None) -> Assessment:
         previous = known.health if known is not None else None
-        return assess_table(table, rules, now=now(), last_runs=runs, previous=previous)
+        return assess_table(table, rules, now=now(), last_runs=runs, previous=previous, looks=looks)
 
     before = assess(policy_table, last_runs, None) if paused is None else paused.before
     result = RunResult(
@@ -89,11 +113,12 @@ def run_operation(
             return paused.operation.due
         rules = policy_table.rules.asking_for(record.name)
         forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
-        return _asked(policy_table, record, forced, options or {})
+        return _asked(policy_table, record, forced, options)
 
     with environment.claiming() as claim:
         context = Context(
             table=table,
+            looks=looks,
             policy_table=policy_table,
             environment=environment,
             plans_on_spark=environment.submit is not None,
@@ -143,15 +168,18 @@ def run_plans(
     There must be at least one plan. A failed or incomplete operation ends the run.
     """
     results: list[RunResult] = []
+    looks = Looks(table)
     environment = environment or RunEnvironment()
     done = environment.paused.outcomes if environment.paused is not None else ()
     for plan in plans[len(done) :]:
         try:
-            result = run_operation(
-                table,
+            result = _run_operation(
+                looks,
                 policy_table,
                 plan.operation,
+                options={},
                 last_runs=last_runs,
+                plan_only=False,
                 approved=plan,
                 environment=environment,
             )

@@ -24,6 +24,7 @@ from delta_maintenance.policies.environment import (
     separate_arguments,
 )
 from delta_maintenance.policies.execute import Context, execute, plan_for_approval
+from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -33,7 +34,6 @@ from delta_maintenance.policies.models import (
 )
 from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.submission.left_running import JobLeftRunningError
-from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 __all__ = [
@@ -81,6 +81,7 @@ def run(
     with environment.claiming() as claim:
         context = Context(
             table=table,
+            looks=Looks(table),
             policy_table=policy_table,
             environment=environment,
             plans_on_spark=approvals.plans_on_spark,
@@ -128,8 +129,6 @@ class _Run:
     outcomes: list[OperationOutcome] = field(default_factory=list)
     at_version: dict[str, list[int]] = field(default_factory=dict)
     """The versions on which each operation has run."""
-    looked_at: Snapshot | None = None
-    """The snapshot of the last assessment, which the next one updates."""
 
     def run(self) -> RunResult:
         paused = self.context.environment.paused
@@ -164,13 +163,8 @@ class _Run:
             now=self.context.environment.now(),
             last_runs=tuple(self.last_runs.values()),
             previous=previous.health if previous is not None else None,
-            newest=self._newest,
+            looks=self.context.looks,
         )
-
-    def _newest(self) -> Snapshot:
-        table, before = self.context.table, self.looked_at
-        self.looked_at = table.snapshot() if before is None else table.forward(before)
-        return self.looked_at
 
     def _ended_early(self, latest: Assessment) -> bool:
         return bool(self.outcomes) and self.outcomes[-1].status in ("incomplete", "failed")

@@ -42,9 +42,16 @@ class Execution:
     warn: Callable[[Sequence[str]], None] | None = None
     """Receives the problems that were skipped when the table was opened."""
 
+    newest: Callable[[], Snapshot] | None = None
+    """Opens the latest version, if the caller has looked at the table before; by default, it is
+    opened from scratch."""
+
     def snapshot_of(self, table: Table) -> Snapshot:
         """Opens the version to work on, and passes on its warnings."""
-        snapshot = table.snapshot(version=self.version)
+        if self.newest is not None and self.version is None:
+            snapshot = self.newest()
+        else:
+            snapshot = table.snapshot(version=self.version)
         if self.warn is not None:
             self.warn(snapshot.warnings)
         return snapshot

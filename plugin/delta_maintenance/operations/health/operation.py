@@ -45,6 +45,7 @@ from delta_maintenance.protocol.features.registry import (
 from delta_maintenance.protocol.row_tracking.domain import row_tracking_state
 from delta_maintenance.protocol.schema.clustering import clustering_columns
 from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
+from delta_maintenance.table.read.known_sums import SumMemory
 from delta_maintenance.table.read.log_age import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -78,13 +79,15 @@ def measure(
     vacuumed_at: datetime | None = None,
     previous: TableHealth | None = None,
     max_commits: int = MAX_COMMITS,
+    memory: SumMemory | None = None,
 ) -> TableHealth:
     """Measures the health of the table at the latest version.
 
     Deletable files are counted for the given retentions, by default those of `clean-log` and
     `vacuum`. `vacuumed_at` is the time of the last vacuum known to the caller, because the log need
     not contain it. `previous` is an earlier measurement of the same table, whose commits are not
-    read again. `max_commits` bounds the series; 0 means no series.
+    read again. `max_commits` bounds the series; 0 means no series. `memory` keeps the sums of files
+    for the next measurement in this process, which then reads only the commits since.
     """
     properties = snapshot.properties
     log_retention = log_retention or max(properties.log_retention, LEAST_LOG_RETENTION)
@@ -107,6 +110,7 @@ def measure(
                 reclaimed_before=0 if vacuumed is None else _before(vacuumed, vacuum_retention),
             ),
             checksums=inventory.entries,
+            memory=memory,
         )
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__

@@ -1,16 +1,15 @@
 """Sums over the files of a snapshot: sizes, deletion vectors, and expired tombstones.
 
-One pass over the file actions in columns. In addition to one batch, it keeps eight bytes in memory
-for each expired tombstone and, if deletion vectors are supported, for each live file.
+One pass over the file actions in columns. In addition to one batch, it keeps 25 bytes in memory for
+each tombstone and, if deletion vectors are supported, 8 for each live file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,12 +24,16 @@ from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.files.stated_sizes import stated_sizes
 from delta_maintenance.table.read.files.view import record_counts
+from delta_maintenance.table.read.known_sums import (
+    REMOVE_FIELDS,
+    KnownSums,
+    SizeBuckets,
+    SumMemory,
+    Tombstones,
+    integers,
+)
 from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
-
-_BUCKETS = 65
-"""One bucket for empty files, then one for each power of two."""
-_Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,50 +80,104 @@ def sum_files(
     small_bytes: int,
     instants: Instants,
     checksums: Iterable[LogEntry] = (),
+    memory: SumMemory | None = None,
 ) -> FileSums:
     """The sums over all file actions in effect. Counts rows only if deletion vectors are supported.
 
-    Rows require the statistics, which are most of a checkpoint, and nothing else does. If one of
-    `checksums` states the sizes of the live files, and the log confirms it, only tombstones are
-    read: see `stated_sizes`.
+    `small_bytes` is a power of two. Rows require the statistics, which are most of a checkpoint,
+    and nothing else does. If `memory` has the sums of an earlier version, and the commits since are
+    usual ones, only these are read. Otherwise, if one of `checksums` states the sizes of the live
+    files, and the log confirms it, only tombstones are read: see `stated_sizes`.
     """
-    with_vectors = supports(snapshot.protocol, "deletionVectors")
-    found = _by_checksum(snapshot, checksums, _Sums(small_bytes, instants, with_vectors))
-    if found is not None:
-        return found
-    while True:
-        sums = _Sums(small_bytes, instants, with_vectors)
-        try:
-            for batch in snapshot.scan(fields=_FIELDS_WITH_ROWS if with_vectors else _FIELDS):
-                sums.take(batch)
-            return sums.result()
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
+    for look in (_remembered, _by_checksum, _replayed):
+        known = look(snapshot, checksums, small_bytes, memory)
+        found = None if known is None else _at(known, small_bytes, instants)
+        if found is not None:
+            break
+    assert found is not None
+    if memory is not None:
+        memory.known = known
+    return found
 
 
-def _by_checksum(snapshot: Snapshot, checksums: Iterable[LogEntry], sums: _Sums) -> FileSums | None:
+def _remembered(
+    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, memory: SumMemory | None
+) -> KnownSums | None:
+    try:
+        return None if memory is None else memory.at(snapshot)
+    except FileNotFoundError:
+        # A commit was deleted after the snapshot was opened; a replay opens the table again.
+        return None
+
+
+def _by_checksum(
+    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, memory: SumMemory | None
+) -> KnownSums | None:
     """Computes the sums without reading live files; None if they have to be read."""
+    gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
     try:
         stated = stated_sizes(snapshot, checksums)
-        if stated is None or stated.vectors or not sums.take_stated(stated.sizes):
+        if stated is None or stated.vectors:
             # The share of deleted rows needs the number of rows, which only the statistics of files
-            # contain.
+            # contain. Paths of live files with a vector can be those of tombstones, too.
+            return None
+        buckets = _buckets(stated.sizes, small_bytes)
+        if buckets is None:
             return None
         replay = FileReplay()
         for batch in snapshot.scan_tail(replay, fields=_FIELDS):
-            sums.take_tombstones(batch.tombstones)
+            gathered.take_tombstones(batch.tombstones)
         only = _with_tombstones(snapshot.checkpoint)
         for batch in snapshot.scan_checkpoint(
             replay, fields=_FIELDS, only=only, actions=("remove",)
         ):
-            sums.take_tombstones(batch.tombstones)
+            gathered.take_tombstones(batch.tombstones)
     except (UnusableCheckpointError, FileNotFoundError):
         # The replay reports the failure, or finds another base.
         return None
-    if sums.with_vectors and sums.dead:
-        # A live file may be the same data file with another deletion vector.
+    gathered.live, gathered.rows, gathered.live_paths = buckets, None, None
+    return gathered.known(snapshot, checksum_version=stated.checksum_version)
+
+
+def _replayed(
+    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, memory: SumMemory | None
+) -> KnownSums:
+    while True:
+        gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
+        fields = _FIELDS_WITH_ROWS if gathered.with_vectors else _FIELDS
+        try:
+            for batch in snapshot.scan(fields=fields):
+                gathered.take(batch)
+            return gathered.known(snapshot)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def _at(known: KnownSums, small_bytes: int, instants: Instants) -> FileSums | None:
+    """Returns the sums at some instants; None if a live file may be that of a tombstone."""
+    tombstones = known.tombstones
+    waiting = tombstones.between(instants.reclaimed_before, instants.reclaimable_before)
+    if known.live_paths is None and waiting.with_vector.any():
         return None
-    return replace(sums.result(), rows=None, checksum_version=stated.checksum_version)
+    files, first = np.unique(waiting.paths, return_index=True)
+    sizes = waiting.sizes[first]
+    if known.live_paths is not None:
+        # A new deletion vector makes a new logical file of the same data file.
+        unreferenced = np.isin(files, known.live_paths, invert=True)
+        files, sizes = files[unreferenced], sizes[unreferenced]
+    return FileSums(
+        files_by_size=tuple(known.live.files.tolist()),
+        bytes_by_size=tuple(known.live.bytes.tolist()),
+        small_files=int(known.live.files[: small_bytes.bit_length()].sum()),
+        with_deletion_vector=known.vectors,
+        deleted_rows=known.deleted_rows,
+        rows=known.rows,
+        tombstones=len(tombstones.paths),
+        expired_tombstones=tombstones.expired(instants.expired_before),
+        reclaimable_files=len(files),
+        reclaimable_bytes=int(sizes.sum()),
+        checksum_version=known.checksum_version,
+    )
 
 
 def _with_tombstones(checkpoint: Checkpoint | None) -> frozenset[str] | None:
@@ -137,128 +194,82 @@ def _with_tombstones(checkpoint: Checkpoint | None) -> frozenset[str] | None:
     )
 
 
-_REMOVE_FIELDS = ("path", "deletionVector", "size", "deletionTimestamp", "extendedFileMetadata")
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "add": ("path", "deletionVector", "size"),
-    "remove": _REMOVE_FIELDS,
+    "remove": REMOVE_FIELDS,
 }
 _FIELDS_WITH_ROWS: Mapping[str, tuple[str, ...]] = {
     "add": ("path", "deletionVector", "size", ROW_COUNT),
-    "remove": _REMOVE_FIELDS,
+    "remove": REMOVE_FIELDS,
 }
 
 
+def _buckets(sizes: FileSizeHistogram, small_bytes: int) -> SizeBuckets | None:
+    """Returns the sizes of all live files; None if the bins of the histogram are too coarse."""
+    found = SizeBuckets.of(np.empty(0, np.int64))
+    ends = (*sizes.boundaries[1:], 2**63)
+    if small_bytes not in sizes.boundaries:
+        return None
+    bins = zip(sizes.boundaries, ends, sizes.file_counts, sizes.total_bytes, strict=True)
+    for first, end, files, size in bins:
+        # Files smaller than the first boundary are in one bucket.
+        power = first.bit_length()
+        if files and first and (end - 1).bit_length() != power:
+            return None
+        if files:
+            found.files[power] += files
+            found.bytes[power] += size
+    return found
+
+
 @dataclass
-class _Sums:
-    small_bytes: int
-    instants: Instants
+class _Gathered:
+    """The sums of the batches so far."""
+
     with_vectors: bool
-    files_by_size: _Counts = field(default_factory=lambda: np.zeros(_BUCKETS, np.int64))
-    bytes_by_size: _Counts = field(default_factory=lambda: np.zeros(_BUCKETS, np.int64))
-    small_files: int = 0
+    live: SizeBuckets = field(default_factory=lambda: SizeBuckets.of(np.empty(0, np.int64)))
     vectors: int = 0
     deleted_rows: int = 0
     rows: int | None = 0
-    tombstones: int = 0
-    expired: int = 0
-    live: list[Hashes] = field(default_factory=list)
-    dead: list[Hashes] = field(default_factory=list)
-    dead_bytes: list[_Counts] = field(default_factory=list)
+    live_paths: list[Hashes] | None = field(default_factory=list)
+    tombstones: list[Tombstones] = field(default_factory=list)
 
     def take(self, batch: ActiveFiles) -> None:
         self._take_adds(batch.adds)
         self.take_tombstones(batch.tombstones)
 
-    def take_stated(self, sizes: FileSizeHistogram) -> bool:
-        """Adds the sizes of all live files; False if the bins are too coarse."""
-        ends = (*sizes.boundaries[1:], 2**63)
-        if self.small_bytes not in sizes.boundaries:
-            return False
-        bins = zip(sizes.boundaries, ends, sizes.file_counts, sizes.total_bytes, strict=True)
-        for first, end, files, size in bins:
-            # Files smaller than the first boundary are in one bucket.
-            power = first.bit_length()
-            if files and first and (end - 1).bit_length() != power:
-                return False
-            if files:
-                self.files_by_size[power] += files
-                self.bytes_by_size[power] += size
-                self.small_files += files if end <= self.small_bytes else 0
-        return True
+    def take_tombstones(self, removes: pa.Table) -> None:
+        if removes.num_rows:
+            self.tombstones.append(Tombstones.of(removes))
 
-    def result(self) -> FileSums:
-        files, size = self._reclaimable()
-        return FileSums(
-            files_by_size=tuple(self.files_by_size.tolist()),
-            bytes_by_size=tuple(self.bytes_by_size.tolist()),
-            small_files=self.small_files,
-            with_deletion_vector=self.vectors,
+    def known(self, snapshot: Snapshot, *, checksum_version: int | None = None) -> KnownSums:
+        paths = self.live_paths
+        return KnownSums(
+            table_id=snapshot.metadata.id,
+            version=snapshot.version,
+            with_vectors=self.with_vectors,
+            live=self.live,
+            live_paths=None if paths is None else np.concatenate([np.empty(0, np.uint64), *paths]),
+            vectors=self.vectors,
             deleted_rows=self.deleted_rows,
             rows=self.rows if self.with_vectors else None,
-            tombstones=self.tombstones,
-            expired_tombstones=self.expired,
-            reclaimable_files=files,
-            reclaimable_bytes=size,
+            tombstones=Tombstones.joined(self.tombstones),
+            checksum_version=checksum_version,
         )
 
     def _take_adds(self, adds: pa.Table) -> None:
         if not adds.num_rows:
             return
-        sizes = _integers(adds, "size")
-        # The exponent of 0 is 0, and that of 2^n is n + 1.
-        buckets = np.frexp(sizes.astype(np.float64))[1].clip(0, _BUCKETS - 1)
-        self.files_by_size += np.bincount(buckets, minlength=_BUCKETS)
-        np.add.at(self.bytes_by_size, buckets, sizes)
-        self.small_files += int(np.count_nonzero(sizes < self.small_bytes))
+        none = np.empty(0, np.int64)
+        self.live = self.live.changed(added=integers(adds, "size"), removed=none)
         if "deletionVector" in adds.column_names:
             vectors = adds["deletionVector"]
             self.vectors += len(vectors) - vectors.null_count
             for chunk in vectors.chunks:
                 self.deleted_rows += pc.sum(pc.struct_field(chunk, "cardinality")).as_py() or 0
         if self.with_vectors:
-            self.live.extend(hash_texts(chunk) for chunk in adds["path"].chunks)
+            assert self.live_paths is not None
+            self.live_paths.extend(hash_texts(chunk) for chunk in adds["path"].chunks)
             counts = record_counts(adds, stated=stated_row_counts)
             rows = None if counts.null_count else pc.sum(counts).as_py() or 0
             self.rows = None if self.rows is None or rows is None else self.rows + rows
-
-    def take_tombstones(self, removes: pa.Table) -> None:
-        self.tombstones += removes.num_rows
-        if not removes.num_rows or "deletionTimestamp" not in removes.column_names:
-            return
-        # A tombstone without a deletion timestamp never expires.
-        deleted = _integers(removes, "deletionTimestamp", missing=np.iinfo(np.int64).max)
-        self.expired += int(np.count_nonzero(deleted < self.instants.expired_before))
-        waiting = (deleted < self.instants.reclaimable_before) & (
-            deleted >= self.instants.reclaimed_before
-        )
-        going = removes.filter(pa.array(waiting))
-        if not going.num_rows:
-            return
-        self.dead.extend(hash_texts(chunk) for chunk in going["path"].chunks)
-        vouched = _vouched(going)
-        self.dead_bytes.append(np.where(vouched, _integers(going, "size"), 0))
-
-    def _reclaimable(self) -> tuple[int, int]:
-        if not self.dead:
-            return 0, 0
-        files, first = np.unique(np.concatenate(self.dead), return_index=True)
-        sizes = np.concatenate(self.dead_bytes)[first]
-        if self.live:
-            # A new deletion vector makes a new logical file of the same data file.
-            unreferenced = np.isin(files, np.concatenate(self.live), invert=True)
-            files, sizes = files[unreferenced], sizes[unreferenced]
-        return len(files), int(sizes.sum())
-
-
-def _vouched(removes: pa.Table) -> npt.NDArray[np.bool_]:
-    if "extendedFileMetadata" not in removes.column_names:
-        return np.zeros(removes.num_rows, np.bool_)
-    column = pc.fill_null(removes["extendedFileMetadata"], False)
-    return np.asarray(column.to_numpy(), np.bool_)
-
-
-def _integers(table: pa.Table, name: str, *, missing: int = 0) -> _Counts:
-    if name not in table.column_names:
-        return np.full(table.num_rows, missing, np.int64)
-    column = pc.fill_null(table[name], missing)
-    return np.asarray(column.to_numpy(), np.int64)

@@ -1,0 +1,99 @@
+"""A run looks at its table several times, and reads the log and the files of the table once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from policy_tables import asked, run_on
+from vacuum_tables import NOW, Folder
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.policies.environment import RunEnvironment
+from delta_maintenance.policies.looks import Looks
+from delta_maintenance.policies.on_demand import run_operation
+from delta_maintenance.table.read import file_sums
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
+from delta_maintenance.testing.counting_store import CountingStore
+
+V2 = {"delta.checkpointPolicy": "v2"}
+
+
+def begun() -> tuple[Folder, CountingStore]:
+    """A table with a checkpoint of several sidecars, and commits since."""
+    store = CountingStore()
+    table = Folder(store, first=(features("v2Checkpoint"), metadata(configuration=V2)))
+    table.log(commit_info(), *(add(f"f{number:02d}", size=9000) for number in range(40)))
+    store.now_ms = lambda: epoch_millis(NOW)
+    options = checkpoint.CheckpointOptions(kind="v2-json", actions_per_sidecar=10)
+    plan = checkpoint.plan(table.open().snapshot(), options, now=NOW)
+    checkpoint.apply(table.open(), plan, now=lambda: NOW)
+    for number in range(5):
+        table.log(commit_info(), add(f"g{number}", size=9000), days=1)
+    table.log(commit_info("DELETE"), remove("f03", size=9000), days=1)
+    store.requests.clear()
+    return table, store
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of files that assessments read in replays."""
+    counted: list[int] = []
+    replay: Any = file_sums._replayed
+
+    def count(snapshot: Snapshot, *rest: Any) -> Any:
+        known = replay(snapshot, *rest)
+        counted.append(int(known.live.files.sum()))
+        return known
+
+    monkeypatch.setattr(file_sums, "_replayed", count)
+    return counted
+
+
+def most_read(store: CountingStore) -> int:
+    """How often a commit is read that is not the newest one at the end.
+
+    The snapshot reads each commit since the checkpoint, and the history of the table reads the
+    beginning of each.
+    """
+    names = (line.rpartition("/")[2] for line in store.requests if line.startswith("read "))
+    found = Counter(name for name in names if name.removesuffix(".json").isdigit())
+    return max(found[name] for name in sorted(found)[:-1])
+
+
+def test_a_run_reads_each_commit_and_each_file_once(replayed: list[int]) -> None:
+    table, store = begun()
+    properties = {"properties": {"delta.logRetentionDuration": "interval 40 days"}}
+    result = run_on(table, asked(protocol=properties, checkpoint={"max_commits": 3}))
+    assert [outcome.operation for outcome in result.outcomes] == ["set-properties", "checkpoint"]
+    assert result.status == "done" and result.after is not None
+    assert result.after.health is not None and result.after.health.num_files == 44
+    # One replay for three assessments; the last one compares it with the new checkpoint.
+    assert replayed == [44]
+    # The commit of the properties opens the table itself.
+    assert most_read(store) == 3
+
+
+def test_an_operation_on_demand_looks_at_the_table_as_often_as_a_run(replayed: list[int]) -> None:
+    table, store = begun()
+    environment = RunEnvironment(now=lambda: NOW)
+    result = run_operation(table.open(), asked(), "checkpoint", environment=environment)
+    assert result.status == "done" and replayed == [44]
+    assert most_read(store) == 2
+
+
+def test_a_plan_begins_at_the_checkpoint_that_another_process_wrote() -> None:
+    table, _ = begun()
+    looks = Looks(table.open())
+    older = looks.newest()
+    options = checkpoint.CheckpointOptions(kind="v2-json", incremental="never")
+    behind = table.open().snapshot(version=older.version - 1)
+    checkpoint.apply(
+        table.open(), checkpoint.plan(behind, options, now=NOW), now=lambda: NOW, snapshot=behind
+    )
+    assert looks.newest().segment.base_version == older.segment.base_version
+    assert looks.to_plan().segment.base_version == older.version - 1
+    assert looks.newest().segment.base_version == older.version - 1
