@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vacuum_tables import NOW, Folder, named_memory, paths_of
@@ -11,6 +12,7 @@ from verbs.vacuum_cases import VECTOR, removed
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations.vacuum import engine
 from delta_maintenance.testing.actions import (
     OMIT,
     add,
@@ -187,6 +189,27 @@ def test_two_spellings_of_one_file_stop_the_run() -> None:
     table.file("x.parquet")
     with pytest.raises(RefusedError, match="two different paths"):
         table.survey()
+
+
+def test_paths_of_live_files_are_kept_only_to_find_missing_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[bool] = []
+    read: Any = engine.read_references
+
+    def reading(*given: Any, **options: Any) -> Any:
+        references, problem = read(*given, **options)
+        kept.append(bool(references.live))
+        assert references.num_live == 1
+        return references, problem
+
+    monkeypatch.setattr(engine, "read_references", reading)
+    table = Folder()
+    table.log(add("a.parquet"))
+    table.file("a.parquet")
+    for options in ({}, {"ignore_missing_files": True}, {"mode": "lite"}):
+        table.survey(**options)
+    assert kept == [True, False, False]
 
 
 # Ignored files.

@@ -101,6 +101,7 @@ class LocalEngine:
             snapshot,
             deleted_before_ms=request.deleted_before_ms,
             kept_versions=request.kept_versions,
+            keeps_live=request.requires_all,
         )
         latest = request.complete(references)
         if problem is None and request.requires_all:

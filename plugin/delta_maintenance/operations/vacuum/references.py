@@ -37,7 +37,8 @@ class FileReferences:
     expired: list[pa.BinaryArray] = field(default_factory=list)
     """Files of expired tombstones; some of them may also be live."""
     live: list[pa.StringArray] = field(default_factory=list)
-    """The files of live adds, with their paths as written."""
+    """The files of live adds, with their paths as written; empty unless `keeps_live`."""
+    keeps_live: bool = True
     live_bytes: int = 0
     num_live: int = 0
     ageless_tombstones: int = 0
@@ -46,9 +47,9 @@ class FileReferences:
     """
 
     @classmethod
-    def none(cls, roots: tuple[str, ...]) -> FileReferences:
+    def none(cls, roots: tuple[str, ...], *, keeps_live: bool = True) -> FileReferences:
         """Returns empty references; `roots` are the addresses of the table."""
-        return cls(ProtectedPaths(roots))
+        return cls(ProtectedPaths(roots), keeps_live=keeps_live)
 
     @staticmethod
     def live_paths(adds: pa.Table) -> list[pa.StringArray]:
@@ -58,7 +59,7 @@ class FileReferences:
 
     def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
         """Returns the live files below the root that the listing does not contain under any
-        spelling.
+        spelling. They must have been kept.
 
         Each is a pair of the path in the log and the location relative to the root.
         """
@@ -84,17 +85,22 @@ class FileReferences:
 
 
 def read_references(
-    snapshot: Snapshot, *, deleted_before_ms: int, kept_versions: Iterable[Snapshot] = ()
+    snapshot: Snapshot,
+    *,
+    deleted_before_ms: int,
+    kept_versions: Iterable[Snapshot] = (),
+    keeps_live: bool = True,
 ) -> tuple[FileReferences, str | None]:
     """Reads the references of a snapshot, and of other versions whose live files must be kept.
 
     A tombstone is expired if its file was removed before `deleted_before_ms`, in milliseconds since
     1970-01-01 UTC. A tombstone without a deletion time has the age of its commit, and never expires
-    if that is unknown. The second returned value is one clause that forbids deletions: paths that
+    if that is unknown. With `keeps_live`, the paths of live files are kept for `unlisted`; they are
+    most of the memory. The second returned value is one clause that forbids deletions: paths that
     readers interpret differently.
     """
     while True:
-        references = FileReferences.none(snapshot.store.addresses)
+        references = FileReferences.none(snapshot.store.addresses, keeps_live=keeps_live)
         audit = PathAudit(snapshot.table)
         try:
             for batch in snapshot.scan(fields=REFERENCE_FIELDS):
@@ -137,7 +143,8 @@ def take_references(
     references.num_live += adds.num_rows
     if "size" in adds.column_names:
         references.live_bytes += pc.sum(adds["size"]).as_py() or 0
-    references.live += FileReferences.live_paths(adds)
+    if references.keeps_live:
+        references.live += FileReferences.live_paths(adds)
     if not tombstones.num_rows:
         return
     times = deletion_times(tombstones, commit_times=commit_times)
