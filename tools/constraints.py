@@ -1,4 +1,4 @@
-"""Resolve the `dev` extra and print constraints.txt with exact versions.
+"""Resolve the extras `dev` and `readers`, and print constraints.txt with exact versions.
 
     make constraints
 
@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "delta-maintenance"
 
 # Beside the project's own needs, what tools/make_venv.py builds it with.
-REQUIREMENTS = [f"{ROOT}[dev]", "pip", "setuptools"]
+REQUIREMENTS = [f"{ROOT}[dev,readers]", "pip", "setuptools"]
 
 HEADER = """\
-# The versions that `make test` and `make demo` run with: the whole `dev` extra, on Python {python}.
+# Versions of the extras dev and readers that `make test` and `make demo` use, on Python {python}.
 # Made by `make constraints`; don't edit, widen or narrow the ranges in pyproject.toml instead.
 """
 

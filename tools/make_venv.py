@@ -2,10 +2,11 @@
 
     python3.11 tools/make_venv.py
 
-It holds the project (editable) with its `dev` extra at the exact versions of constraints.txt, and
-nothing outside the checkout is changed. A stamp in it says what it was built from: when those
-versions, the project's own metadata, the interpreter or the checkout's place change, it is built
-anew. When only the project's version changes, only the project is installed again.
+It holds the project (editable) with its extras `dev` and, where they can be had, `readers` at the
+exact versions of constraints.txt, and nothing outside the checkout is changed. A stamp in it says
+what it was built from: when those versions, the project's own metadata, the interpreter or the
+checkout's place change, it is built anew. When only the project's version changes, only the project
+is installed again.
 
 Standard library only: this is what runs before anything is installed.
 """
@@ -47,6 +48,10 @@ def main() -> None:
         install(own, "--no-build-isolation", "--editable", f"{ROOT}[dev]")
     except subprocess.CalledProcessError as error:
         sys.exit(f"setting up .venv failed, see above: {' '.join(error.cmd[:4])} …")
+    try:
+        install(own, *readers())
+    except subprocess.CalledProcessError:
+        print("NO OTHER READERS, see above: their tests are skipped", file=sys.stderr)
     STAMP.write_text(wanted)
     print(f".venv is ready after {time.monotonic() - started:.0f} s", file=sys.stderr)
 
@@ -64,6 +69,12 @@ def fingerprint() -> str:
         "place": str(VENV),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def readers() -> list[str]:
+    """The requirements of the extra `readers`, which some platforms have no files of."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["optional-dependencies"]["readers"])
 
 
 def install_version() -> None:

@@ -14,6 +14,7 @@ from delta_bench import Bench
 from delta_spark import checkpoint_files, decode
 from delta_spark_tables import RECIPES, comparable, copy
 from delta_views import deltalake_view, our_view
+from other_readers import DuckDb, duck, polars_rows
 from suite.play import PLAY, some
 
 from delta_maintenance import open_table
@@ -21,6 +22,8 @@ from delta_maintenance.clock import new_id
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
+
+__all__ = ["duck"]
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 
@@ -174,7 +177,7 @@ def test_a_concurrent_checkpoint_of_delta_spark_is_kept(bench: Bench, tmp_path: 
     ],
 )
 def test_an_incremental_checkpoint_replaces_the_log_before_it(
-    bench: Bench, name: str, gone: int, base: str, tmp_path: Path
+    bench: Bench, duck: DuckDb, name: str, gone: int, base: str, tmp_path: Path
 ) -> None:
     table = copy(bench.v2_table(name), tmp_path / "table")
     bench.spark.forget()
@@ -193,6 +196,7 @@ def test_an_incremental_checkpoint_replaces_the_log_before_it(
     bench.spark.forget()
     expected = bench.fresh_view(table)
     rows, deltalakes = bench.rows(name, table), deltalake_view(table)
+    others = _other_readers(bench, duck, table, rows=len(rows))
 
     result = _checkpoint(table, incremental="always")
 
@@ -209,6 +213,17 @@ def test_an_incremental_checkpoint_replaces_the_log_before_it(
     assert comparable(name, bench.fresh_view(table)) == comparable(name, expected)
     assert bench.rows(name, table) == rows
     assert _listed(name, deltalake_view(table)) == _listed(name, deltalakes)
+    assert _other_readers(bench, duck, table, rows=len(rows)) == others
+
+
+def _other_readers(bench: Bench, duck: DuckDb, table: Path, *, rows: int) -> tuple[Any, ...]:
+    """The files by Delta's kernel for Java and by DuckDB, and the rows by DuckDB and by Polars."""
+    files = bench.spark.kernel_files(table)
+    assert len(files) == len(our_view(open_table(str(table)).snapshot())["files"])
+    found = [sorted(map(str, read(table).to_pylist())) for read in (duck.rows, polars_rows)]
+    assert [len(each) for each in found] == [rows, rows]
+    # DuckDB takes numbers of rows from statistics in JSON alone.
+    return files, {path for path, _ in duck.files(table)}, found
 
 
 def _checkpoint(table: Path, *, incremental: Any) -> CheckpointResult:

@@ -199,6 +199,26 @@ class DeltaSpark:
                 actions.append(decode(standing.next().json()))
             yield commit._1(), actions
 
+    def kernel_files(self, path: Path) -> set[tuple[str, str | None]]:
+        """Returns the live files by Delta's kernel for Java, which has a log replay of its own.
+
+        Each file is its name and the unique ID of its deletion vector.
+        """
+        kernel = self.jvm.io.delta.kernel
+        read = kernel.internal.InternalScanFileUtils
+        configuration = self._spark.sessionState().newHadoopConf()
+        engine = kernel.defaults.engine.DefaultEngine.create(configuration)
+        snapshot = kernel.Table.forPath(engine, str(path)).getLatestSnapshot(engine)
+        batches, files = snapshot.getScanBuilder().build().getScanFiles(engine), set()
+        while batches.hasNext():
+            rows = batches.next().getRows()
+            while rows.hasNext():
+                row = rows.next()
+                vector = read.getDeletionVectorDescriptorFromRow(row)
+                name = str(read.getAddFileStatus(row).getPath()).rpartition("/")[2]
+                files.add((name, None if vector is None else str(vector.getUniqueId())))
+        return files
+
     def checkpoint(self, path: Path) -> None:
         """Lets Delta Spark write a checkpoint of the latest version."""
         snapshot = self.snapshot(path)
