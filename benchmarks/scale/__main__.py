@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, default="ours")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=220, help="seconds for one run of a step")
+    parser.add_argument(
+        "--memory",
+        type=int,
+        default=0,
+        help="GB of addresses that a process may use",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     unknown = sorted(set(given.steps) - set(STEPS))
@@ -51,14 +58,38 @@ def main() -> None:
     for step in given.steps or STEPS:
         if step == _ONLY_OURS and given.engine != "ours":
             continue
-        found = _measured(table, given.engine, step, runs=given.runs, timeout=given.timeout)
+        limits = Limits(seconds=given.timeout, gigabytes=given.memory)
+        found = _measured(table, given.engine, step, runs=given.runs, limits=limits)
         row = {"files": given.files, "engine": given.engine, "step": step, **found}
         print(json.dumps(row), flush=True)
         _keep(given.results, row)
 
 
-def _measured(table: Path, engine: str, step: str, *, runs: int, timeout: int) -> dict[str, Any]:
-    command = ["timeout", str(timeout), sys.executable, "-m", "benchmarks.scale.subjects"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one run of a step may use."""
+
+    seconds: int
+    gigabytes: int
+    """Of addresses, which includes memory that is reserved and never used; 0 for no limit."""
+
+    def command(self) -> list[str]:
+        """The beginning of a command that is ended at the limits."""
+        memory = ["prlimit", f"--as={self.gigabytes * 10**9}"] if self.gigabytes else []
+        return [*memory, "timeout", str(self.seconds)]
+
+    def failure(self, message: str) -> str:
+        """The failure of a process in a few words, without its command and paths."""
+        if "status 124" in message:
+            return f"not done after {self.seconds} s"
+        if self.gigabytes:
+            # Allocators end in too many ways to tell this from other failures.
+            return f"not done with {self.gigabytes} GB"
+        return message.rpartition(": ")[2][:200]
+
+
+def _measured(table: Path, engine: str, step: str, *, runs: int, limits: Limits) -> dict[str, Any]:
+    command = [*limits.command(), sys.executable, "-m", "benchmarks.scale.subjects"]
     found = []
     try:
         for _ in range(runs):
@@ -66,10 +97,7 @@ def _measured(table: Path, engine: str, step: str, *, runs: int, timeout: int) -
                 tables.warm(copy)
                 found.append(_figures(run_process([*command, engine, step, str(copy)])))
     except ProcessFailed as failure:
-        took_too_long = "status 124" in str(failure)
-        # The end of the message, without the command and its paths.
-        problem = str(failure).rpartition(": ")[2][:200]
-        return {"failure": f"not done after {timeout} s" if took_too_long else problem}
+        return {"failure": limits.failure(str(failure))}
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 

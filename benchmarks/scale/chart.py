@@ -35,12 +35,13 @@ _LINES = {
     ("deltalake", "open"): "deltalake: open",
     ("deltalake", "list"): "deltalake: list",
     ("deltalake", "checkpoint-full"): "deltalake: checkpoint",
+    ("deltalake", "vacuum-lite"): "deltalake: vacuum lite",
     ("delta-spark", "open"): "Delta Spark: open",
     ("delta-spark", "checkpoint-full"): "Delta Spark: checkpoint",
 }
 _COLOURS = (
     *("#0b7a4b", "#1f77b4", "#17a2b8", "#6f42c1", "#8c6d1f", "#495057"),
-    *("#d9480f", "#f08c00", "#a61e4d", "#c2255c", "#e64980"),
+    *("#d9480f", "#f08c00", "#a61e4d", "#846358", "#c2255c", "#e64980"),
 )
 
 
