@@ -14,7 +14,7 @@ from delta_bench import Bench
 from delta_spark import checkpoint_files, decode
 from delta_spark_tables import RECIPES, comparable, copy
 from delta_views import deltalake_view, our_view
-from other_readers import DuckDb, duck, polars_rows
+from logs.other_readers import DuckDb, duck, polars_rows
 from suite.play import PLAY, some
 
 from delta_maintenance import open_table

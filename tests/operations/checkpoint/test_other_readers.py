@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from checkpointing import LOG
 from deltalake import DeltaTable
-from other_readers import DuckDb, Files, duck, polars_rows, require
+from logs.other_readers import DuckDb, Files, duck, polars_rows, require
 from verbs.incremental_checkpoints import based, incremental
 
 from delta_maintenance import open_table

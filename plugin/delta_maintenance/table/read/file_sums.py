@@ -22,9 +22,7 @@ from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.read.files.stated_sizes import stated_sizes
-from delta_maintenance.table.read.files.view import record_counts
-from delta_maintenance.table.read.known_sums import (
+from delta_maintenance.table.read.files.known_sums import (
     REMOVE_FIELDS,
     KnownSums,
     SizeBuckets,
@@ -32,6 +30,8 @@ from delta_maintenance.table.read.known_sums import (
     Tombstones,
     integers,
 )
+from delta_maintenance.table.read.files.stated_sizes import stated_sizes
+from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
 

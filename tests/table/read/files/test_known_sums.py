@@ -14,7 +14,7 @@ from tests.table.read.files.test_stated_sizes import DAY_MS, INSTANTS, LATER, SM
 from delta_maintenance.table.read import file_sums
 from delta_maintenance.table.read.file_sums import Instants, sum_files
 from delta_maintenance.table.read.files import stated_sizes
-from delta_maintenance.table.read.known_sums import SumMemory
+from delta_maintenance.table.read.files.known_sums import SumMemory
 from delta_maintenance.table.read.segment import list_entries
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import (
