@@ -91,6 +91,7 @@ PARTS = {
         overlay=("psycopg2-binary==2.9.13", "asyncpg==0.32.0"),
         variables={"DELTA_MAINTENANCE_TABLES": "2000"},
     ),
+    "triggerer": Part(tests=("-s", "tests/stack/nightly_triggerer.py")),
     "deferral": Part(tests=("tests/airflow/spark/nightly_deferral.py", *LENIENT)),
     "dagster-many-tables": Part(
         tests=("-s", "tests/dagster/test_cost.py"),

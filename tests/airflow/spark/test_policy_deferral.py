@@ -120,7 +120,7 @@ def test_a_task_with_several_jobs_holds_no_worker_and_keeps_its_lease(
 
 
 def test_the_job_that_has_ended_answers_its_own_request_once(
-    spark: FakeSpark, task_context: dict[str, Any], make: Make, folder: Path
+    spark: FakeSpark, task_context: dict[str, Any], make: Make
 ) -> None:
     spark.acts(*BOTH)
     event = event_of(deferred(make(), task_context).trigger)
@@ -147,8 +147,8 @@ def test_the_job_that_has_ended_answers_its_own_request_once(
     assert submit(table, asked("compact-log")) == COMPACTED["result"]
     with pytest.raises(JobDeferredError):
         submit(table, asked("compact-log"))
+    # Nobody waits for the last three, so their files stay.
     wait_for(lambda: len(spark.starts) == 4)
-    wait_for(lambda: is_clean(folder))
 
 
 def test_a_user_ends_the_job_and_the_lease(
