@@ -21,7 +21,10 @@ PAGES = ("README.md", *STARTS)
 
 # Commands that need the network or a running orchestrator. Other tests cover their effects, in
 # tests/airflow/policy_dags, tests/dagster and tests/packaging/test_wheel.py.
-ELSEWHERE = ("pip", "make", "airflow", "create-dagster", "cd", "dg", "dagster", "cp", "export")
+ELSEWHERE = (
+    *("pip", "make", "airflow", "create-dagster", "dg", "dagster"),
+    *("cd", "cp", "export", "mkdir"),
+)
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -290,9 +290,6 @@ def test_a_phone_shows_the_columns_that_matter(
                 assert hidden <= 0, f"{hidden} pixels of {part} are out of sight"
             name = path.strip("/").partition("?")[0] or "tables"
             picture(page, f"health-phone-{name}-{theme}", full_page=name != "tables")
-        page.goto(f"{server.address}/delta-maintenance/")
-        clip = {"x": 0, "y": 0, "width": 390, "height": 1700}
-        picture(page, f"health-phone-{theme}", full_page=True, clip=clip)
 
 
 def test_the_keyboard_reaches_everything(server: Server, browser: Browser) -> None:
@@ -485,11 +482,7 @@ def test_an_internal_address_is_shown_and_never_requested(server: Server, browse
     with serve(answer) as inner:
         uri = f"{inner}/latest/meta-data"
         server.store.save(replace(assessment("inner", uri=uri), status="due"))
-        pages = [
-            "/?left=1&q=inner",
-            "/table?name=inner",
-            "/run?name=inner&operation=vacuum",
-        ]
+        pages = ["/?left=1&q=inner", "/table?name=inner", "/run?name=inner&operation=vacuum"]
         with visitor(browser, server) as page:
             for path in pages:
                 page.goto(f"{server.address}/delta-maintenance{path}")
