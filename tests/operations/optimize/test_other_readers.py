@@ -1,20 +1,20 @@
 """Real tables of many writers have the same rows afterwards, read by Polars and by DuckDB.
 
-Both are optional: `pip install polars`, and `pip install duckdb==1.4.4 duckdb-ext
-duckdb-ext-delta`. `make nightly` plays all tables.
+Both belong to the extra `readers`. `make nightly` plays all tables.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from corpus_tables import TABLES
+from logs.other_readers import DuckDb, require
 from suite.play import some
 
 from delta_maintenance import open_table
@@ -36,18 +36,13 @@ def by_polars(path: Path) -> Rows:
 
 def by_duckdb(path: Path) -> Rows:
     """The rows as the extension `delta` of DuckDB reads them."""
-    import duckdb
-    import duckdb_ext
-
-    with duckdb_ext.init(duckdb.connect()) as connection:
-        connection.execute("LOAD delta")
-        found: Rows = connection.execute("SELECT * FROM delta_scan(?)", [str(path)]).fetchall()
-        return found
+    with closing(DuckDb()) as database:
+        return [tuple(row.values()) for row in database.rows(path).to_pylist()]
 
 
-READERS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
-    "Polars": ("polars", by_polars),
-    "DuckDB": ("duckdb_ext", by_duckdb),
+READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Rows]]] = {
+    "Polars": (("polars",), by_polars),
+    "DuckDB": (("duckdb", "duckdb_extension_delta"), by_duckdb),
 }
 DEFECTS = {
     ("Polars", "golden-data-reader-escaped-chars"): "takes partition values from names of folders, "
@@ -61,9 +56,8 @@ DEFECTS = {
 def test_another_reader_finds_the_same_rows(
     corpus: Path, tmp_path: Path, reader: str, name: str, count_cases: Callable[[str, int], None]
 ) -> None:
-    module, read = READERS[reader]
-    if find_spec(module) is None:
-        pytest.skip(f"NO {reader.upper()}: the package {module} is not installed")
+    packages, read = READERS[reader]
+    require(*packages)
     if (reader, name) in DEFECTS:
         pytest.skip(f"{reader} {DEFECTS[reader, name]}")
     if not (corpus / name / "_delta_log").is_dir():

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.progress_text import ProgressText
 
 _EVERY = timedelta(seconds=10)
 
@@ -21,6 +20,9 @@ class LoggedProgress:
     """Logs the beginning of each stage, and its progress at most every 10 seconds."""
 
     def __init__(self, log: Log) -> None:
+        # Parsing a Dag loads this module, and needs no text.
+        from delta_maintenance.operations.core.progress_text import ProgressText
+
         self._log = log
         self._text = ProgressText()
         self._last: dict[str, datetime] = {}
