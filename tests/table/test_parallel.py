@@ -59,7 +59,7 @@ def test_an_abandoned_stream_ends() -> None:
     stream = Stream(1000)
     items = in_advance(stream.items())
     assert next(items) == 0
-    items.close()  # type: ignore[attr-defined]
+    items.close()
     for thread in stream.threads:
         thread.join(timeout=30)
         assert not thread.is_alive()

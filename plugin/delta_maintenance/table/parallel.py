@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import islice
 from typing import TypeVar
@@ -34,7 +34,7 @@ def in_parallel(
             yield under_way.popleft().result()
 
 
-def in_advance(items: Iterator[Item]) -> Iterator[Item]:
+def in_advance(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yields the items; a thread produces the next one meanwhile.
 
     For producers that leave the GIL to others most of the time.

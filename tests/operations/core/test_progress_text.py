@@ -21,6 +21,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
         ([(0, 0, 100), (10, 50, 100)], "files: 50 of 100, about 10 seconds left"),
         # What was done before the first report does not belong to the pace.
         ([(0, 50, 100), (60, 75, 100)], "files: 75 of 100, about 1 minute left"),
+        ([(0, 0, 100), (100, 37, 100)], "files: 37 of 100, about 3 minutes left"),
         ([(0, 0, 100), (3600, 25, 100)], "files: 25 of 100, about 3 hours left"),
         ([(0, 0, 100), (86400, 1, 100)], "files: 1 of 100, about 99 days left"),
         ([(0, 0, 100), (60, 0, 100)], "files: 0 of 100"),

@@ -397,3 +397,17 @@ def test_an_unpartitioned_table_takes_no_condition() -> None:
     table.commit([log.protocol(), log.metadata(), log.add("f")])
     with pytest.raises(InvalidRequestError, match="no partitions"):
         optimize.plan(table.open().snapshot(), OptimizeOptions(where="id = 1"), now=NOW)
+
+
+def test_progress_states_the_bins_and_the_bytes() -> None:
+    made, calls = Rewritten(), []
+    planned = plan(made)
+    optimize.apply(
+        Table(made.store),
+        planned,
+        now=lambda: NOW,
+        progress=lambda stage, done, total: calls.append((stage, done, total)),
+    )
+    bins = [(done, total) for stage, done, total in calls if stage == "bins rewritten"]
+    assert bins == [(number, planned.bins) for number in range(1, planned.bins + 1)]
+    assert calls[-1] == ("bytes rewritten", planned.bytes, planned.bytes)

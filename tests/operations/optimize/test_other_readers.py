@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from corpus_tables import TABLES
+from deltalake import write_deltalake
 from logs.other_readers import DuckDb, require
 from suite.play import some
 
@@ -83,3 +85,18 @@ def test_another_reader_finds_the_same_rows(
     assert sorted(map(repr, read(path))) == before
     if before and "rewritten" in (result.status, purged.status):
         count_cases(f"real tables rewritten and read by {reader}", 1)
+
+
+@pytest.mark.conformance("RW-08")
+@pytest.mark.parametrize("reader", READERS)
+def test_another_reader_finds_the_rows_of_a_rewritten_table(tmp_path: Path, reader: str) -> None:
+    packages, read = READERS[reader]
+    require(*packages)
+    for number in range(3):
+        write_deltalake(tmp_path, pa.table({"number": [number, None]}), mode="append")
+    before = sorted(map(repr, read(tmp_path)))
+    table = open_table(str(tmp_path))
+    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=datetime.now(UTC))
+    assert optimize.apply(table, planned).files_after == 1
+    assert sorted(map(repr, read(tmp_path))) == before
+    assert len(before) == 6

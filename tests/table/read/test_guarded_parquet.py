@@ -17,6 +17,7 @@ from resources import measured
 from delta_maintenance.errors import InvalidRequestError, OversizedFileError
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE, ReadLimits
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name
+from delta_maintenance.table.read import guarded_parquet
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
 from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
@@ -190,3 +191,16 @@ def _zigzag(value: int) -> bytes:
     while value > 127:
         digits, value = digits + bytes([value & 127 | 128]), value >> 7
     return digits + bytes([value])
+
+
+def test_wide_rows_come_in_batches_of_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_parquet, "_BATCH_BYTES", 1 << 20)
+    texts = pa.array([f"{number:08}" * 50 for number in range(20_000)])
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"text": texts}), sink)
+    found, _ = open_footer(sink, ReadLimits())
+    batches = list(
+        guarded_batches(sink, found, row_groups=[0], columns=["text"], limits=ReadLimits())
+    )
+    assert pa.chunked_array([batch.column(0) for batch in batches]).combine_chunks() == texts
+    assert max(batch.nbytes for batch in batches) <= 2 << 20

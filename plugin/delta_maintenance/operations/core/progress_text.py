@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.facts import size_text
+from delta_maintenance.operations.core.facts import duration_text, size_text
 
 _LEAST = timedelta(seconds=5)
 """The time after which the pace of a stage is known well enough."""
-_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+_UNITS = tuple(timedelta(seconds=size) for size in (86_400, 3_600, 60, 1))
 
 
 class ProgressText:
@@ -32,7 +32,8 @@ class ProgressText:
         elapsed = now - started
         if elapsed < _LEAST or not before < done < total:
             return line
-        return f"{line}, about {_length(elapsed * ((total - done) / (done - before)))} left"
+        left = elapsed * ((total - done) / (done - before))
+        return f"{line}, about {duration_text(_rounded(left))} left"
 
 
 def amount_text(stage: str, amount: int) -> str:
@@ -40,8 +41,7 @@ def amount_text(stage: str, amount: int) -> str:
     return size_text(amount) if stage.startswith("bytes ") else f"{amount:,}"
 
 
-def _length(length: timedelta) -> str:
-    seconds = max(1, round(length.total_seconds()))
-    unit, size = next(each for each in _UNITS if seconds >= each[1])
-    number = round(seconds / size)
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+def _rounded(length: timedelta) -> timedelta:
+    """Rounds to the largest unit that the length has, and at least to one second."""
+    unit = next((unit for unit in _UNITS if length >= unit), _UNITS[-1])
+    return max(1, round(length / unit)) * unit

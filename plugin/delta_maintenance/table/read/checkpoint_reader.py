@@ -65,6 +65,7 @@ _PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
 """File names that are the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
 _FILES_PER_RELEASE = 32
+"""The number of sidecars after which free memory is returned to the system."""
 
 
 @dataclass(frozen=True, slots=True)

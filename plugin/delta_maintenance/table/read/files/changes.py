@@ -25,6 +25,9 @@ from delta_maintenance.table.read.segment import LogEntry
 
 _Sizes = npt.NDArray[np.int64]
 
+MOST_TAIL_BYTES = 32 << 20
+"""The maximum size of the commits whose file actions are held in memory at once."""
+
 _NEW_FILES = frozenset(
     {
         "COPY INTO",

@@ -17,7 +17,11 @@ import pyarrow.compute as pc
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.ndjson.parse import MapKeys, parse_file_actions
-from delta_maintenance.table.read.files.changes import FileChanges, RolledCommits
+from delta_maintenance.table.read.files.changes import (
+    MOST_TAIL_BYTES,
+    FileChanges,
+    RolledCommits,
+)
 from delta_maintenance.table.read.snapshot import Snapshot
 
 Counts = npt.NDArray[np.int64]
@@ -26,8 +30,6 @@ BUCKETS = 65
 """One bucket for empty files, then one for each power of two."""
 REMOVE_FIELDS = ("path", "deletionVector", "size", "deletionTimestamp", "extendedFileMetadata")
 _NEVER = np.iinfo(np.int64).max
-_MOST_TAIL_BYTES = 32 << 20
-"""The maximum size of the commits whose file actions are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class KnownSums:
             or supports(snapshot.protocol, "deletionVectors") is not self.with_vectors
             or not segment.base_version <= self.version <= segment.version
             or any(entry.file.end_version is not None for entry in segment.tail)
-            or sum(entry.status.size for entry in newer) > _MOST_TAIL_BYTES
+            or sum(entry.status.size for entry in newer) > MOST_TAIL_BYTES
         ):
             return None
         rolled = RolledCommits.of(

@@ -21,14 +21,15 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     parse_checksum,
 )
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.table.read.files.changes import FileChanges, RolledCommits
+from delta_maintenance.table.read.files.changes import (
+    MOST_TAIL_BYTES,
+    FileChanges,
+    RolledCommits,
+)
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import FEWEST_FILES
-
-_MOST_TAIL_BYTES = 32 << 20
-"""The maximum size of the commits whose file actions are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
         default=None,
     )
     compacted = any(entry.file.end_version is not None for entry in segment.tail)
-    too_long = sum(entry.status.size for entry in segment.tail) > _MOST_TAIL_BYTES
+    too_long = sum(entry.status.size for entry in segment.tail) > MOST_TAIL_BYTES
     if checkpoint is None or newest is None or compacted or too_long:
         return None
     try:
