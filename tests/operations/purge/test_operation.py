@@ -17,6 +17,8 @@ from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
+from delta_maintenance.table.read.files.known_sums import SumMemory
 from delta_maintenance.table.read.table import Table
 
 
@@ -25,6 +27,12 @@ def run(store: Store, **options: Any) -> tuple[PurgePlan, PurgeResult]:
     table = Table(store)
     planned = purge.plan(table.snapshot(), PurgeOptions(workers=1, **options), now=NOW)
     return planned, purge.apply(table, planned, now=lambda: NOW, new_id=ids(7))
+
+
+def sums(store: Store, memory: SumMemory | None) -> FileSums:
+    """The sums of the files of the newest version."""
+    instants = Instants(expired_before=0, reclaimable_before=0, reclaimed_before=0)
+    return sum_files(Table(store).snapshot(), small_bytes=1, instants=instants, memory=memory)
 
 
 @pytest.mark.conformance("DV-12", "DV-15", "RW-05", "RW-09", "RW-32", "RT-15")
@@ -86,6 +94,8 @@ def test_values_of_dropped_columns_leave_the_live_files() -> None:
         pa.table({"col-a": [4], "col-s": [{"col-x": 2, "col-old": "secret"}]}),
     )
     assert run(table.store, dropped_columns=False)[0].is_noop
+    memory = SumMemory()
+    assert sums(table.store, memory).tombstones == 0
     planned, result = run(table.store)
     assert [(each.reason, each.files) for each in planned.reasons] == [("dropped-columns", 2)]
     assert (result.status, result.files_before, result.files_after) == ("rewritten", 2, 2)
@@ -98,6 +108,9 @@ def test_values_of_dropped_columns_leave_the_live_files() -> None:
         assert schema.field("col-a").metadata[b"PARQUET:field_id"] == b"1"
         assert schema.field("col-s").type.field(0).metadata[b"PARQUET:field_id"] == b"4"
     assert len(live_rows(table.store)) == 4
+    # The sums follow the commit without a replay.
+    assert memory.at(Table(table.store).snapshot()) is not None
+    assert sums(table.store, memory) == sums(table.store, None)
     assert run(table.store)[0].is_noop
 
 

@@ -40,6 +40,7 @@ from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+VECTOR = deletion_vector(cardinality=12)
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +57,7 @@ def begun(store: CountingStore | None = None) -> TableBuilder:
     table = TableBuilder(store)
     supported = features("deletionVectors", "v2Checkpoint", writer_only=["domainMetadata"])
     table.commit([commit_info(), supported, metadata(), add("a", size=7), add("b", size=9000)])
-    vector = deletion_vector(cardinality=12)
-    changed = add("b", size=9000, dv=vector)
+    changed = add("b", size=9000, dv=VECTOR)
     table.commit([commit_info(), gone("a", 7), gone("b", 9000), changed, txn("app", 3)])
     table.commit([commit_info(), add("c", size=1), domain("d", "{}")])
     opened, options = table.open(), checkpoint.CheckpointOptions(kind="v2-json")
@@ -87,6 +87,7 @@ LATER: list[list[Action]] = [
     [commit_info("MERGE"), add("f", size=9), domain("d", removed=True)],
     [commit_info("SET TBLPROPERTIES"), metadata(configuration={"x": "y"})],
     [commit_info("OPTIMIZE"), gone("e", 5), gone("f", 9), add("g", size=14, dataChange=False)],
+    [commit_info("REORG"), gone("b", 9000, dv=VECTOR), add("h", size=8000, dataChange=False)],
 ]
 
 

@@ -157,12 +157,13 @@ def test_a_data_file_that_lives_on_with_a_vector_is_not_reclaimable() -> None:
     assert sums(table).reclaimable_files == 1
 
 
-def test_a_table_without_a_live_vector_is_not_replayed_for_supporting_them() -> None:
+@pytest.mark.parametrize("operation", ["OPTIMIZE", "REORG"])
+def test_a_table_without_a_live_vector_is_not_replayed_for_supporting_them(operation: str) -> None:
     table = begun(None, "deletionVectors")
     assert agrees(table) == 1 and sums(table).reclaimable_files == 1
     vector = deletion_vector(cardinality=1)
     table.commit([commit_info("DELETE"), gone("c", 40 << 20), add("c", size=40 << 20, dv=vector)])
-    table.commit([commit_info("OPTIMIZE"), gone("c", 40 << 20, 9, dv=vector)])
+    table.commit([commit_info(operation), gone("c", 40 << 20, 9, dv=vector)])
     # The tombstone with the vector is too young to be reclaimed. The file of the other one could
     # live on without a vector, but then it would be the same logical file.
     assert agrees(table) == 1 and sums(table).reclaimable_files == 2

@@ -34,6 +34,7 @@ _NEW_FILES = frozenset(
         "DELETE",
         "MERGE",
         "OPTIMIZE",
+        "REORG",
         "STREAMING UPDATE",
         "TRUNCATE",
         "UPDATE",
