@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.submission.job_report import JobError, JobReport, read_report
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import submit_command
+from delta_maintenance.table.progress import Progress
 
 SPEC = JobSpec(
     operation="checkpoint",
@@ -126,6 +128,25 @@ def test_every_error_is_reported(
         assert str(raised.value) == str(error)
         assert told.error is not None and told.error.retryable == error.retryable
     assert f"delta-maintenance: {raised.value}\n" in capsys.readouterr().out
+
+
+def test_the_progress_of_many_bins_is_few_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rewrite(spec: JobSpec, spark: object, progress: Progress) -> dict[str, str]:
+        for number in range(1, 101):
+            progress("bins rewritten", number, 100)
+            progress("bytes rewritten", number * 1_000_000, 200_000_000)
+        return {"table": spec.table}
+
+    monkeypatch.setattr(job, "_run", rewrite)
+    assert job.run(SPEC, cast(SparkSession, None)) == {"table": SPEC.table}
+    assert capsys.readouterr().out.splitlines() == [
+        "delta-maintenance: bins rewritten: 1 of 100",
+        "delta-maintenance: bytes rewritten: 1.0 MB of 200.0 MB",
+        "delta-maintenance: bins rewritten: 100 of 100",
+        "delta-maintenance: bytes rewritten: 100.0 MB of 200.0 MB",
+    ]
 
 
 @pytest.mark.parametrize("text", ["{", "@/nowhere/spec.json", '{"table": "/t"}', "[]"])

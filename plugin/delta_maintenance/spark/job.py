@@ -29,8 +29,8 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.execution import Execution, options_for
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.operations.core.operation import load
-from delta_maintenance.operations.core.progress_text import ProgressText
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.redaction import redact
 from delta_maintenance.spark.connect import is_connected, ship_library
@@ -43,7 +43,6 @@ from delta_maintenance.submission.job_report import (
     JobReport,
 )
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.table.progress import Progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,12 +91,16 @@ def read_spec(text: str) -> JobSpec:
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result, or its Plan, as JSON."""
+    with LoggedProgress(_Output()) as progress:
+        return _run(spec, spark, progress)
+
+
+def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[str, Any]:
     record = find(spec.operation)
     # Read before the table is opened, so that later commits do not look older than they are.
     now = clock.now()
     # Executors have working directories of their own.
     address = str(Address.parse(spec.table).absolute())
-    progress = _progress()
     session = JobSession(
         spark=spark,
         table_uri=address,
@@ -165,9 +168,11 @@ def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> Non
         store.close()
 
 
-def _progress() -> Progress:
-    text = ProgressText()
-    return lambda stage, done, total: _say(text(stage, done, total))
+class _Output:
+    """Standard output as a log."""
+
+    def info(self, message: str, /, *arguments: object) -> None:
+        _say(message % arguments)
 
 
 def _say(line: str) -> None:

@@ -1,9 +1,9 @@
-"""Progress of an operation in the log of an orchestrator."""
+"""Progress of an operation in a log: that of an orchestrator, or the output of a Spark job."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, Self
 
 from delta_maintenance import clock
 
@@ -17,7 +17,11 @@ class Log(Protocol):
 
 
 class LoggedProgress:
-    """Logs the beginning of each stage, and its progress at most every 10 seconds."""
+    """Logs the beginning and the end of each stage, and its progress at most every 10 seconds.
+
+    A stage ends when its total is reached. As a context manager, it also logs the last state of
+    the other stages.
+    """
 
     def __init__(self, log: Log) -> None:
         # Parsing a Dag loads this module, and needs no text.
@@ -25,10 +29,30 @@ class LoggedProgress:
 
         self._log = log
         self._text = ProgressText()
-        self._last: dict[str, datetime] = {}
+        self._logged: dict[str, tuple[datetime, str]] = {}
+        self._ended: set[str] = set()
+        self._waiting: dict[str, str] = {}
+        """The newest line of each stage, if it is not logged yet."""
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         line, now = self._text(stage, done, total), clock.now()
-        if stage not in self._last or now - self._last[stage] >= _EVERY:
-            self._last[stage] = now
+        is_end = total is not None and done >= total
+        at, before = self._logged.get(stage, (None, ""))
+        if at is None or now - at >= _EVERY or (is_end and stage not in self._ended):
+            self._logged[stage] = now, line
+            self._waiting.pop(stage, None)
             self._log.info("%s", line)
+        elif line != before:
+            self._waiting[stage] = line
+        if is_end:
+            self._ended.add(stage)
+        else:
+            self._ended.discard(stage)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for line in self._waiting.values():
+            self._log.info("%s", line)
+        self._waiting.clear()
