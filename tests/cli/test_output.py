@@ -89,12 +89,12 @@ def test_progress_of_long_work_is_a_line_now_and_then_where_there_is_no_terminal
         progress("reading", 2000, 3000)
         progress("reading", 2001, 3000)
         instant += timedelta(seconds=6)
-        progress("writing", 7, None)
+        progress("writing", 7_000_000, None, unit="bytes")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
         "delta-maintenance: reading: 2,000 of 3,000, about 3 seconds left",
-        "delta-maintenance: writing: 7",
+        "delta-maintenance: writing: 7.0 MB",
     ]
 
 
@@ -107,7 +107,7 @@ def test_progress_on_a_terminal_is_drawn_on_stderr(
     with Progress() as progress:
         progress("writing sidecars", 1, 3)
         progress("writing sidecars", 3, 3)
-        progress("bytes rewritten", 2_000_000, 3_000_000)
+        progress("rewriting", 2_000_000, 3_000_000, unit="bytes")
     assert "writing sidecars" in terminal.getvalue()
     assert "2.0 MB of 3.0 MB" in terminal.getvalue()
     assert capsys.readouterr().out == ""

@@ -136,7 +136,7 @@ def test_the_progress_of_many_bins_is_few_lines(
     def rewrite(spec: JobSpec, spark: object, progress: Progress) -> dict[str, str]:
         for number in range(1, 101):
             progress("bins rewritten", number, 100)
-            progress("bytes rewritten", number * 1_000_000, 200_000_000)
+            progress("bytes rewritten", number * 1_000_000, 200_000_000, unit="bytes")
         return {"table": spec.table}
 
     monkeypatch.setattr(job, "_run", rewrite)

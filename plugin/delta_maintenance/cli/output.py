@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
+    from delta_maintenance.table.progress import Unit
+
 __all__ = [
     "Progress",
     "count_text",
@@ -155,8 +157,7 @@ def warn(warnings: Iterable[str]) -> None:
 class Progress:
     """Progress of long work: a bar if stderr is a terminal, otherwise a line from time to time.
 
-    Used as a context manager, and called with the name of the work, the completed amount, and the
-    total amount or None.
+    Used as a context manager, and called like `table.progress.Progress`.
     """
 
     def __enter__(self) -> Progress:
@@ -170,11 +171,11 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def __call__(self, what: str, done: int, total: int | None) -> None:
+    def __call__(self, what: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
         if self._bars is not None:
-            self._bars.show(what, done, total)
+            self._bars.show(what, done, total, unit)
             return
-        line, now = self._text(what, done, total), clock.now()
+        line, now = self._text(what, done, total, unit=unit), clock.now()
         if now - self._spoke.get(what, self._began) >= _QUIET:
             self._spoke[what] = now
             say(line)
@@ -199,10 +200,10 @@ class _Bars:
         self._tasks: dict[str, TaskID] = {}
         self._progress.start()
 
-    def show(self, what: str, done: int, total: int | None) -> None:
-        amounts = amount_text(what, done)
+    def show(self, what: str, done: int, total: int | None, unit: Unit) -> None:
+        amounts = amount_text(done, unit)
         if total is not None:
-            amounts += f" of {amount_text(what, total)}"
+            amounts += f" of {amount_text(total, unit)}"
         if what not in self._tasks:
             self._tasks[what] = self._progress.add_task(
                 printable(what), total=total, amounts=amounts

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal, Protocol
 
-Progress = Callable[[str, int, int | None], None]
-"""Called with the name of the work, the completed amount, and the total amount if known."""
+Unit = Literal["count", "bytes"]
+"""The unit of the amounts of a stage: the number of the things that its name states, or bytes."""
+
+
+class Progress(Protocol):
+    """A function that is called with the progress of each stage of the work."""
+
+    def __call__(
+        self, stage: str, done: int, total: int | None, /, *, unit: Unit = "count"
+    ) -> object:
+        """Takes the name of the stage, the completed amount, and the total amount if known."""

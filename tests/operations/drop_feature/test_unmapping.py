@@ -29,6 +29,7 @@ from rewrites.rewritten_tables import RacedRewrites
 from rewrites.table_rows import Action, actions_of, latest, live_adds
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.drop_feature import unmapping_run
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.storage.core.base import Store
@@ -79,7 +80,16 @@ def test_all_files_get_logical_names_in_the_commit_that_removes_the_mapping(
     plan = planned(made.store, clock, FEATURE)
     [step] = [step for step in plan.steps if step.kind == "remove-mapping"]
     assert step.commits == 1 and "3 data files" in step.detail
-    assert drop(made.store, clock, FEATURE).status == "dropped"
+    told: list[tuple[Any, ...]] = []
+    result = drop_feature.apply(
+        Table(made.store),
+        plan,
+        now=clock,
+        progress=lambda *report, unit="count": told.append((*report, unit)),
+    )
+    assert result.status == "dropped"
+    assert told[-1][0] == "bytes rewritten" and told[-1][1] == told[-1][2]
+    assert {unit for *_, unit in told} == {"bytes"}
 
     assert unmapped_rows(made.store) == before
     assert identities(made.store) == ids

@@ -406,8 +406,10 @@ def test_progress_states_the_bins_and_the_bytes() -> None:
         Table(made.store),
         planned,
         now=lambda: NOW,
-        progress=lambda stage, done, total: calls.append((stage, done, total)),
+        progress=lambda *report, unit="count": calls.append((*report, unit)),
     )
-    bins = [(done, total) for stage, done, total in calls if stage == "bins rewritten"]
-    assert bins == [(number, planned.bins) for number in range(1, planned.bins + 1)]
-    assert calls[-1] == ("bytes rewritten", planned.bytes, planned.bytes)
+    bins = [report for report in calls if report[0] == "bins rewritten"]
+    assert bins == [
+        ("bins rewritten", number, planned.bins, "count") for number in range(1, planned.bins + 1)
+    ]
+    assert calls[-1] == ("bytes rewritten", planned.bytes, planned.bytes, "bytes")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from delta_maintenance import clock
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.progress import Unit
 
 _EVERY = timedelta(seconds=10)
 
@@ -34,8 +37,10 @@ class LoggedProgress:
         self._waiting: dict[str, str] = {}
         """The newest line of each stage, if it is not logged yet."""
 
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
-        line, now = self._text(stage, done, total), clock.now()
+    def __call__(
+        self, stage: str, done: int, total: int | None, /, *, unit: Unit = "count"
+    ) -> None:
+        line, now = self._text(stage, done, total, unit=unit), clock.now()
         is_end = total is not None and done >= total
         at, before = self._logged.get(stage, (None, ""))
         if at is None or now - at >= _EVERY or (is_end and stage not in self._ended):

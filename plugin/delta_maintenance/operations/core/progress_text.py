@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from delta_maintenance import clock
 from delta_maintenance.operations.core.facts import duration_text, size_text
+from delta_maintenance.table.progress import Unit
 
 _LEAST = timedelta(seconds=5)
 """The time after which the pace of a stage is known well enough."""
@@ -21,14 +22,14 @@ class ProgressText:
     def __init__(self) -> None:
         self._first: dict[str, tuple[datetime, int]] = {}
 
-    def __call__(self, stage: str, done: int, total: int | None) -> str:
+    def __call__(self, stage: str, done: int, total: int | None, /, *, unit: Unit = "count") -> str:
         """Returns a line such as `bytes rewritten: 1.2 GB of 9.9 GB, about 3 minutes left`."""
         now = clock.now()
         started, before = self._first.setdefault(stage, (now, done))
-        line = f"{stage}: {amount_text(stage, done)}"
+        line = f"{stage}: {amount_text(done, unit)}"
         if total is None:
             return line
-        line += f" of {amount_text(stage, total)}"
+        line += f" of {amount_text(total, unit)}"
         elapsed = now - started
         if elapsed < _LEAST or not before < done < total:
             return line
@@ -36,9 +37,9 @@ class ProgressText:
         return f"{line}, about {duration_text(_rounded(left))} left"
 
 
-def amount_text(stage: str, amount: int) -> str:
-    """Formats an amount of a stage: with a unit if the name of the stage begins with `bytes`."""
-    return size_text(amount) if stage.startswith("bytes ") else f"{amount:,}"
+def amount_text(amount: int, unit: Unit) -> str:
+    """Formats an amount of a stage. The name of the stage is the unit of a count."""
+    return size_text(amount) if unit == "bytes" else f"{amount:,}"
 
 
 def _rounded(length: timedelta) -> timedelta:

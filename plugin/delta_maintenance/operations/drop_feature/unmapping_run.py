@@ -214,7 +214,7 @@ class _Unmapping(RewriteCommits):
     def _tell(self, pending: Pending) -> None:
         self._bytes += sum(source.size for source in pending.done.bin.sources)
         if self._progress is not None:
-            self._progress("bytes rewritten", self._bytes, self._total)
+            self._progress("bytes rewritten", self._bytes, self._total, unit="bytes")
 
     def _keep_journal(self, bins: Sequence[Pending]) -> None:
         now = self._settings.now()

@@ -228,7 +228,9 @@ class RewriteRun:
         self._bytes_done += sum(source.size for source in pending.done.bin.sources)
         if self._settings.progress is not None:
             self._settings.progress("bins rewritten", len(self._pending), self._work.count)
-            self._settings.progress("bytes rewritten", self._bytes_done, self._total_bytes)
+            self._settings.progress(
+                "bytes rewritten", self._bytes_done, self._total_bytes, unit="bytes"
+            )
 
     def _commit_if_due(self) -> None:
         if not self._ready:
