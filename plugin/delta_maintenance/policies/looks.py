@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from delta_maintenance.table.read.files.known_sums import SumMemory
-from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -28,11 +27,16 @@ class Looks:
     def to_plan(self) -> Snapshot:
         """Opens the newest version for a plan: on the checkpoint that a new reader would use.
 
-        `Table.forward` keeps the checkpoint of the earlier snapshot if another process writes one
-        of an older version. An incremental checkpoint must not take over sidecars from it then.
+        `newest` keeps the checkpoint of the look before if another process writes one of an older
+        version. An incremental checkpoint must not take over sidecars from it then.
         """
-        snapshot = self.newest()
-        newer = list_log(self.table.store, first_version=snapshot.segment.base_version + 1)
-        if newer.checkpoints:
-            self._last = snapshot = self.table.snapshot()
-        return snapshot
+        # One listing, made now, states the checkpoint and the commits. Files that appear after it
+        # are treated like files that appear after the plan: transactions read the newer commits,
+        # and an incremental checkpoint lists the newer checkpoints before its publication.
+        before = self._last
+        self._last = (
+            self.table.snapshot()
+            if before is None
+            else self.table.forward(before, newest_checkpoint=True)
+        )
+        return self._last

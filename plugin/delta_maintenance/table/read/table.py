@@ -18,6 +18,7 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
+from delta_maintenance.protocol.delta_log.file_names import version_prefix
 from delta_maintenance.protocol.delta_log.replay import FileReplay, StateReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.features.registry import (
@@ -45,10 +46,13 @@ from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.segment import (
     LOG_DIRECTORY,
+    LogEntry,
     LogListing,
     LogSegment,
+    arrange,
     choose_segment,
     hinted_version,
+    list_entries,
     list_log,
     segment_after,
     without_compaction,
@@ -110,16 +114,20 @@ class Table:
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
 
-    def forward(self, snapshot: Snapshot) -> Snapshot:
+    def forward(self, snapshot: Snapshot, *, newest_checkpoint: bool = False) -> Snapshot:
         """Opens the latest version, given an earlier snapshot of this table.
 
         One request lists the log from that version on, and each newer commit is read once. The
         table is opened from scratch if a checkpoint or log compaction appeared, or if the log of
-        the snapshot no longer exists. If the snapshot remembers its files, so does the new one.
+        the snapshot no longer exists. With `newest_checkpoint`, the listing begins behind the
+        checkpoint of the snapshot, so that one of an older version counts as well. If the snapshot
+        remembers its files, so does the new one.
         """
         try:
-            listing = list_log(self.store, first_version=snapshot.version)
-            segment = segment_after(snapshot.segment, listing) if listing.commits else None
+            listing = self._listing_after(snapshot.segment, newest_checkpoint=newest_checkpoint)
+            segment = None
+            if listing is not None and listing.commits:
+                segment = segment_after(snapshot.segment, listing)
             if segment is not None:
                 return self._followed(snapshot, segment)
         except FileNotFoundError:
@@ -131,6 +139,19 @@ class Table:
         if snapshot.index is not None:
             opened.remember_files()
         return opened
+
+    def _listing_after(self, segment: LogSegment, *, newest_checkpoint: bool) -> LogListing | None:
+        """Lists the log from a version on; None if a checkpoint before it is to be used."""
+        first = segment.version
+        if newest_checkpoint:
+            first = min(first, segment.base_version + 1)
+        older: list[LogEntry] = []
+        newer: list[LogEntry] = []
+        for entry in list_entries(self.store, start=version_prefix(first)):
+            (older if (entry.file.version or 0) < segment.version else newer).append(entry)
+        if arrange(older).checkpoints:
+            return None
+        return arrange(newer, first_version=segment.version)
 
     def _followed(self, before: Snapshot, segment: LogSegment) -> Snapshot:
         if segment.version == before.version:
