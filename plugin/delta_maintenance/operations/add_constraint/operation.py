@@ -111,10 +111,10 @@ def plan(
     )
     noop = decision.is_noop
     counts = snapshot.counts
-    return AddConstraintPlan.of(
+    return decision.as_plan(
+        AddConstraintPlan,
         snapshot,
         options,
-        decision,
         operation_id=operation_id,
         now=now,
         reason=done or "the table already has this constraint"

@@ -63,10 +63,10 @@ def plan(
     decision = (
         _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
     )
-    return SetPropertiesPlan.of(
+    return decision.as_plan(
+        SetPropertiesPlan,
         snapshot,
         options,
-        decision,
         operation_id=operation_id,
         now=now,
         reason=done or _reason(decision),
@@ -98,7 +98,7 @@ def apply(
         sleep=sleep,
     )
     done = ending.status == "committed"
-    return SetPropertiesResult.of(plan, ending, changes=plan.changes if done else ())
+    return ending.as_result(SetPropertiesResult, plan, changes=plan.changes if done else ())
 
 
 def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str) -> Decision:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from datetime import datetime
+from typing import Any, Self, TypeVar
 
 from delta_maintenance.operations.table_change.options import (
+    ChangeOptions,
+    ChangePlan,
+    ChangeResult,
     CutOff,
     Fate,
     PropertyChange,
@@ -18,6 +22,9 @@ from delta_maintenance.protocol.changes.client_support import impacts
 from delta_maintenance.protocol.changes.enable import TableChange
 from delta_maintenance.protocol.changes.upgrade import added_features
 from delta_maintenance.table.read.snapshot import Snapshot
+
+P = TypeVar("P", bound=ChangePlan)
+R = TypeVar("R", bound=ChangeResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +90,36 @@ class Decision:
         """The known clients that lose access, or may lose it."""
         return cut_off_by(self.before.protocol, self.after.protocol)
 
+    def as_plan(
+        self,
+        plan: type[P],
+        snapshot: Snapshot,
+        options: ChangeOptions,
+        *,
+        operation_id: str,
+        now: datetime,
+        reason: str,
+        **more: Any,
+    ) -> P:
+        """Builds the plan of an operation; `more` are the fields that only this operation has."""
+        return plan(
+            table=snapshot.table,
+            table_id=snapshot.metadata.id,
+            version=snapshot.version,
+            planned_at=now,
+            operation_id=operation_id,
+            options=options,
+            is_noop=self.is_noop,
+            reason=reason,
+            changes=self.changes,
+            protocol_before=self.protocol_before,
+            protocol_after=self.protocol_after,
+            added_features=self.added_features,
+            cut_off=self.cut_off,
+            notes=(*self.notes, *snapshot.warnings),
+            **more,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOutcome:
@@ -96,6 +133,19 @@ class ChangeOutcome:
     problem: str | None = None
     """The reason of a conflict, with its remedy."""
     notes: tuple[str, ...] = ()
+
+    def as_result(self, result: type[R], plan: ChangePlan, **more: Any) -> R:
+        """Builds the result of an operation; `more` are the fields that only this operation has."""
+        return result(
+            table=plan.table,
+            version=self.version,
+            status=self.status,
+            attempts=self.attempts,
+            added_features=plan.added_features if self.status == "committed" else (),
+            problem=self.problem,
+            notes=self.notes,
+            **more,
+        )
 
 
 def cut_off_by(before: Protocol, after: Protocol) -> tuple[CutOff, ...]:

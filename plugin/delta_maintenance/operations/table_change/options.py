@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
     from delta_maintenance.protocol.actions.model import Protocol
-    from delta_maintenance.table.read.snapshot import Snapshot
 
 Status = Literal["committed", "already-done", "nothing-to-do", "conflict"]
 """`conflict`: others changed the table since it was planned, and nothing was written."""
@@ -98,37 +96,6 @@ class ChangePlan(Record):
     cut_off: tuple[CutOff, ...]
     notes: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        snapshot: Snapshot,
-        options: ChangeOptions,
-        decision: Decision,
-        *,
-        operation_id: str,
-        now: datetime,
-        reason: str,
-        **more: Any,
-    ) -> Self:
-        """Builds the plan of a decision; `more` are additional fields of the operation."""
-        return cls(
-            table=snapshot.table,
-            table_id=snapshot.metadata.id,
-            version=snapshot.version,
-            planned_at=now,
-            operation_id=operation_id,
-            options=options,
-            is_noop=decision.is_noop,
-            reason=reason,
-            changes=decision.changes,
-            protocol_before=decision.protocol_before,
-            protocol_after=decision.protocol_after,
-            added_features=decision.added_features,
-            cut_off=decision.cut_off,
-            notes=(*decision.notes, *snapshot.warnings),
-            **more,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResult(Record):
@@ -144,17 +111,3 @@ class ChangeResult(Record):
     problem: str | None = None
     """The reason of a conflict, and the remedy."""
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, plan: ChangePlan, ending: ChangeOutcome, **more: Any) -> Self:
-        """Builds the result of a plan; `more` are additional fields of the operation."""
-        return cls(
-            table=plan.table,
-            version=ending.version,
-            status=ending.status,
-            attempts=ending.attempts,
-            added_features=plan.added_features if ending.status == "committed" else (),
-            problem=ending.problem,
-            notes=ending.notes,
-            **more,
-        )

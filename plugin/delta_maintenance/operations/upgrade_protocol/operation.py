@@ -70,10 +70,10 @@ def plan(
     decision = (
         _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
     )
-    return UpgradeProtocolPlan.of(
+    return decision.as_plan(
+        UpgradeProtocolPlan,
         snapshot,
         options,
-        decision,
         operation_id=operation_id,
         now=now,
         reason=done or _reason(decision),
@@ -105,9 +105,9 @@ def apply(
         sleep=sleep,
     )
     done = ending.status == "committed"
-    return UpgradeProtocolResult.of(
+    return ending.as_result(
+        UpgradeProtocolResult,
         plan,
-        ending,
         protocol=plan.protocol_after if done else None,
         converted_domains=plan.converted_domains if done else (),
     )
