@@ -44,8 +44,8 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     replay: Any = file_sums._replayed
 
-    def count(snapshot: Snapshot, *rest: Any) -> Any:
-        known = replay(snapshot, *rest)
+    def count(snapshot: Snapshot) -> Any:
+        known = replay(snapshot)
         counted.append(int(known.live.files.sum()))
         return known
 

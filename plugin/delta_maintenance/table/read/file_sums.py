@@ -6,7 +6,7 @@ each tombstone and, if deletion vectors are supported, 8 for each live file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,8 +89,7 @@ def sum_files(
     usual ones, only these are read. Otherwise, if one of `checksums` states the sizes of the live
     files, and the log confirms it, only tombstones are read: see `stated_sizes`.
     """
-    for look in (_remembered, _by_checksum, _replayed):
-        known = look(snapshot, checksums, small_bytes, memory)
+    for known in _known(snapshot, checksums, small_bytes, memory):
         found = None if known is None else _at(known, small_bytes, instants)
         if found is not None:
             break
@@ -100,18 +99,28 @@ def sum_files(
     return found
 
 
-def _remembered(
+def _known(
     snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, memory: SumMemory | None
-) -> KnownSums | None:
+) -> Iterator[KnownSums | None]:
+    """Yields the sums by one way after the other, the cheapest first. None if a way has no result;
+    the last one always has.
+    """
+    if memory is not None:
+        yield _remembered(snapshot, memory)
+    yield _by_checksum(snapshot, checksums, small_bytes)
+    yield _replayed(snapshot)
+
+
+def _remembered(snapshot: Snapshot, memory: SumMemory) -> KnownSums | None:
     try:
-        return None if memory is None else memory.at(snapshot)
+        return memory.at(snapshot)
     except FileNotFoundError:
         # A commit was deleted after the snapshot was opened; a replay opens the table again.
         return None
 
 
 def _by_checksum(
-    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, memory: SumMemory | None
+    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int
 ) -> KnownSums | None:
     """Computes the sums without reading live files; None if they have to be read."""
     gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
@@ -139,9 +148,7 @@ def _by_checksum(
     return gathered.known(snapshot, checksum_version=stated.checksum_version)
 
 
-def _replayed(
-    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, memory: SumMemory | None
-) -> KnownSums:
+def _replayed(snapshot: Snapshot) -> KnownSums:
     while True:
         gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
         fields = _FIELDS_WITH_ROWS if gathered.with_vectors else _FIELDS

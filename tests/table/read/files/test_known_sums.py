@@ -42,9 +42,9 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     versions: list[int] = []
     replay: Any = file_sums._replayed
 
-    def counted(snapshot: Snapshot, *rest: Any) -> Any:
+    def counted(snapshot: Snapshot) -> Any:
         versions.append(snapshot.version)
-        return replay(snapshot, *rest)
+        return replay(snapshot)
 
     monkeypatch.setattr(file_sums, "_replayed", counted)
     return versions
