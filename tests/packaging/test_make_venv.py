@@ -1,0 +1,55 @@
+"""tools/make_venv.py: what a later run does to an environment that is up to date."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+@pytest.fixture
+def make_venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, for an environment in another folder whose stamp is that of the checkout."""
+    monkeypatch.syspath_prepend(TOOLS)
+    import make_venv
+
+    monkeypatch.setattr(make_venv, "VENV", tmp_path)
+    monkeypatch.setattr(make_venv, "STAMP", tmp_path / "built-from")
+    monkeypatch.setattr(make_venv, "install_version", lambda: None)
+    (tmp_path / "built-from").write_text(make_venv.fingerprint())
+    return make_venv
+
+
+def installed(environment: Path, *requirements: str) -> None:
+    for requirement in requirements:
+        name, version = requirement.replace("-", "_").replace(">=", "==").split("==")
+        packages = environment / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+        (packages / f"{name}-{version}.dist-info").mkdir(parents=True)
+
+
+def test_readers_that_could_not_be_installed_are_tried_again(
+    make_venv: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tries: list[tuple[str, ...]] = []
+
+    def install(pip: list[str], *packages: str) -> None:
+        tries.append(packages)
+        if len(tries) < 3:
+            raise subprocess.CalledProcessError(1, pip)
+        installed(tmp_path, *packages)
+
+    monkeypatch.setattr(make_venv, "install", install)
+    wanted = tuple(make_venv.readers())
+    installed(tmp_path, "duckdb==1.0", "polars==1.0")
+    for number in (1, 2, 3, 4):
+        make_venv.main()
+        assert tries == [wanted] * min(number, 3)
+        assert ("NO OTHER READERS" in capsys.readouterr().err) is (number < 3)
