@@ -14,6 +14,7 @@ import json
 import os
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 _DIFFERENT = 16
 """Files with rows of their own; the limit of hard links is far above what is needed."""
+_SMALL_ROWS = 20_000
 _FIRST_MICROS, _DAY_MICROS = 1_700_000_000_000_000, 86_400_000_000
 _COLUMNS = {
     "id": "long",
@@ -62,41 +64,58 @@ def rows(number: int, count: int) -> pa.Table:
     return pa.table(columns)
 
 
-def generate(
-    table: Path,
-    *,
-    files: int,
-    rows_per_file: int,
-    partitions: int = 1,
-    different: int = _DIFFERENT,
-    deleted_percent: int = 0,
-    mapped: bool = False,
-    tracked: bool = False,
-) -> None:
-    """Writes the table. With one partition it has no partition column. So many files have rows of
-    their own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The files of a table. With one partition it has no partition column."""
+
+    files: int
+    rows_per_file: int
+    partitions: int = 1
+    different: int = _DIFFERENT
+    """Files with rows of their own."""
+    deleted_percent: int = 0
+    mapped: bool = False
+    tracked: bool = False
+    small_files: int = 0
+    """Further files of 20,000 rows among the others, of a table without deletion vectors."""
+
+
+def generate(table: Path, shape: Shape) -> None:
+    """Writes the table."""
+    files, rows_per_file, different = shape.files, shape.rows_per_file, shape.different
+    partitions, mapped, tracked = shape.partitions, shape.mapped, shape.tracked
+    small_files = shape.small_files
     log = table / "_delta_log"
     log.mkdir(parents=True)
     originals = [table / f"different-{number}.parquet" for number in range(different)]
     for number, file in enumerate(originals):
         own = _mapped(rows(number, rows_per_file)) if mapped else rows(number, rows_per_file)
         pq.write_table(own, file, compression="snappy", store_schema=False)
-    vectors = _vectors(table, originals, rows_per_file, deleted_percent)
+    vectors = _vectors(table, originals, rows_per_file, shape.deleted_percent)
     lines: list[dict[str, object]] = [
         {"protocol": _protocol(vectors=bool(vectors), mapped=mapped, tracked=tracked)},
         {"metaData": _metadata(partitions, vectors=bool(vectors), mapped=mapped, tracked=tracked)},
     ]
     if tracked:
-        mark = json.dumps({"rowIdHighWaterMark": files * rows_per_file - 1})
+        total = files * rows_per_file + small_files * _SMALL_ROWS
+        mark = json.dumps({"rowIdHighWaterMark": total - 1})
         domain = {"domain": "delta.rowTracking", "configuration": mark, "removed": False}
         lines.append({"domainMetadata": domain})
-    stats = json.dumps({"numRecords": rows_per_file, "tightBounds": not vectors})
-    for number in range(files):
+    small = table / "small.parquet"
+    if small_files:
+        pq.write_table(
+            rows(different, _SMALL_ROWS), small, compression="snappy", store_schema=False
+        )
+    next_row = 0
+    for number in range(files + small_files):
+        before, after = (at * small_files // (files + small_files) for at in (number, number + 1))
+        is_small = after > before
+        count = _SMALL_ROWS if is_small else rows_per_file
         values = {"p": f"{number % partitions:04}"} if partitions > 1 else {}
         folder = "".join(f"{name}={value}/" for name, value in values.items())
         path = f"{folder}part-{number:06}.snappy.parquet"
         (table / folder).mkdir(exist_ok=True)
-        source = originals[number % different]
+        source = small if is_small else originals[number % different]
         os.link(source, table / path)
         add: dict[str, object] = {
             "path": path,
@@ -104,15 +123,16 @@ def generate(
             "size": source.stat().st_size,
             "modificationTime": _FIRST_MICROS // 1000 + number,
             "dataChange": True,
-            "stats": stats,
+            "stats": json.dumps({"numRecords": count, "tightBounds": not vectors}),
         }
         if vectors:
             add["deletionVector"] = vectors[number % different]
         if tracked:
-            add |= {"baseRowId": number * rows_per_file, "defaultRowCommitVersion": 0}
+            add |= {"baseRowId": next_row, "defaultRowCommitVersion": 0}
+        next_row += count
         lines.append({"add": add})
-    for file in originals:
-        file.unlink()
+    for file in [*originals, small]:
+        file.unlink(missing_ok=True)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     (log / f"{0:020}.json").write_text(text)
 
@@ -224,8 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--deleted-percent", type=int, default=0)
     parser.add_argument("--mapped", type=int, default=0)
     parser.add_argument("--tracked", type=int, default=0)
+    parser.add_argument("--small-files", type=int, default=0)
     given = vars(parser.parse_args(arguments))
-    generate(given.pop("table"), **given)
+    generate(given.pop("table"), Shape(**given))
 
 
 if __name__ == "__main__":

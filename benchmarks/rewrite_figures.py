@@ -50,6 +50,12 @@ def t3(settings: Settings) -> Outcome:
     return _compared(settings, "optimize-t3", ("0.2", ""), codec="SNAPPY", proof="1.1", **shape)
 
 
+def mixed(settings: Settings) -> Outcome:
+    """20 files of 64 MB, and 200 files of 20,000 rows among them, which ours decodes."""
+    shape = {"files": 20, "rows_per_file": 865_000, "different": 4, "small_files": 200}
+    return _compared(settings, "optimize-mixed", ("", ""), codec="SNAPPY", **shape)
+
+
 def memory(settings: Settings) -> Outcome:
     """10 GB of input against 1 GB, both ours, with two workers."""
     small, large = (
@@ -168,6 +174,7 @@ FIGURES: Mapping[str, Figure] = {
         ("optimize-t1", "`optimize` of 2,000 files of 1 MB, against deltalake", t1),
         ("optimize-t2", "`optimize` of 400 partitions of 20 files, against deltalake", t2),
         ("optimize-t3", "`optimize` of 40 files of 64 MB, against deltalake", t3),
+        ("optimize-mixed", "`optimize` of 20 files of 64 MB and 200 small ones", mixed),
         ("optimize-memory", "`optimize` of 10 GB, and of 1 GB", memory),
         ("optimize-plan", f"the plan of `optimize` for {_PLANNED_FILES:,} files", planning),
     ]

@@ -31,7 +31,7 @@ from delta_maintenance.spark import job, rewriting
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting, groups
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.table.data.rewrite import Bin
+from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.read.table import Table
 
 pytestmark = pytest.mark.spark

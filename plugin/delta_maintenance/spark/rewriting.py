@@ -39,7 +39,7 @@ from delta_maintenance.spark.connect import is_connected
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.storage_access import executor_options
-from delta_maintenance.table.data.rewrite import Bin, RewriteSpec
+from delta_maintenance.table.data.bins import Bin, RewriteSpec
 
 SCHEMA = "number long, outcome binary"
 """The schema of the result of a bin: its number, and a pickled `BinOutcome`."""

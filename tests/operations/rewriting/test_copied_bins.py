@@ -20,7 +20,7 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.operations.rewriting.commits import SUMS_TAG
 from delta_maintenance.operations.rewriting.journal import Journal
-from delta_maintenance.table.data.rewrite import RewrittenBin
+from delta_maintenance.table.data.bins import RewrittenBin
 from delta_maintenance.table.read.table import Table
 
 
@@ -51,17 +51,25 @@ def test_the_report_says_that_row_groups_were_copied_and_has_no_digest_of_rows()
 
 
 @pytest.mark.conformance("RW-25")
-def test_rows_of_tables_with_row_tracking_are_decoded_and_keep_their_ids() -> None:
+def test_copied_rows_of_tables_with_row_tracking_keep_their_ids() -> None:
     made = Rewritten()
     before = made.rows()
-    assert copied(made.optimize()) == dict.fromkeys("xyz", ("committed", False))
+    assert copied(made.optimize()) == dict.fromkeys("xyz", ("committed", True))
+    assert made.rows() == before
+    # The copies contain their row IDs, and are copied as a whole.
+    made.table.append(*(numbers(900 + 10 * at) for at in range(4)), partitionValues={"p": "x"})
+    before = made.rows()
+    assert copied(made.optimize()) == {"x": ("committed", True)}
     assert made.rows() == before
 
 
 @pytest.mark.conformance("RW-25", "RW-29", "RW-30")
 @pytest.mark.parametrize("vectors", [True, False])
-def test_rows_that_others_delete_meanwhile_are_deleted_from_the_copy(vectors: bool) -> None:
-    made = Rewritten(tracked=False, vectors=vectors)
+@pytest.mark.parametrize("tracked", [True, False])
+def test_rows_that_others_delete_meanwhile_are_deleted_from_the_copy(
+    vectors: bool, tracked: bool
+) -> None:
+    made = Rewritten(tracked=tracked, vectors=vectors)
     before = made.rows()
     made.store.races = [lambda: made.table.delete(made.paths["y"][2], [1, 3])]
     made.store.prefix = "_delta_log/"
@@ -72,6 +80,31 @@ def test_rows_that_others_delete_meanwhile_are_deleted_from_the_copy(vectors: bo
     assert made.rows() == without(before, 121, 123)
     [report] = [each for each in result.bins if each.partition["p"] == "y"]
     assert (report.row_sums is None) == vectors
+
+
+@pytest.mark.conformance("RW-25", "RW-29", "RW-30")
+@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("tracked", [True, False])
+def test_rows_are_found_in_a_file_whose_small_sources_were_moved_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, vectors: bool, tracked: bool
+) -> None:
+    made = Rewritten(tracked=tracked, vectors=vectors, partitions="x")
+    big = [numbers(1000 * at, 400) for at in (1, 2)]
+    made.paths["y"] = made.table.append(
+        numbers(500), big[0], numbers(600), big[1], numbers(700), partitionValues={"p": "y"}
+    )
+    paths = made.paths["y"]
+    monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 3 * made.store.stat(paths[0]).size)
+    before = made.rows()
+    # Each race meets a new file: the first deletion is carried over before the second happens.
+    made.store.races = [
+        lambda: made.table.delete(paths[1], [5, 6]),
+        lambda: made.table.delete(paths[2], [1]),
+    ]
+    made.store.prefix = "_delta_log/"
+    result = made.optimize(target_bytes=1 << 20)
+    assert copied(result)["y"] == (("remapped", True) if vectors else ("re-spun", False))
+    assert made.rows() == without(before, 1005, 1006, 601)
 
 
 @pytest.mark.conformance("RW-25")
@@ -122,6 +155,7 @@ def test_copied_bins_are_in_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     Rewritten(tracked=False).optimize()
     assert set(saved) == {0}
     saved.clear()
+    monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 1 << 40)
     Rewritten().optimize()
     assert max(saved) > 0
 

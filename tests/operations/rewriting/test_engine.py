@@ -10,8 +10,8 @@ import pytest
 from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.bins import Bin, RewriteSpec
 from delta_maintenance.table.data.helpers import Helpers
-from delta_maintenance.table.data.rewrite import Bin, RewriteSpec
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,14 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.names import FileNaming
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.bins import (
+    Bin,
+    RewriteSpec,
+    RewrittenBin,
+)
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
-from delta_maintenance.table.data.rewrite import Bin, RewriteSpec, RewrittenBin, rewrite_bin
+from delta_maintenance.table.data.rewrite import rewrite_bin
 
 LEAVES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "long": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

@@ -24,8 +24,13 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table import compact_protocol
 from delta_maintenance.table.compact_protocol import Struct, read_struct, struct_bytes
 from delta_maintenance.table.data import copy_source, row_group_copy
+from delta_maintenance.table.data.bins import (
+    Bin,
+    RewriteSpec,
+    RewrittenBin,
+)
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
-from delta_maintenance.table.data.rewrite import Bin, RewriteSpec, RewrittenBin, rewrite_bin
+from delta_maintenance.table.data.rewrite import rewrite_bin
 from delta_maintenance.table.parquet_footer import read_footer
 
 INSTANT = datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=UTC)
@@ -119,6 +124,7 @@ def spec_of(*fields: dict[str, object], copies: bool = True, **changes: Any) -> 
 def rewritten(
     store: MemoryStore, files: Mapping[str, bytes], spec: RewriteSpec, **changes: Any
 ) -> RewrittenBin:
+    reasons = changes.pop("reasons", (("small",),) * len(files))
     sources = []
     for name, data in files.items():
         put(store, name, data)
@@ -126,7 +132,7 @@ def rewritten(
     numbers = itertools.count()
     return rewrite_bin(
         store,
-        Bin(number=0, sources=tuple(sources), reasons=(("small",),) * len(sources)),
+        Bin(number=0, sources=tuple(sources), reasons=reasons),
         spec,
         new_id=lambda: f"00000000-0000-4000-8000-{next(numbers):012d}",
     )
@@ -140,6 +146,12 @@ def stored(store: MemoryStore, done: RewrittenBin) -> pa.Table:
 
 def metadata_of(store: MemoryStore, done: RewrittenBin) -> pq.FileMetaData:
     return pq.read_metadata(io.BytesIO(store.read(done.outputs[0].name)))
+
+
+def groups_of(store: MemoryStore, done: RewrittenBin) -> list[int]:
+    """The number of rows in each row group of the first new file."""
+    found = metadata_of(store, done)
+    return [found.row_group(at).num_rows for at in range(found.num_row_groups)]
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstd", "none"])
@@ -262,9 +274,10 @@ def test_a_source_that_differs_in_anything_is_decoded(case: str, place: int) -> 
     files[f"f{place}"] = OTHERS[case](tables[place])
     store = MemoryStore()
     done = rewritten(store, files, spec_of())
-    assert not done.copied
+    assert done.copied
     assert not done.refused
     assert stored(store, done).num_rows == 200
+    assert sorted(groups_of(store, done)) == [20, 40, 40, 100]
 
 
 ALIKE = (
@@ -287,11 +300,27 @@ def test_sources_that_all_differ_from_a_new_file_are_decoded(case: str) -> None:
 
 
 @pytest.mark.conformance("RW-25")
-def test_small_row_groups_another_required_codec_and_deleted_rows_are_decoded() -> None:
+def test_row_groups_of_another_codec_or_with_deleted_rows_are_decoded() -> None:
     files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(2)}
     assert not rewritten(MemoryStore(), files, spec_of(copied_codec="zstd")).copied
     assert rewritten(MemoryStore(), files, spec_of(copied_codec="snappy")).copied
-    assert not rewritten(MemoryStore(), files, spec_of(), deleted=[3]).copied
+    store = MemoryStore()
+    done = rewritten(store, files, spec_of(), deleted=[3])
+    assert groups_of(store, done) == [39, 40, 20] * 2
+
+
+@pytest.mark.parametrize("reason", ["codec", "int96", "dropped-columns"])
+def test_a_reason_in_the_footer_decodes_its_source_and_demands_the_codec(reason: str) -> None:
+    files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(3)}
+    reasons = (("small",), (reason,), ("small", "deleted-rows"))
+    store = MemoryStore()
+    zstd = {
+        name: parquet(rows(at), **OPTIONS | {"compression": "zstd"})
+        for at, name in enumerate(files)
+    }
+    done = rewritten(store, zstd, spec_of(), reasons=reasons)
+    assert groups_of(store, done) == [40, 40, 20, 100, 40, 40, 20]
+    assert not rewritten(MemoryStore(), files, spec_of(), reasons=reasons).copied
 
 
 def test_keys_of_spark_are_kept_if_they_mean_the_same_for_all_rows() -> None:

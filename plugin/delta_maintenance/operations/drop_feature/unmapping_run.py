@@ -48,8 +48,8 @@ from delta_maintenance.operations.rewriting.sources import chosen_adds
 from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.data.rewrite import Bin
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 

@@ -19,8 +19,8 @@ from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.clustering import clustering_columns, with_logical_names
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.table.data.bins import Proof, RewriteSpec
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
-from delta_maintenance.table.data.rewrite import Proof, RewriteSpec
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.action_file import ParquetStyle
 
@@ -93,11 +93,10 @@ class Contract:
                 naming=FileNaming.of(metadata.configuration, columns, layout.written.mode),
                 target_bytes=target_bytes,
                 proof=proof,
-                # Copied row groups have neither row IDs nor partition columns of their own, and
-                # the version of their pages is unknown.
+                # Copied row groups have no partition columns, and the version of their pages is
+                # unknown.
                 copied_group_bytes=None
-                if layout.tracks_rows
-                or layout.materializes_partitions
+                if layout.materializes_partitions
                 or layout.unmaps
                 or iceberg_compat(protocol, properties) is not None
                 or properties.parquet_format_version is not None

@@ -25,9 +25,13 @@ from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.protocol.data_files.row_digest import VERSION, RowDigest, RowSums
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.bins import (
+    Bin,
+    RewrittenBin,
+    Run,
+)
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.read_back import read_back
-from delta_maintenance.table.data.rewrite import Bin, RewrittenBin, Run
 
 FOLDER = "_delta_maintenance/rewrites"
 _FORM = 2

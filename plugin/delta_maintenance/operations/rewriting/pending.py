@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.table.data.rewrite import RewrittenBin
+from delta_maintenance.table.data.bins import RewrittenBin
 
 Fate = Literal[
     "committed",

@@ -130,6 +130,19 @@ class DataFileLayout:
                 fields.append(pa.field(name, pa.int64()))
         return pa.schema(fields)
 
+    @property
+    def row_tracking(self) -> DataFileLayout:
+        """The layout for reading only row IDs and row commit versions."""
+        nothing = StructType(fields=())
+        return replace(
+            self, columns=nothing, partition_columns=nothing, materializes_partitions=False
+        )
+
+    @property
+    def untracked(self) -> DataFileLayout:
+        """The layout of files without row IDs and row commit versions."""
+        return replace(self, row_id_column=None, row_version_column=None)
+
     def takes_files_of(self, written: DataFileLayout) -> bool:
         """Whether data files of another version's layout `written` are valid for this layout.
 

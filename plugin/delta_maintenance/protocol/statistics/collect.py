@@ -60,10 +60,10 @@ class StatisticsCollector:
         """Adds statistics of one column for some rows, without the rows."""
         self._by_path[tuple(path)].take_in(bounds)
 
-    def take_over(self, other: StatisticsCollector) -> None:
-        """Adds the columns of another collector that has processed the same rows."""
-        self._leaves = [other._by_path.get(leaf.path, leaf) for leaf in self._leaves]
-        self._by_path = {leaf.path: leaf for leaf in self._leaves}
+    def add(self, other: StatisticsCollector) -> None:
+        """Adds the columns of another collector, which has processed other rows."""
+        for leaf in other._leaves:
+            self._by_path[leaf.path].add(leaf)
 
     def render(self) -> str:
         """Returns the JSON text of `stats`."""
@@ -174,6 +174,13 @@ class _Leaf:
         self.nulls += bounds.nulls
         self.kind = bounds.kind
         self._extend(bounds.least, bounds.greatest)
+
+    def add(self, other: _Leaf) -> None:
+        """Adds the statistics of other rows."""
+        self.nulls += other.nulls
+        self.kind = self.kind or other.kind
+        self.has_nan = self.has_nan or other.has_nan
+        self._extend(other.least, other.greatest)
 
     def _extend(self, least: Any, greatest: Any) -> None:
         if least is not None:

@@ -32,16 +32,16 @@ from delta_maintenance.protocol.data_files.carry_over import (
 )
 from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
-from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between
-from delta_maintenance.table.data.read_back import read_back
-from delta_maintenance.table.data.rewrite import (
+from delta_maintenance.table.data.bins import (
     Bin,
     RewriteSpec,
     RewrittenBin,
     Run,
-    rewrite_bin,
 )
+from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between
+from delta_maintenance.table.data.read_back import read_back
+from delta_maintenance.table.data.rewrite import rewrite_bin
 
 COMPLETE = "all rows"
 """The state of a source whose rows were all removed."""
@@ -137,7 +137,9 @@ def without_rows(
         reasons=(("deleted-rows",),) * len(done.outputs),
     )
     files = replace(spec.files, layout=spec.files.layout.written)
-    written = rewrite_bin(store, again, replace(spec, files=files), new_id=new_id)
+    # The digest of all rows is needed, which copied row groups do not have.
+    decoding = replace(spec, files=files, copied_group_bytes=None)
+    written = rewrite_bin(store, again, decoding, new_id=new_id)
     if written.refused:
         raise VerificationError(
             f"a new file cannot be written again: {written.refused[0].problem}",
@@ -219,7 +221,8 @@ def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> 
     """Returns the positions of the rows of each source in the files that were written again."""
     starts = {run.source: run for run in written.runs}
     runs, filled = [], dict.fromkeys(range(len(done.outputs)), 0)
-    for run in done.runs:
+    # The order of the rows, which may differ from that of the sources.
+    for run in sorted(done.runs, key=lambda each: (each.output, each.offset)):
         rows = run.rows - len(late.by_source.get(run.source, ()))
         again = starts.get(run.output)
         runs.append(
@@ -231,4 +234,4 @@ def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> 
             )
         )
         filled[run.output] = filled.get(run.output, 0) + rows
-    return tuple(runs)
+    return tuple(sorted(runs, key=lambda each: each.source))

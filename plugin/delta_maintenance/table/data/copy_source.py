@@ -1,23 +1,31 @@
 """Data files whose row groups can be copied into a new data file without decoding them.
 
 This requires that a new data file would have the same columns, including the names of list elements
-and the field IDs, and that this module knows all positions in the footer. All other metadata is
-kept as stored. Implements "File Metadata" of the Parquet format.
+and the field IDs, and that this module knows all positions in the footer. Only the hidden columns
+of row tracking may be missing; they are added. All other metadata is kept as stored. Implements
+"File Metadata" of the Parquet format.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance import __version__
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.table.compact_protocol import (
     BINARY,
+    I32,
+    STRUCT,
+    ListValue,
     MalformedThriftError,
     Struct,
     Value,
@@ -27,6 +35,7 @@ from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_pat
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference
 from delta_maintenance.table.parquet_footer import read_footer
+from delta_maintenance.table.read.parquet_pages import MalformedPageError
 
 MOST_CHUNK = 64 << 20
 """The maximum size of a column chunk in bytes; one chunk is held in memory."""
@@ -35,12 +44,14 @@ MAGIC = b"PAR1"
 
 # Fields of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData and KeyValue.
 VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS = range(1, 8)
-COLUMNS, GROUP_ROWS, GROUP_OFFSET, ORDINAL = 1, 3, 5, 7
+COLUMNS, GROUP_BYTES, GROUP_ROWS, GROUP_OFFSET, GROUP_COMPRESSED, ORDINAL = 1, 2, 3, 5, 6, 7
 FILE_PATH, CHUNK_OFFSET, CHUNK_METADATA = 1, 2, 3
 OFFSET_INDEX, OFFSET_INDEX_SIZE, COLUMN_INDEX, COLUMN_INDEX_SIZE = 4, 5, 6, 7
-NUM_VALUES, TOTAL_COMPRESSED = 5, 7
+NUM_VALUES, TOTAL_DECODED, TOTAL_COMPRESSED = 5, 6, 7
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, BLOOM_FILTER, BLOOM_FILTER_SIZE = 9, 10, 11, 14, 15
 KEY, KEY_VALUE = 1, 2
+_NUM_CHILDREN = 5
+_TRACKING_COLUMNS = 2
 _KNOWN = {"file": 7, "group": 7, "chunk": 7, "metadata": 17}
 """The highest known field of each struct; an unknown field could contain a position."""
 _SPARK_VERSION = b"org.apache.spark.version"
@@ -52,6 +63,10 @@ _SOUND_WRITERS = re.compile(
     rb"parquet-rs version"
 )
 """Writers whose statistics all readers trust."""
+
+
+class NotCopiedError(Exception):
+    """The rows of a source must be decoded. If a new file was created, no version refers to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +108,8 @@ class FileFrame:
     version: int
     schema: Value
     column_orders: Value
+    is_own: bool
+    """Whether readers see the columns of a file that `DataFileWriter` encodes."""
     codecs: frozenset[str]
     """Names as in Arrow, such as `SNAPPY`."""
     created_by: bytes
@@ -100,8 +117,8 @@ class FileFrame:
 
     def joined(self, other: FileFrame) -> FileFrame | None:
         """Returns the frame of a file with the row groups of both; None if they do not fit."""
-        same = (self.schema, self.column_orders, self.codecs)
-        if same != (other.schema, other.column_orders, other.codecs):
+        same = (self.schema, self.column_orders) == (other.schema, other.column_orders)
+        if self.codecs != other.codecs or not (same or (self.is_own and other.is_own)):
             return None
         created_by = self.created_by
         if created_by != other.created_by:
@@ -116,17 +133,54 @@ class FileFrame:
         key_values = {key: value for key, value in ours.items() if theirs.get(key) == value}
         if _SPARK_VERSION in ours:
             key_values.setdefault(_SPARK_VERSION, _TODAYS_CALENDAR)
-        return FileFrame(
+        return replace(
+            self,
             version=max(self.version, other.version),
-            schema=self.schema,
-            column_orders=self.column_orders,
-            codecs=self.codecs,
             created_by=created_by,
             key_values=key_values,
         )
 
+    def with_encoded(self, own: FileFrame, *, rows: bool) -> FileFrame | None:
+        """Returns the frame of a file to which columns of row tracking are added, or also `rows`.
+
+        `own` is the frame of a file of `DataFileWriter`. None if they do not fit.
+        """
+        if rows and not self.is_own:
+            return None
+        calendar = {_SPARK_VERSION: _TODAYS_CALENDAR} if self.names_calendar else {}
+        added = replace(
+            own,
+            schema=self.schema,
+            column_orders=self.column_orders,
+            codecs=self.codecs,
+            key_values=calendar,
+        )
+        return self.joined(added)
+
+    @property
+    def names_calendar(self) -> bool:
+        """Whether the footer says that early dates are in the proleptic Gregorian calendar."""
+        return _SPARK_VERSION in self.key_values
+
 
 _OURS = f"delta-maintenance version {__version__} (build copied)".encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFile:
+    """The footer of a file that `DataFileWriter` encodes, for comparison with those of sources."""
+
+    frame: FileFrame
+    schema: pq.ParquetSchema
+    untracked: pq.ParquetSchema
+    """The schema without the hidden columns of row tracking."""
+
+    @classmethod
+    def of(cls, tracked: bytes, untracked: bytes) -> OwnFile:
+        """Parses two files without rows: with the columns of row tracking, and without them."""
+        with ParquetInput(tracked) as parquet, ParquetInput(untracked) as less:
+            frame = _frame(_footer(io.BytesIO(tracked))[0], parquet, is_own=True)
+            return cls(frame=frame, schema=parquet.parquet_schema, untracked=less.parquet_schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,24 +191,33 @@ class CopySource:
     groups: tuple[Struct, ...]
     metadata: pq.FileMetaData
     """The footer as parsed by Arrow."""
+    starts: tuple[int, ...]
+    """The position of the first row of each row group, counted from 0."""
     opened: Callable[[], BinaryIO]
     """Opens the file."""
+    tracked: tuple[bool, ...]
+    """For each row group, whether its chunks contain the row ID and the row commit version of every
+    row. Always true for a table without row tracking.
+    """
 
     @classmethod
     def of(
-        cls, opened: Callable[[], BinaryIO], spec: DataFileSpec, *, least: int
+        cls, opened: Callable[[], BinaryIO], spec: DataFileSpec, own: OwnFile, *, least: int
     ) -> CopySource | None:
         """Reads the footer of a file. None if its rows must be decoded.
 
         `least` is the minimum average size of a row group in bytes. A damaged file raises errors of
         Arrow, `MalformedThriftError` or `OSError`.
         """
+        layout = spec.layout
         file = opened()
         with ParquetInput(file) as parquet:
-            if not parquet.row_groups or not _has_layout(parquet, spec):
+            if not parquet.row_groups:
                 return None
-            footer, end = read_footer(file)
-            tree, _ = read_struct(footer)
+            complete = _has_layout(parquet, layout)
+            if not complete and not (layout.tracks_rows and _has_layout(parquet, layout.untracked)):
+                return None
+            tree, end = _footer(file)
             groups = tuple(tree.structs(ROW_GROUPS))
             chunks = [Chunk.of(chunk) for group in groups for chunk in group.structs(COLUMNS)]
             sizes = sum(chunk.size for chunk in chunks)
@@ -162,20 +225,41 @@ class CopySource:
                 return None
             if not all(_is_movable(chunk, end) for chunk in chunks):
                 return None
-            frame = FileFrame(
-                version=tree.number(VERSION) or 1,
-                schema=tree.get(SCHEMA),
-                column_orders=tree.get(COLUMN_ORDERS),
-                codecs=_codecs(parquet.metadata),
-                created_by=_text(tree.get(CREATED_BY)),
-                key_values=_key_values(tree),
+            frame = _frame_of(tree, parquet, own, complete=complete)
+            tracked = _tracked(parquet.metadata, layout, complete=complete)
+            if frame is None:
+                return None
+            return cls(
+                frame=frame,
+                groups=groups,
+                metadata=parquet.metadata,
+                starts=tuple(parquet.group_starts),
+                opened=opened,
+                tracked=tracked,
             )
-            return cls(frame=frame, groups=groups, metadata=parquet.metadata, opened=opened)
 
     @property
     def chunks(self) -> int:
         """The number of column chunks."""
         return len(self.groups) * int(self.metadata.num_columns)
+
+
+@contextmanager
+def reading_sources() -> Iterator[None]:
+    """Converts errors of a source to `NotCopiedError`; decoding the source then reports them."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (
+        pa.ArrowException,
+        DeltaMaintenanceError,
+        OSError,
+        MalformedThriftError,
+        MalformedPageError,
+        UnicodeDecodeError,
+    ) as error:
+        raise NotCopiedError(str(error)) from None
 
 
 def read_range(file: BinaryIO, start: int, size: int) -> bytes:
@@ -199,9 +283,88 @@ def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
     return found
 
 
-def _has_layout(parquet: ParquetInput, spec: DataFileSpec) -> bool:
+def _footer(file: BinaryIO) -> tuple[Struct, int]:
+    """Returns the footer and its position."""
+    footer, end = read_footer(file)
+    return read_struct(footer)[0], end
+
+
+def _frame(tree: Struct, parquet: ParquetInput, *, is_own: bool) -> FileFrame:
+    return FileFrame(
+        version=tree.number(VERSION) or 1,
+        schema=tree.get(SCHEMA),
+        column_orders=tree.get(COLUMN_ORDERS),
+        is_own=is_own,
+        codecs=_codecs(parquet.metadata),
+        created_by=_text(tree.get(CREATED_BY)),
+        key_values=_key_values(tree),
+    )
+
+
+def _frame_of(
+    tree: Struct, parquet: ParquetInput, own: OwnFile, *, complete: bool
+) -> FileFrame | None:
+    """Returns the frame of a source, with the columns of row tracking. None if it has no orders of
+    columns to which those of the added ones could be appended.
+    """
+    count = parquet.metadata.num_columns
+    ours, theirs = own.frame.column_orders, tree.get(COLUMN_ORDERS)
+    wanted = own.schema if complete else own.untracked
+    is_own = _first(ours, count) == theirs and bool(parquet.parquet_schema.equals(wanted))
+    frame = _frame(tree, parquet, is_own=is_own)
+    if complete:
+        return frame
+    if is_own:
+        return replace(frame, schema=own.frame.schema, column_orders=ours)
+    if not (isinstance(theirs, ListValue) and isinstance(ours, ListValue)):
+        return None
+    schema = tree.structs(SCHEMA)
+    added = _elements(own.frame.schema)[-_TRACKING_COLUMNS:]
+    root = schema[0].copy()
+    root.put(_NUM_CHILDREN, I32, (root.number(_NUM_CHILDREN) or 0) + len(added))
+    orders = [*theirs.values, *ours.values[-len(added) :]]
+    return replace(
+        frame,
+        schema=ListValue(STRUCT, [root, *schema[1:], *added]),
+        column_orders=ListValue(theirs.element, orders),
+    )
+
+
+def _first(orders: Value, count: int) -> Value:
+    if not isinstance(orders, ListValue):
+        return orders
+    return ListValue(orders.element, orders.values[:count])
+
+
+def _elements(schema: Value) -> list[Value]:
+    return schema.values if isinstance(schema, ListValue) else []
+
+
+def _tracked(
+    metadata: pq.FileMetaData, layout: DataFileLayout, *, complete: bool
+) -> tuple[bool, ...]:
+    if not layout.tracks_rows:
+        return (True,) * int(metadata.num_row_groups)
+    if not complete:
+        return (False,) * int(metadata.num_row_groups)
+    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
+    return tuple(
+        all(
+            _has_no_nulls(group.column(group.num_columns - 1 - at))
+            for at in range(_TRACKING_COLUMNS)
+        )
+        for group in groups
+    )
+
+
+def _has_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
+    found = chunk.statistics
+    return found is not None and bool(found.has_null_count) and found.null_count == 0
+
+
+def _has_layout(parquet: ParquetInput, layout: DataFileLayout) -> bool:
     """Whether a new data file would have the same columns with the same types."""
-    layout, wanted = spec.layout, spec.layout.schema
+    wanted = layout.schema
     if schema_difference(parquet.schema, wanted) is not None or parquet.int96:
         return False
     if parquet.leaf_paths != leaf_paths(wanted, wanted.names):

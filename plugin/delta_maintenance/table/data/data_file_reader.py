@@ -106,15 +106,21 @@ class DataFileReader:
         self.dictionaries: Sequence[str] = ()
         """Physical names of the string columns to read as Arrow dictionaries."""
 
-    def read(self, file: SourceFile, *, data: bytes | None = None) -> Iterator[FileRows]:
-        """Yields all rows of a file in their physical order.
+    def read(
+        self,
+        file: SourceFile,
+        *,
+        data: bytes | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> Iterator[FileRows]:
+        """Yields all rows of a file, or those of some row groups, in their physical order.
 
         `data` is the content of the file, if it was read before. Errors name the file:
         `CorruptTableError` if it is missing, damaged or contradicts the log, `RefusedError` and
         `UnsupportedFeatureError` if its values cannot be preserved exactly, and `StorageError`.
         """
         try:
-            yield from self._rows(file, data)
+            yield from self._rows(file, data, groups)
         except FileNotFoundError:
             raise CorruptTableError(
                 "the data file is gone",
@@ -142,7 +148,9 @@ class DataFileReader:
             return None
         return data if len(data) <= WHOLE_FILE else None
 
-    def _rows(self, file: SourceFile, data: bytes | None) -> Iterator[FileRows]:
+    def _rows(
+        self, file: SourceFile, data: bytes | None, groups: Sequence[int] | None
+    ) -> Iterator[FileRows]:
         data = data if data is not None else self.fetch(file)
         source = data if data is not None else self._store.open(place_of(self._store, file.path))
         with ParquetInput(source, dictionaries=self.dictionaries) as parquet:
@@ -155,11 +163,13 @@ class DataFileReader:
             deleted = self._deleted.of(file.deletion_vector, rows)
             stored = self._stored_layout(parquet)
             columns = _FileColumns(self._layout, stored, file)
-            first = 0
-            for batch in parquet.batches(stored.names):
-                arrays = columns.convert(batch, first)
-                yield FileRows(self._batch(arrays), first, deleted)
-                first += batch.num_rows
+            starts = parquet.group_starts
+            parts = [(0, None)] if groups is None else [(starts[at], (at,)) for at in groups]
+            for first, part in parts:
+                for batch in parquet.batches(stored.names, part):
+                    arrays = columns.convert(batch, first)
+                    yield FileRows(self._batch(arrays), first, deleted)
+                    first += batch.num_rows
 
     def _stored_layout(self, parquet: ParquetInput) -> _StoredLayout:
         stored = parquet.stored_columns(

@@ -89,14 +89,23 @@ class DataFileWriter:
     """Context manager that writes one file. After an exception in its block, no file appears."""
 
     def __init__(
-        self, store: Store, name: str, spec: DataFileSpec, helpers: Helpers | None = None
+        self,
+        store: Store,
+        name: str,
+        spec: DataFileSpec,
+        helpers: Helpers | None = None,
+        *,
+        statistics: StatisticsCollector | None = None,
     ) -> None:
-        """If the name is already taken, the end of the block raises `FileExistsError`."""
+        """If the name is already taken, the end of the block raises `FileExistsError`.
+
+        `statistics` collects the statistics of several files.
+        """
         self._store = store
         self._name = name
         self._spec = spec
         self._schema = spec.layout.schema
-        self._statistics = StatisticsCollector(spec.statistics, self._schema)
+        self._statistics = statistics or StatisticsCollector(spec.statistics, self._schema)
         self._stack = ExitStack()
         self._sink = self._stack.enter_context(store.create(name))
         self._parquet: pq.ParquetWriter | None = None
@@ -104,7 +113,8 @@ class DataFileWriter:
         self._waiting_bytes = self._waiting_rows = 0
         self._helped = Helped(helpers)
         self._encoding: Future[None] | None = None
-        self._early = False
+        self.has_early_days = False
+        """Whether a date or time depends on the calendar or on former time zone rules."""
         self._rows = self._size = 0
         self.written = 0
         """Bytes that had been written to the store when the last row group was begun."""
@@ -141,7 +151,7 @@ class DataFileWriter:
             return
         for piece in _pieces(batch):
             self._waiting.append(piece)
-            self._waiting_bytes += _bytes(piece)
+            self._waiting_bytes += memory_bytes(piece)
             self._waiting_rows += piece.num_rows
             self._rows += piece.num_rows
             if self._parquet is None and self._waiting_rows >= _SAMPLE:
@@ -175,7 +185,7 @@ class DataFileWriter:
             self._write_group()
         self._wait()
         assert self._parquet is not None
-        if self._early:
+        if self.has_early_days:
             self._parquet.add_key_value_metadata(_CALENDAR)
         self._parquet.close()
         self._size = self._sink.tell()
@@ -210,7 +220,7 @@ class DataFileWriter:
     def _encode(self, parquet: pq.ParquetWriter, batches: Sequence[pa.RecordBatch]) -> None:
         table = _one_group(batches, self._schema, self.dictionaries)
         self._statistics.offer(table)
-        self._early = self._early or _has_early_days(table)
+        self.has_early_days = self.has_early_days or _has_early_days(table)
         if table.num_rows:
             try:
                 parquet.write_table(table, row_group_size=table.num_rows)
@@ -347,7 +357,7 @@ def _paths(kind: pa.DataType, path: str) -> Iterator[str]:
         yield path
 
 
-def _bytes(batch: pa.RecordBatch) -> int:
+def memory_bytes(batch: pa.RecordBatch) -> int:
     """Returns the size of rows in memory; only the indices of dictionaries, which are shared."""
     return sum(
         column.indices.nbytes if pa.types.is_dictionary(column.type) else column.nbytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import accumulate
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -81,7 +82,8 @@ class ParquetInput:
                 **self._options,
             )
             self.schema: pa.Schema = self._file.schema_arrow
-            leaves = self._file.schema
+            self.parquet_schema: pq.ParquetSchema = self._file.schema
+            leaves = self.parquet_schema
             self._leaves = [leaves.column(at) for at in range(len(leaves))]
         except UnicodeDecodeError:
             self._stack.close()
@@ -114,6 +116,12 @@ class ParquetInput:
     def row_groups(self) -> int:
         """The number of row groups."""
         return int(self.metadata.num_row_groups)
+
+    @property
+    def group_starts(self) -> list[int]:
+        """The position of the first row of each row group, counted from 0."""
+        counts = [self.metadata.row_group(at).num_rows for at in range(self.row_groups)]
+        return list(accumulate(counts, initial=0))[:-1]
 
     @property
     def int96(self) -> frozenset[str]:

@@ -17,124 +17,22 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
+from dataclasses import replace
 
 from delta_maintenance.clock import NewId, new_id
-from delta_maintenance.errors import (
-    CorruptTableError,
-    DeltaMaintenanceError,
-    RefusedError,
-    StorageError,
-    VerificationError,
-)
-from delta_maintenance.protocol.data_files.names import FileNaming, log_path
+from delta_maintenance.errors import RefusedError, VerificationError
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.copy_source import CopySource, FileFrame
+from delta_maintenance.table.data.bins import Bin, Refusal, RewriteSpec, RewrittenBin, Run
+from delta_maintenance.table.data.copied_bin import copied_bin
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
-from delta_maintenance.table.data.data_file_writer import (
-    DataFileSpec,
-    DataFileWriter,
-    WrittenFile,
-)
+from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
 from delta_maintenance.table.data.helpers import Helpers
-from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.data.read_back import read_back
-from delta_maintenance.table.data.row_group_copy import (
-    MOST_CHUNKS,
-    NotCopiedError,
-    copy_file,
-    reading_sources,
-)
-
-Proof = Literal["rows", "counts"]
-"""What is compared before a commit: every value of every row, or only the number of rows."""
+from delta_maintenance.table.data.source_rows import SourceError, require_rows, source_rows
 
 _READ_AHEAD = 4
 """The number of small files that are read ahead from a store with slow requests."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteSpec:
-    """The settings that all bins of a run share."""
-
-    files: DataFileSpec
-    naming: FileNaming
-    target_bytes: int
-    """The size of new files in bytes. Once a file has 1.5 times this size, the next source begins
-    another file.
-    """
-    proof: Proof = "rows"
-    copied_group_bytes: int | None = None
-    """The minimum average size in bytes of row groups that are copied without decoding, if they
-    have the form of new ones. Smaller row groups are merged instead. None: all rows are decoded.
-    """
-    copied_codec: str | None = None
-    """The only codec of row groups that are copied; None for any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """Files of one partition that are rewritten to one or a few files."""
-
-    number: int
-    sources: tuple[SourceFile, ...]
-    """In the order in which their rows are written."""
-    reasons: tuple[tuple[str, ...], ...]
-    """The reasons for rewriting each source."""
-
-    @property
-    def partition_values(self) -> tuple[tuple[str, str | None], ...]:
-        """The partition values that all sources share, as in the log."""
-        return self.sources[0].partition_values if self.sources else ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The contiguous range of a new file that contains the live rows of a source."""
-
-    source: int
-    """The number of the source in the bin."""
-    output: int
-    """The number of the new file in the bin."""
-    offset: int
-    """The position of the first row in the new file."""
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A source that cannot be rewritten, and the reason."""
-
-    source: SourceFile
-    problem: str
-    damaged: bool = False
-    """Whether the file is missing or damaged, as opposed to unsupported by this release."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewrittenBin:
-    """A bin whose new files are stored and proved, but not committed."""
-
-    bin: Bin
-    """Contains only the sources that were rewritten."""
-    outputs: tuple[WrittenFile, ...]
-    runs: tuple[Run, ...]
-    """One run per source."""
-    sums: RowSums
-    """The digest of the live rows, which is the same for the sources and the new files."""
-    refused: tuple[Refusal, ...] = ()
-    copied: bool = False
-    """Whether row groups were copied. Then the proof compared their bytes, and `sums` contains only
-    the number of rows.
-    """
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths of the new files for the log."""
-        return tuple(log_path(output.name) for output in self.outputs)
 
 
 def rewrite_bin(
@@ -160,13 +58,13 @@ def rewrite_bin(
                 bin=nothing, outputs=(), runs=(), sums=RowSums(), refused=tuple(refused)
             )
         _require_one_partition(work)
-        copied = _copied_bin(store, work, spec, new_id)
-        if copied is not None:
-            return replace(copied, refused=tuple(refused))
-        attempt = _Attempt(store, work, spec, new_id, helpers)
         try:
+            copied = copied_bin(store, work, spec, new_id=new_id)
+            if copied is not None:
+                return replace(copied, refused=tuple(refused))
+            attempt = _Attempt(store, work, spec, new_id, helpers)
             attempt.run()
-        except _SourceError as error:
+        except SourceError as error:
             source = work.sources[error.source]
             refusal = Refusal(source=source, problem=error.problem, damaged=error.damaged)
             refused.append(refusal)
@@ -179,90 +77,6 @@ def rewrite_bin(
             sums=attempt.proved(),
             refused=tuple(refused),
         )
-
-
-def _copied_bin(store: Store, work: Bin, spec: RewriteSpec, new_id: NewId) -> RewrittenBin | None:
-    """Rewrites the bin by copying row groups; None if rows must be decoded."""
-    least = spec.copied_group_bytes
-    if least is None or any(
-        source.size < least or source.deletion_vector is not None for source in work.sources
-    ):
-        return None
-    if any(reason != "small" for reasons in work.reasons for reason in reasons):
-        return None
-    outputs: list[WrittenFile] = []
-    runs: list[Run] = []
-    try:
-        sources, frame = _copy_sources(store, work, spec)
-        codec = min(frame.codecs).lower()
-        for part in _parts([source.size for source in work.sources], spec.target_bytes):
-            name = spec.naming.name(dict(work.partition_values), len(outputs), new_id(), codec)
-            offset = 0
-            for number in part:
-                rows = sources[number].metadata.num_rows
-                run = Run(source=number, output=len(outputs), offset=offset, rows=rows)
-                runs.append(run)
-                offset += rows
-            copies = [sources[number] for number in part]
-            proves = spec.proof == "rows"
-            outputs.append(copy_file(store, name, copies, frame, spec.files, proves=proves))
-    except NotCopiedError:
-        return None
-    return RewrittenBin(
-        bin=work,
-        outputs=tuple(outputs),
-        runs=tuple(runs),
-        sums=RowSums(rows=sum(output.rows for output in outputs)),
-        copied=True,
-    )
-
-
-def _copy_sources(store: Store, work: Bin, spec: RewriteSpec) -> tuple[list[CopySource], FileFrame]:
-    """Opens the sources of a bin, and returns them with their common frame.
-
-    Raises `NotCopiedError` if their rows must be decoded.
-    """
-    sources: list[CopySource] = []
-    frame: FileFrame | None = None
-    chunks = 0
-    for source in work.sources:
-        with reading_sources():
-            opened = partial(store.open, place_of(store, source.path))
-            found = CopySource.of(opened, spec.files, least=spec.copied_group_bytes or 0)
-        if found is None or source.num_records not in (None, found.metadata.num_rows):
-            raise NotCopiedError("its row groups differ from those of a new file")
-        chunks += found.chunks
-        frame = found.frame if frame is None else frame.joined(found.frame)
-        if frame is None or chunks > MOST_CHUNKS:
-            raise NotCopiedError("the footers differ, or are too large together")
-        sources.append(found)
-    codec = spec.copied_codec
-    if frame is None or (codec is not None and frame.codecs != {codec.upper()}):
-        raise NotCopiedError("the table asks for another codec")
-    return sources, frame
-
-
-def _parts(sizes: Sequence[int], target: int) -> Iterator[list[int]]:
-    """Yields the numbers of the sources of each new file, by the same rule as for decoded rows."""
-    part: list[int] = []
-    written = 0
-    for number, size in enumerate(sizes):
-        if part and written >= target * 3 // 2:
-            yield part
-            part, written = [], 0
-        part.append(number)
-        written += size
-    if part:
-        yield part
-
-
-class _SourceError(Exception):
-    """A source that must be left out of the bin."""
-
-    def __init__(self, source: int, problem: str, *, damaged: bool) -> None:
-        self.source = source
-        self.problem = problem
-        self.damaged = damaged
 
 
 class _Attempt:
@@ -301,15 +115,7 @@ class _Attempt:
     def proved(self) -> RowSums:
         """Returns the digest of the rows; `VerificationError` if the written rows differ."""
         expected = self._read
-        stated = [source.num_records for source in self._work.sources]
-        deleted = sum(source.deleted_rows for source in self._work.sources)
-        counted = [count for count in stated if count is not None]
-        written = sum(output.rows for output in self.outputs)
-        if len(counted) == len(stated) and written != sum(counted) - deleted:
-            raise VerificationError(
-                f"{written} rows were written where the log has {sum(counted) - deleted}",
-                file=self._work.sources[0].path,
-            )
+        require_rows(self._work, sum(output.rows for output in self.outputs))
         found = RowSums()
         for output, writer in zip(self.outputs, self._writers, strict=True):
             found += read_back(
@@ -332,20 +138,9 @@ class _Attempt:
     def _copy(
         self, number: int, data: bytes | None, reader: DataFileReader, open_file: ExitStack
     ) -> None:
-        source = self._work.sources[number]
         offset: int | None = None
         rows = 0
-        batches = reader.read(source, data=data)
-        while True:
-            try:
-                found = next(batches, None)
-            except StorageError:
-                raise
-            except DeltaMaintenanceError as error:
-                damaged = isinstance(error, CorruptTableError)
-                raise _SourceError(number, str(error), damaged=damaged) from None
-            if found is None:
-                break
+        for found in source_rows(reader, self._work, number, data=data):
             if self._spec.proof == "rows":
                 self._digested.add(found.batch, found.gone())
             else:

@@ -1,0 +1,98 @@
+"""Bins of data files that are rewritten together, and the results of rewriting them.
+
+A bin is the unit of work, of proof and of conflict. All values can be pickled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from delta_maintenance.protocol.data_files.names import FileNaming, log_path
+from delta_maintenance.protocol.data_files.row_digest import RowSums
+from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
+
+Proof = Literal["rows", "counts"]
+"""What is compared before a commit: every value of every row, or only the number of rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteSpec:
+    """The settings that all bins of a run share."""
+
+    files: DataFileSpec
+    naming: FileNaming
+    target_bytes: int
+    """The size of new files in bytes. Once a file has 1.5 times this size, the next source begins
+    another file.
+    """
+    proof: Proof = "rows"
+    copied_group_bytes: int | None = None
+    """The minimum average size in bytes of row groups that are copied without decoding, if they
+    have the form of new ones. Smaller row groups are merged instead. None: all rows are decoded.
+    """
+    copied_codec: str | None = None
+    """The only codec of row groups that are copied; None for any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Files of one partition that are rewritten to one or a few files."""
+
+    number: int
+    sources: tuple[SourceFile, ...]
+    """In the order in which their rows are written."""
+    reasons: tuple[tuple[str, ...], ...]
+    """The reasons for rewriting each source."""
+
+    @property
+    def partition_values(self) -> tuple[tuple[str, str | None], ...]:
+        """The partition values that all sources share, as in the log."""
+        return self.sources[0].partition_values if self.sources else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The contiguous range of a new file that contains the live rows of a source."""
+
+    source: int
+    """The number of the source in the bin."""
+    output: int
+    """The number of the new file in the bin."""
+    offset: int
+    """The position of the first row in the new file."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A source that cannot be rewritten, and the reason."""
+
+    source: SourceFile
+    problem: str
+    damaged: bool = False
+    """Whether the file is missing or damaged, as opposed to unsupported by this release."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenBin:
+    """A bin whose new files are stored and proved, but not committed."""
+
+    bin: Bin
+    """Contains only the sources that were rewritten."""
+    outputs: tuple[WrittenFile, ...]
+    runs: tuple[Run, ...]
+    """One run per source."""
+    sums: RowSums
+    """The digest of the live rows, which is the same for the sources and the new files."""
+    refused: tuple[Refusal, ...] = ()
+    copied: bool = False
+    """Whether row groups were copied. Then the proof compared their bytes, and `sums` contains only
+    the number of rows.
+    """
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the new files for the log."""
+        return tuple(log_path(output.name) for output in self.outputs)

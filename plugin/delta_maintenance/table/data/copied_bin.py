@@ -1,0 +1,399 @@
+"""Rewrites a bin by copying row groups, and by decoding only the rows that cannot be copied.
+
+Row groups are decoded if they are too small, if some of their rows are deleted, or if their file
+differs from a new one. The order of the sources is kept, except that small decoded ones between
+copied ones are written last, so that their rows share row groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.clock import NewId
+from delta_maintenance.errors import VerificationError
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run
+from delta_maintenance.table.data.copy_source import (
+    COLUMNS,
+    CopySource,
+    FileFrame,
+    NotCopiedError,
+    OwnFile,
+    reading_sources,
+)
+from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
+from delta_maintenance.table.data.deleted_rows import DeletedRows, Positions
+from delta_maintenance.table.data.encoded_groups import (
+    EncodedGroup,
+    GroupEncoder,
+    encoded_row_tracking,
+    own_file,
+)
+from delta_maintenance.table.data.places import place_of
+from delta_maintenance.table.data.row_group_copy import GroupSource, copy_file
+from delta_maintenance.table.data.source_rows import require_rows, source_rows
+
+MOST_CHUNKS = 50_000
+"""The maximum number of copied column chunks of a bin, whose metadata is held as objects."""
+_MOST_TRACKED = 1 << 22
+"""The maximum number of rows of a row group whose row IDs are encoded; 64 MiB before encoding."""
+_COPIED_REASONS = frozenset({"small", "deleted-rows"})
+"""The reasons for rewriting a file whose row groups may be copied."""
+_CODECS = {
+    "SNAPPY": "snappy",
+    "ZSTD": "zstd",
+    "GZIP": "gzip",
+    "BROTLI": "brotli",
+    "UNCOMPRESSED": "none",
+}
+"""The names of codecs in properties by their names in Arrow, for codecs that can be written."""
+
+
+def copied_bin(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId) -> RewrittenBin | None:
+    """Rewrites a bin; None if no row group can be copied, so that all rows must be decoded.
+
+    Raises `SourceError` for a source that must be left out, `VerificationError` if the new files do
+    not contain the rows of the sources, and `StorageError`.
+    """
+    least = spec.copied_group_bytes
+    if least is None or all(source.size < least for source in work.sources):
+        return None
+    try:
+        choice = _chosen(store, work, spec, least)
+        return None if choice is None else _Copy(store, work, spec, choice, new_id).run()
+    except NotCopiedError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A source of a bin, and what happens to its row groups."""
+
+    number: int
+    size: int
+    copy: CopySource | None
+    """None if the whole file is decoded."""
+    copied: tuple[int, ...] = ()
+    decoded: tuple[int, ...] = ()
+    """Row groups of which some rows are deleted. Those without live rows are in neither tuple."""
+
+    @property
+    def chunks(self) -> int:
+        """The number of column chunks that are copied."""
+        return len(self.copied) * int(self.copy.metadata.num_columns) if self.copy else 0
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether copied row groups contain all row IDs, or need none."""
+        return self.copy is None or all(self.copy.tracked[at] for at in self.copied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    sources: Sequence[_Source]
+    """In the order in which they are written."""
+    frame: FileFrame
+    codec: str
+    """The codec of the new files, as in properties."""
+
+
+def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice | None:
+    """Opens the sources and chooses the row groups to copy; None if there are none.
+
+    Raises `NotCopiedError` if the other rows cannot be added to the copied ones.
+    """
+    own = own_file(spec.files)
+    codecs = _required_codecs(work, spec)
+    deleted = DeletedRows(store)
+    sources = []
+    for number, source in enumerate(work.sources):
+        copy = _opened(store, work, number, spec.files, own, least)
+        found = _Source(number=number, size=source.size, copy=None)
+        if copy is not None and codecs in (None, copy.frame.codecs):
+            with reading_sources():
+                gone = deleted.of(source.deletion_vector, copy.metadata.num_rows)
+            found = _divided(found, copy, gone)
+        sources.append(found)
+    frame, together = _largest_family(sources)
+    if frame is None:
+        return None
+    if sum(source.chunks for source in together) > MOST_CHUNKS:
+        raise NotCopiedError("the footers are too large together")
+    copied = {source.number: source for source in together}
+    whole = (replace(each, copy=None, copied=(), decoded=()) for each in sources)
+    ordered = _ordered([copied.get(each.number, each) for each in whole], least)
+    encodes = any(source.copy is None or source.decoded for source in ordered)
+    if encodes or not all(source.is_tracked for source in ordered):
+        joined = frame.with_encoded(own.frame, rows=encodes)
+        if joined is None or not frame.codecs <= _CODECS.keys() or len(frame.codecs) != 1:
+            raise NotCopiedError("encoded columns do not fit the copied row groups")
+        frame = joined
+    codec = min(frame.codecs)
+    return _Choice(sources=ordered, frame=frame, codec=_CODECS.get(codec, codec.lower()))
+
+
+def _largest_family(sources: Sequence[_Source]) -> tuple[FileFrame | None, list[_Source]]:
+    """Returns the sources with most bytes whose row groups fit into one file, and their frame.
+
+    If not all sources fit, only row groups to which encoded ones can be added are copied.
+    """
+    families: list[tuple[FileFrame, list[_Source]]] = []
+    for source in sources:
+        if source.copy is None:
+            continue
+        for at, (frame, members) in enumerate(families):
+            joined = frame.joined(source.copy.frame)
+            if joined is not None:
+                families[at] = joined, [*members, source]
+                break
+        else:
+            families.append((source.copy.frame, [source]))
+    usable = [each for each in families if each[0].is_own or len(each[1]) == len(sources)]
+    if not usable:
+        return None, []
+    return max(usable, key=lambda each: sum(source.size for source in each[1]))
+
+
+def _ordered(sources: Sequence[_Source], least: int) -> list[_Source]:
+    """Moves decoded sources that would make a small row group to the end."""
+    first: list[_Source] = []
+    last: list[_Source] = []
+    for is_decoded, group in groupby(sources, key=lambda source: source.copy is None):
+        members = list(group)
+        is_small = is_decoded and sum(source.size for source in members) < least
+        (last if is_small else first).extend(members)
+    return [*first, *last]
+
+
+def _required_codecs(work: Bin, spec: RewriteSpec) -> frozenset[str] | None:
+    """Returns the only codecs of row groups that are copied, by their names in Arrow.
+
+    None for any. If a property of the footer is a reason, new files have the codec of the run.
+    """
+    codec = spec.copied_codec
+    if codec is None and not all(_COPIED_REASONS.issuperset(each) for each in work.reasons):
+        codec = spec.files.codec
+    names = {of: name for name, of in _CODECS.items()}
+    return None if codec is None else frozenset({names.get(codec.lower(), codec.upper())})
+
+
+def _opened(
+    store: Store, work: Bin, number: int, spec: DataFileSpec, own: OwnFile, least: int
+) -> CopySource | None:
+    """Opens a source; None if its rows must be decoded, which then reports any errors."""
+    source = work.sources[number]
+    if source.size < least or not _COPIED_REASONS.issuperset(work.reasons[number]):
+        return None
+    if spec.layout.tracks_rows and None in source.row_ids:
+        return None
+    try:
+        with reading_sources():
+            opened = partial(store.open, place_of(store, source.path))
+            found = CopySource.of(opened, spec, own, least=least)
+    except NotCopiedError:
+        return None
+    if found is None or source.num_records not in (None, found.metadata.num_rows):
+        return None
+    return found
+
+
+def _divided(source: _Source, found: CopySource, deleted: Positions) -> _Source:
+    """Divides the row groups of a source into copied and decoded ones."""
+    metadata = found.metadata
+    rows = np.array([metadata.row_group(at).num_rows for at in range(len(found.groups))])
+    ends = np.array([*found.starts, metadata.num_rows], np.uint64)
+    gone = np.diff(np.searchsorted(deleted, ends))
+    whole = (gone == 0) & (rows > 0)
+    whole &= np.array(found.tracked) | (rows <= _MOST_TRACKED)
+    copied = tuple(np.flatnonzero(whole).tolist())
+    if not copied:
+        return source
+    decoded = tuple(np.flatnonzero(~whole & (gone < rows)).tolist())
+    return replace(source, copy=found, copied=copied, decoded=decoded)
+
+
+class _Copy:
+    def __init__(
+        self, store: Store, work: Bin, spec: RewriteSpec, choice: _Choice, new_id: NewId
+    ) -> None:
+        self._store = store
+        self._work = work
+        self._spec = spec
+        self._choice = choice
+        self._new_id = new_id
+        self._files = replace(spec.files, codec=choice.codec)
+        layout = spec.files.layout
+        untracked = layout.untracked.schema
+        self._untracked = len(leaf_paths(untracked, untracked.names))
+        self._partition = dict(work.partition_values)
+        self._digest = RowDigest(layout.schema)
+        self._reader = DataFileReader(store, layout)
+        self._tracking_reader = DataFileReader(store, layout.row_tracking)
+        # Row IDs of deleted rows are read as well, and needed for none.
+        self._whole = replace(
+            work,
+            sources=tuple(replace(source, deletion_vector=None) for source in work.sources),
+        )
+        self._proves = spec.proof == "rows"
+        self._runs: list[Run] = []
+        self._outputs: list[WrittenFile] = []
+        self._written = 0
+
+    def run(self) -> RewrittenBin:
+        """Writes and proves the new files."""
+        for part in _parts(self._choice.sources, self._spec.target_bytes):
+            self._outputs.append(self._write(part))
+        rows = sum(output.rows for output in self._outputs)
+        require_rows(self._work, rows)
+        return RewrittenBin(
+            bin=self._work,
+            outputs=tuple(self._outputs),
+            runs=tuple(sorted(self._runs, key=lambda run: run.source)),
+            sums=RowSums(rows=rows),
+            copied=True,
+        )
+
+    def _write(self, part: Sequence[_Source]) -> WrittenFile:
+        name = self._spec.naming.name(
+            self._partition, len(self._outputs), self._new_id(), self._choice.codec
+        )
+        frame = self._choice.frame
+        encoder = GroupEncoder(self._files, names_calendar=frame.names_calendar)
+        digested = LiveRowSums(self._digest, self._partition)
+        self._written = 0
+        written, found = copy_file(
+            self._store,
+            name,
+            self._groups(part, encoder, digested),
+            frame,
+            self._files,
+            encoded=encoder.statistics,
+            partition=self._partition,
+            proves=self._proves,
+        )
+        expected = digested.total()
+        if self._proves and found != expected:
+            raise VerificationError(
+                f"the rows that were encoded are not those that were read: {found} instead of "
+                f"{expected}",
+                file=name,
+            )
+        if not written.rows:
+            raise NotCopiedError("a new file would have no rows")
+        if written.rows != self._written:
+            raise VerificationError(
+                f"{written.rows} rows were written where {self._written} were read", file=name
+            )
+        return written
+
+    def _groups(
+        self, part: Sequence[_Source], encoder: GroupEncoder, digested: LiveRowSums
+    ) -> Iterator[GroupSource]:
+        """Yields all row groups of a new file."""
+        for source in part:
+            offset = self._written
+            if source.copy is None:
+                yield from self._decoded(source.number, None, encoder, digested)
+            else:
+                yield from self._mixed(source, source.copy, encoder, digested)
+            run = Run(
+                source=source.number,
+                output=len(self._outputs),
+                offset=offset,
+                rows=self._written - offset,
+            )
+            self._runs.append(run)
+        yield from map(_of_encoded, encoder.flush())
+
+    def _mixed(
+        self, source: _Source, copy: CopySource, encoder: GroupEncoder, digested: LiveRowSums
+    ) -> Iterator[GroupSource]:
+        missing = [at for at in source.copied if not copy.tracked[at]]
+        tracking = source_rows(self._tracking_reader, self._whole, source.number, groups=missing)
+        copied = frozenset(source.copied)
+        order = sorted(copied.union(source.decoded))
+        with reading_sources():
+            created_by = copy.metadata.created_by
+            file = copy.opened()
+        with file:
+            for is_copied, groups in groupby(order, key=copied.__contains__):
+                if not is_copied:
+                    yield from self._decoded(source.number, list(groups), encoder, digested)
+                    continue
+                yield from map(_of_encoded, encoder.flush())
+                for at in groups:
+                    found = GroupSource(
+                        tree=copy.groups[at],
+                        metadata=copy.metadata.row_group(at),
+                        created_by=created_by,
+                        chunks=[(file, chunk) for chunk in copy.groups[at].structs(COLUMNS)],
+                        origin="first" if at == source.copied[0] else "next",
+                    )
+                    self._written += found.metadata.num_rows
+                    yield found if copy.tracked[at] else self._tracked(found, tracking)
+
+    def _tracked(self, group: GroupSource, tracking: Iterator[FileRows]) -> GroupSource:
+        """Adds the columns of row tracking to a copied row group."""
+        batches, missing = [], group.metadata.num_rows
+        while missing > 0:
+            batch = next(tracking).batch
+            batches.append(batch)
+            missing -= batch.num_rows
+        encoded = encoded_row_tracking(pa.Table.from_batches(batches), self._files)
+        return replace(
+            group,
+            chunks=[
+                *group.chunks[: self._untracked],
+                *((encoded.file, chunk) for chunk in encoded.columns),
+            ],
+            tracking=encoded.checksums,
+        )
+
+    def _decoded(
+        self,
+        number: int,
+        groups: Sequence[int] | None,
+        encoder: GroupEncoder,
+        digested: LiveRowSums,
+    ) -> Iterator[GroupSource]:
+        """Decodes a source or some of its row groups; yields row groups that are complete."""
+        for rows in source_rows(self._reader, self._work, number, groups=groups):
+            if self._proves:
+                digested.add(rows.batch, rows.gone())
+            live = rows.live()
+            if live.num_rows:
+                self._written += live.num_rows
+                yield from map(_of_encoded, encoder.write(live))
+                self._reader.dictionaries = encoder.dictionaries
+
+
+def _of_encoded(group: EncodedGroup) -> GroupSource:
+    return GroupSource(
+        tree=group.tree,
+        metadata=group.metadata,
+        created_by=group.created_by,
+        chunks=[(group.file, chunk) for chunk in group.columns],
+        origin="encoded",
+    )
+
+
+def _parts(sources: Sequence[_Source], target: int) -> Iterator[list[_Source]]:
+    """Yields the sources of each new file, by the same rule as if all rows were decoded."""
+    part: list[_Source] = []
+    written = 0
+    for source in sources:
+        if part and written >= target * 3 // 2:
+            yield part
+            part, written = [], 0
+        part.append(source)
+        written += source.size
+    if part:
+        yield part

@@ -1,0 +1,286 @@
+"""Verifies a new data file with copied row groups, and computes its statistics.
+
+Arrow parses the footer of the stored file; at the positions that it finds, each column chunk must
+have the CRC-32 of the bytes that were copied, and all other metadata must equal that of the source.
+The rows of encoded row groups are decoded and hashed, and so are encoded columns of row tracking.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import VerificationError
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.protocol.statistics.collect import StatisticsCollector
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+from delta_maintenance.table.compact_protocol import (
+    I64,
+    LIST,
+    STRUCT,
+    ListValue,
+    Struct,
+    read_struct,
+)
+from delta_maintenance.table.data import copy_source as fields
+from delta_maintenance.table.data.copy_source import (
+    Chunk,
+    NotCopiedError,
+    read_range,
+    reading_sources,
+)
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
+from delta_maintenance.table.data.encoded_groups import TrackingChecksums
+from delta_maintenance.table.data.footer_bounds import bounds_of
+from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.read_back import require_schema
+from delta_maintenance.table.parquet_footer import read_footer
+
+_PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
+_NONE_DELETED = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedChunk:
+    """A column chunk in the new file."""
+
+    source: Chunk
+    tree: Struct
+    """The Thrift struct with the positions in the new file."""
+    crc: int
+    """The CRC-32 of the bytes that were read from the source."""
+    index: Struct | None
+    """The offset index with the positions in the new file."""
+    column_index: bytes | None
+    bloom_filter: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedGroup:
+    """A row group in the new file."""
+
+    tree: Struct
+    source: pq.RowGroupMetaData
+    created_by: str
+    chunks: tuple[CopiedChunk, ...]
+    origin: Literal["first", "next", "encoded"]
+    """Whether this is the first or another row group of a source, or was encoded in memory."""
+    tracking: TrackingChecksums | None
+    """The checksums of the columns of row tracking, if these were encoded for this row group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the row groups of a new file must contain."""
+
+    rows: int
+    groups: Sequence[CopiedGroup]
+    encoded: StatisticsCollector
+    """The statistics of the encoded row groups."""
+    partition: Mapping[str, str | None]
+
+
+def read_back_copy(
+    file: BinaryIO, name: str, expected: Expected, spec: DataFileSpec, *, piece: int | None
+) -> tuple[str, RowSums]:
+    """Returns the statistics of the new file and the digest of its encoded rows.
+
+    The bytes are compared in pieces of this size; without `piece`, neither bytes nor rows are read,
+    and the digest is empty. Raises `VerificationError` if the file differs from what was written,
+    and `NotCopiedError` if the bytes of a source cannot be decoded.
+    """
+    groups, schema = expected.groups, spec.layout.schema
+    with ParquetInput(file) as parquet:
+        if (parquet.rows, parquet.row_groups) != (expected.rows, len(groups)):
+            raise VerificationError(
+                f"the new data file has {parquet.rows} rows in {parquet.row_groups} row groups "
+                f"instead of {expected.rows} in {len(groups)}",
+                file=name,
+            )
+        require_schema(parquet.schema, schema, name)
+        footer, _ = read_footer(file)
+        trees = read_struct(footer)[0].structs(fields.ROW_GROUPS)
+        for number, (group, tree) in enumerate(zip(groups, trees, strict=True)):
+            found = parquet.metadata.row_group(number)
+            problem = _difference(file, group, tree, found, piece)
+            if problem is not None:
+                raise VerificationError(f"the new data file has {problem}", file=name)
+        _require_row_tracking(parquet, name, groups, spec.layout)
+        sums = RowSums()
+        if piece is not None:
+            sums = _encoded_sums(parquet, expected, schema)
+        # These are the bytes of the sources: if they cannot be decoded, a source is damaged.
+        with reading_sources():
+            if piece is not None:
+                for number, group in enumerate(groups):
+                    if group.origin == "first":
+                        parquet.decode_first(schema.names, number)
+            return _statistics(parquet, expected, spec), sums
+
+
+def columns_of(group: Struct) -> list[Struct]:
+    """Returns the column chunks of a row group."""
+    return group.structs(fields.COLUMNS)
+
+
+def moved_index(index: Struct, distance: int) -> Struct:
+    """Returns an offset index whose pages were moved by so many bytes."""
+    locations = []
+    for location in index.structs(_PAGE_LOCATIONS):
+        moved = location.copy()
+        moved.put(_PAGE_OFFSET, I64, (location.number(_PAGE_OFFSET) or 0) + distance)
+        locations.append(moved)
+    found = index.copy()
+    found.put(_PAGE_LOCATIONS, LIST, ListValue(STRUCT, list(locations)))
+    return found
+
+
+def _encoded_sums(parquet: ParquetInput, expected: Expected, schema: pa.Schema) -> RowSums:
+    """Computes the digest of the rows that were encoded in memory."""
+    numbers = [at for at, group in enumerate(expected.groups) if group.origin == "encoded"]
+    sums = LiveRowSums(RowDigest(schema), expected.partition)
+    if numbers:
+        for batch in parquet.batches(schema.names, numbers):
+            sums.add(batch, _NONE_DELETED)
+    return sums.total()
+
+
+def _require_row_tracking(
+    parquet: ParquetInput, name: str, groups: Sequence[CopiedGroup], layout: DataFileLayout
+) -> None:
+    """Checks that each row has a row ID and a row commit version, and that encoded ones are right.
+
+    A footer of a source may wrongly say that there are no nulls.
+    """
+    if not layout.tracks_rows:
+        return
+    columns = layout.row_tracking.schema.names
+    for number, group in enumerate(groups):
+        found = TrackingChecksums()
+        with reading_sources() if group.tracking is None else nullcontext():
+            complete = all(found.add(batch) for batch in parquet.batches(columns, (number,)))
+        if group.tracking is None and not complete:
+            raise NotCopiedError("rows have no row ID, although the footer says that all have one")
+        if group.tracking is not None and not (complete and found == group.tracking):
+            raise VerificationError("the new data file has other row IDs", file=name)
+
+
+def _difference(
+    file: BinaryIO, group: CopiedGroup, tree: Struct, found: pq.RowGroupMetaData, piece: int | None
+) -> str | None:
+    """Returns the first difference of a row group from its source, as a clause, or None."""
+    columns = columns_of(tree)
+    if found.num_rows != group.source.num_rows or len(columns) != len(group.chunks):
+        return "a row group with other rows or columns"
+    for at, (copied, column) in enumerate(zip(group.chunks, columns, strict=True)):
+        stored, chunk, source = found.column(at), Chunk.of(column), copied.source
+        start = stored.dictionary_page_offset or stored.data_page_offset
+        first_page = (source.metadata.number(fields.DATA_PAGE) or 0) - source.start
+        if (
+            _unplaced(column) != _unplaced(source.tree)
+            or (start, stored.total_compressed_size) != (chunk.start, source.size)
+            or stored.data_page_offset - start != first_page
+            or not _has_indexes(file, copied, chunk)
+        ):
+            return f"other metadata for the column {stored.path_in_schema}"
+        if piece is not None and _crc(file, start, source.size, piece) != copied.crc:
+            return f"other bytes for the column {stored.path_in_schema}"
+    return None
+
+
+def _crc(file: BinaryIO, start: int, size: int, piece: int) -> int:
+    crc, end = 0, start + size
+    for at in range(start, end, piece):
+        crc = zlib.crc32(read_range(file, at, min(piece, end - at)), crc)
+    return crc
+
+
+def _has_indexes(file: BinaryIO, copied: CopiedChunk, chunk: Chunk) -> bool:
+    """Whether page index and bloom filter are where the footer says, and match the pages."""
+    place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
+    if (place is None) != (copied.index is None):
+        return False
+    if place is not None:
+        index, _ = read_struct(read_range(file, *place))
+        if moved_index(index, copied.source.start - chunk.start) != moved_index(
+            copied.index or Struct(), copied.source.start - Chunk.of(copied.tree).start
+        ):
+            return False
+        locations = [each.number(_PAGE_OFFSET) or 0 for each in index.structs(_PAGE_LOCATIONS)]
+        if any(not chunk.start <= at < chunk.start + chunk.size for at in locations):
+            return False
+    for data, tree, at, size in (
+        (copied.column_index, chunk.tree, fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE),
+        (copied.bloom_filter, chunk.metadata, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE),
+    ):
+        place = chunk.range_of(at, size, tree)
+        if (None if place is None else read_range(file, *place)) != data:
+            return False
+    return True
+
+
+def _unplaced(tree: Struct) -> tuple[Struct, Struct]:
+    """Returns copies of a column chunk and its metadata without positions."""
+    metadata, chunk = Chunk.of(tree).metadata.copy(), tree.copy()
+    metadata.drop(
+        fields.DATA_PAGE, fields.DICTIONARY_PAGE, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE
+    )
+    chunk.drop(
+        fields.CHUNK_METADATA,
+        fields.CHUNK_OFFSET,
+        fields.OFFSET_INDEX,
+        fields.OFFSET_INDEX_SIZE,
+        fields.COLUMN_INDEX,
+        fields.COLUMN_INDEX_SIZE,
+    )
+    return chunk, metadata
+
+
+def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -> str:
+    """Returns the JSON text of `stats`. The bounds of copied row groups come from their footers or,
+    where necessary, from decoded rows.
+    """
+    schema = spec.layout.schema
+    places = {path: at for at, path in enumerate(leaf_paths(schema, schema.names))}
+    copied = {at: each for at, each in enumerate(expected.groups) if each.origin != "encoded"}
+    collector = expected.encoded
+    collector.rows = expected.rows
+    decoded: list[StatisticsLeaf] = []
+    for leaf in spec.statistics.leaves:
+        kind, at = _type_of(spec.layout, leaf.path), places.get(".".join(leaf.path))
+        bounds = [
+            None if at is None else bounds_of(leaf, kind, group.source.column(at), group.created_by)
+            for group in copied.values()
+        ]
+        known = [each for each in bounds if each is not None]
+        if len(known) < len(bounds):
+            decoded.append(leaf)
+            continue
+        for each in known:
+            collector.offer_bounds(leaf.path, each)
+    if decoded:
+        wanted = {leaf.path[0] for leaf in decoded}
+        names = [name for name in schema.names if name in wanted]
+        reading = StatisticsCollector(
+            StatisticsColumns(leaves=tuple(decoded), tight_bounds=False),
+            pa.schema([schema.field(name) for name in names]),
+        )
+        for batch in parquet.batches(names, list(copied)):
+            reading.offer(batch)
+        collector.add(reading)
+    return collector.render()
+
+
+def _type_of(layout: DataFileLayout, path: Sequence[str]) -> pa.DataType:
+    kind = layout.schema.field(path[0]).type
+    for name in path[1:]:
+        kind = kind.field(name).type
+    return kind
