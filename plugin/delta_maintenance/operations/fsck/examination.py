@@ -25,6 +25,7 @@ from delta_maintenance.operations.fsck.check_log import (
     check_names,
 )
 from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
+from delta_maintenance.operations.fsck.check_row_ids import check_row_ids, row_tracking_layout
 from delta_maintenance.operations.fsck.check_state import check_state
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.log_history import LogHistory, read_history
@@ -58,6 +59,8 @@ class Examination:
     """The number of data files and deletion vectors that were not opened because there are too
     many.
     """
+    uncompared: int = 0
+    """The number of opened data files whose row IDs were not compared with those of others."""
 
 
 def examine(
@@ -117,7 +120,7 @@ class _Attempt:
         self.open_fewer_than = open_fewer_than
         self.progress = progress
         self.findings = Findings()
-        self.unopened = 0
+        self.unopened = self.uncompared = 0
 
     def run(self, *, files: bool) -> Examination:
         findings, store = self.findings, self.table.store
@@ -152,6 +155,7 @@ class _Attempt:
             snapshot=snapshot,
             presence=presence,
             unopened=self.unopened,
+            uncompared=self.uncompared,
         )
 
     def _open(self, version: int | None) -> Snapshot | None:
@@ -200,7 +204,24 @@ class _Attempt:
                 self.contents(
                     presence.present, live.adds, findings, version=version, progress=self.progress
                 )
+                self._check_row_ids(snapshot, presence)
         return presence
+
+    def _check_row_ids(self, snapshot: Snapshot, presence: Presence) -> None:
+        layout = row_tracking_layout(snapshot)
+        if layout is None:
+            return
+        self.uncompared = presence.present.num_rows
+        # The row IDs of all files meet in one process, which must not read them all for Spark.
+        if isinstance(self.contents, LocalContents):
+            self.uncompared = check_row_ids(
+                self.table.store,
+                presence.present,
+                layout,
+                self.findings,
+                version=snapshot.version,
+                progress=self.progress,
+            )
 
     def _kept_from(self, snapshot: Snapshot) -> int:
         try:

@@ -238,6 +238,9 @@ KINDS: Mapping[str, FindingKind] = {
     "overlapping-row-ids": FindingKind(
         "corrupt", "suspend row tracking, and enable it again with new row IDs"
     ),
+    "repeated-row-id": FindingKind(
+        "corrupt", "suspend row tracking, and enable it again with new row IDs"
+    ),
     "row-id-mark-too-low": FindingKind(
         "corrupt", "run backfill-row-ids, which continues after the highest row ID in use"
     ),

@@ -269,6 +269,10 @@ def _notes(found: Examination) -> tuple[str, ...]:
             f"{found.presence.external} data files are outside the table's root and were not "
             "checked"
         )
+    if found.uncompared:
+        notes.append(
+            f"the row IDs in {found.uncompared} data files were not compared with those of others"
+        )
     history = found.history
     if history is not None and history.base is not None:
         notes.append(
