@@ -39,11 +39,7 @@ from delta_maintenance.table.data import (
     read_back,
     rewrite,
 )
-from delta_maintenance.table.data.bins import (
-    Bin,
-    RewriteSpec,
-    RewrittenBin,
-)
+from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, DataFileWriter
 from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.rewrite import rewrite_bin

@@ -24,11 +24,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table import compact_protocol
 from delta_maintenance.table.compact_protocol import Struct, read_struct, struct_bytes
 from delta_maintenance.table.data import copy_source, row_group_copy
-from delta_maintenance.table.data.bins import (
-    Bin,
-    RewriteSpec,
-    RewrittenBin,
-)
+from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from delta_maintenance.table.parquet_footer import read_footer

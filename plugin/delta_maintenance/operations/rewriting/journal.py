@@ -25,11 +25,7 @@ from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.protocol.data_files.row_digest import VERSION, RowDigest, RowSums
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.bins import (
-    Bin,
-    RewrittenBin,
-    Run,
-)
+from delta_maintenance.table.data.bins import Bin, RewrittenBin, Run
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.read_back import read_back
 
