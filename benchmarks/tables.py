@@ -81,7 +81,8 @@ def linked_whole(table: Path) -> Iterator[Path]:
     try:
         yield copy
     finally:
-        shutil.rmtree(copy)
+        # A JVM that outlives its process for a moment may still write to the copy.
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def link_commits(table: Path, copy: Path, *, versions: int | None = None) -> None:
