@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
@@ -87,6 +88,22 @@ def test_small_files_are_encoded_into_one_row_group_behind_the_copied_ones() -> 
     assert done.copied
     assert groups_of(store, done) == [100] * 8 + [60]
     assert [run.offset for run in done.runs] == [800, 0, 830, 400]
+
+
+def test_small_files_of_a_slow_store_are_read_ahead_and_once() -> None:
+    class Slow(MemoryStore):
+        is_near = False
+
+        def read_head(self, path: str, size: int) -> bytes:
+            fetched.append((path, threading.current_thread() is threading.main_thread()))
+            return super().read_head(path, size)
+
+    fetched: list[tuple[str, bool]] = []
+    store = Slow()
+    small = [replace(SMALL, seed=seed) for seed in range(7)]
+    done = rewritten(store, [BIG, *small], spec_of(tracked=False))
+    assert done.copied
+    assert sorted(fetched) == [(f"f{at}", False) for at in range(1, 8)]
 
 
 @pytest.mark.conformance("RW-25")

@@ -39,7 +39,7 @@ from delta_maintenance.table.data.encoded_groups import (
 )
 from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.data.row_group_copy import GroupSource, copy_file
-from delta_maintenance.table.data.source_rows import require_rows, source_rows
+from delta_maintenance.table.data.source_rows import fetched, require_rows, source_rows
 
 MOST_CHUNKS = 50_000
 """The maximum number of copied column chunks of a bin, whose metadata is held as objects."""
@@ -298,10 +298,13 @@ class _Copy:
         self, part: Sequence[_Source], encoder: GroupEncoder, digested: LiveRowSums
     ) -> Iterator[GroupSource]:
         """Yields all row groups of a new file."""
+        decoded = [self._work.sources[each.number] for each in part if each.copy is None]
+        contents = fetched(self._store, self._reader, decoded)
         for source in part:
             offset = self._written
             if source.copy is None:
-                yield from self._decoded(source.number, None, encoder, digested)
+                rows = source_rows(self._reader, self._work, source.number, data=next(contents))
+                yield from self._encoded(rows, encoder, digested)
             else:
                 yield from self._mixed(source, source.copy, encoder, digested)
             run = Run(
@@ -326,7 +329,8 @@ class _Copy:
         with file:
             for is_copied, groups in groupby(order, key=copied.__contains__):
                 if not is_copied:
-                    yield from self._decoded(source.number, list(groups), encoder, digested)
+                    rows = source_rows(self._reader, self._work, source.number, groups=list(groups))
+                    yield from self._encoded(rows, encoder, digested)
                     continue
                 yield from map(_of_encoded, encoder.flush())
                 for at in groups:
@@ -357,15 +361,11 @@ class _Copy:
             tracking=encoded.checksums,
         )
 
-    def _decoded(
-        self,
-        number: int,
-        groups: Sequence[int] | None,
-        encoder: GroupEncoder,
-        digested: LiveRowSums,
+    def _encoded(
+        self, batches: Iterator[FileRows], encoder: GroupEncoder, digested: LiveRowSums
     ) -> Iterator[GroupSource]:
-        """Decodes a source or some of its row groups; yields row groups that are complete."""
-        for rows in source_rows(self._reader, self._work, number, groups=groups):
+        """Encodes decoded rows; yields row groups that are complete."""
+        for rows in batches:
             if self._proves:
                 digested.add(rows.batch, rows.gone())
             live = rows.live()

@@ -13,9 +13,7 @@ one batch.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -25,14 +23,11 @@ from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDig
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, Refusal, RewriteSpec, RewrittenBin, Run
 from delta_maintenance.table.data.copied_bin import copied_bin
-from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.data_file_reader import DataFileReader
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
 from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.read_back import read_back
-from delta_maintenance.table.data.source_rows import SourceError, require_rows, source_rows
-
-_READ_AHEAD = 4
-"""The number of small files that are read ahead from a store with slow requests."""
+from delta_maintenance.table.data.source_rows import SourceError, fetched, require_rows, source_rows
 
 
 def rewrite_bin(
@@ -105,7 +100,7 @@ class _Attempt:
         """Writes the new files."""
         reader = DataFileReader(self._store, self._spec.files.layout)
         with ExitStack() as open_file:
-            for number, data in enumerate(_fetched(self._store, reader, self._work.sources)):
+            for number, data in enumerate(fetched(self._store, reader, self._work.sources)):
                 if self._writers and self._writers[-1].written >= self._spec.target_bytes * 3 // 2:
                     open_file.close()
                 self._copy(number, data, reader, open_file)
@@ -166,27 +161,6 @@ class _Attempt:
             writer = DataFileWriter(self._store, name, self._spec.files, self._helpers)
             self._writers.append(open_file.enter_context(writer))
         return self._writers[-1]
-
-
-def _fetched(
-    store: Store, reader: DataFileReader, sources: Sequence[SourceFile]
-) -> Iterator[bytes | None]:
-    """Yields the content of each source, or None to read it later.
-
-    Only small files of a remote store are read ahead.
-    """
-    if store.is_near or len(sources) < 2:
-        yield from (None for _ in sources)
-        return
-    with ThreadPoolExecutor(_READ_AHEAD) as pool:
-        waiting: deque[Future[bytes | None]] = deque()
-        upcoming = iter(sources)
-        for source in upcoming:
-            waiting.append(pool.submit(reader.fetch, source))
-            if len(waiting) > _READ_AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _still_worth(work: Bin) -> bool:

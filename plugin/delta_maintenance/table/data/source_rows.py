@@ -1,8 +1,10 @@
-"""Reads the sources of a bin, with errors that tell which source must be left out."""
+"""Reads the sources of a bin, small ones ahead, with errors that tell which must be left out."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -10,8 +12,12 @@ from delta_maintenance.errors import (
     StorageError,
     VerificationError,
 )
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin
-from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
+from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
+
+_READ_AHEAD = 4
+"""The number of small files that are read ahead from a store with slow requests."""
 
 
 class SourceError(Exception):
@@ -48,6 +54,27 @@ def source_rows(
         if found is None:
             return
         yield found
+
+
+def fetched(
+    store: Store, reader: DataFileReader, sources: Sequence[SourceFile]
+) -> Iterator[bytes | None]:
+    """Yields the content of each source, or None to read it later.
+
+    Only small files of a remote store are read ahead.
+    """
+    if store.is_near or len(sources) < 2:
+        yield from (None for _ in sources)
+        return
+    with ThreadPoolExecutor(_READ_AHEAD) as pool:
+        waiting: deque[Future[bytes | None]] = deque()
+        upcoming = iter(sources)
+        for source in upcoming:
+            waiting.append(pool.submit(reader.fetch, source))
+            if len(waiting) > _READ_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def require_rows(work: Bin, written: int) -> None:
