@@ -38,6 +38,8 @@ from delta_maintenance.testing.interleaving import ScheduledStore, single_thread
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_NAMED_ROUNDS", "25"))
 FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))
+KNOWN_SEEDS = (201_147,)
+"""Rounds that once lost a sidecar: here, of a checkpoint that was killed before its last check."""
 REQUESTS = 24
 """About as many as a checkpoint makes from its survey to its hint."""
 
@@ -164,7 +166,7 @@ class NamedRound:
 @pytest.mark.conformance("CLEAN-08", "CLEAN-10", "CKPT-25")
 def test_nothing_that_others_do_loses_a_sidecar(count_cases: Callable[[str, int], None]) -> None:
     endings = Counter[str]()
-    for seed in range(FIRST_SEED, FIRST_SEED + ROUNDS):
+    for seed in (*KNOWN_SEEDS, *range(FIRST_SEED, FIRST_SEED + ROUNDS)):
         played = NamedRound(seed)
         try:
             played.play()

@@ -159,7 +159,9 @@ class Round:
                 plan = checkpoint.plan(snapshot, options, now=self.now())
             except RefusedError:
                 continue
-            result = checkpoint.apply(table, plan, new_id=self.new_id, snapshot=snapshot)
+            result = checkpoint.apply(
+                table, plan, now=self.now(), new_id=self.new_id, snapshot=snapshot
+            )
             return f"{result.status} {'incremental' if result.incremental else 'full'}"
         raise AssertionError("auto is never refused")
 

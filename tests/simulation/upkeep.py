@@ -96,7 +96,7 @@ def _checkpoint(keeper: Keeper, table: Table, asked: Asked) -> str:
         kind=asked.chance.choice(kinds), actions_per_sidecar=asked.chance.choice((0, 2, 50))
     )
     planned = checkpoint.plan(snapshot, options, now=keeper.now())
-    return checkpoint.apply(table, planned, new_id=keeper.world.new_id).status
+    return checkpoint.apply(table, planned, now=keeper.now(), new_id=keeper.world.new_id).status
 
 
 def _compact_log(keeper: Keeper, table: Table, asked: Asked) -> str:

@@ -43,7 +43,7 @@ def write(
         incremental=incremental,
     )
     plan = checkpoint.plan(table.snapshot(), options, now=now)
-    return checkpoint.apply(table, plan, engine=engine)
+    return checkpoint.apply(table, plan, now=now, engine=engine)
 
 
 def begun(path: Path) -> TableBuilder:
@@ -110,6 +110,6 @@ def test_a_plan_for_spark_is_decided_by_what_executors_find(
     options = CheckpointOptions(kind="v2-json", actions_per_sidecar=10, engine="spark")
     plan = checkpoint.plan(table.snapshot(), options, now=NOW)
     assert plan.incremental and plan.expected_bytes is None
-    result = checkpoint.apply(table, plan, engine=engine)
+    result = checkpoint.apply(table, plan, now=NOW, engine=engine)
     assert not result.incremental and "have to be written again" in result.notes[-1]
     assert result.num_files == 0

@@ -69,7 +69,7 @@ def write(
         engine="local" if engine is None else "spark",
     )
     plan = checkpoint.plan(table.snapshot(), options, now=now)
-    return checkpoint.apply(table, plan, engine=engine)
+    return checkpoint.apply(table, plan, now=now, engine=engine)
 
 
 def both(

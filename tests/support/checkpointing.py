@@ -43,7 +43,7 @@ def write(
     now = others.pop("now", NOW)
     options = CheckpointOptions(kind=kind, actions_per_sidecar=per_sidecar, **others)  # type: ignore[arg-type]
     plan = checkpoint.plan(snapshot, options, now=now)
-    return checkpoint.apply(table, plan, snapshot=snapshot, **ids)
+    return checkpoint.apply(table, plan, now=now, snapshot=snapshot, **ids)
 
 
 @dataclass

@@ -243,7 +243,7 @@ def test_writers_at_the_same_time_do_no_harm(world: World, tmp_path: Path, kind:
         options = checkpoint.CheckpointOptions(kind=kind, actions_per_sidecar=2)  # type: ignore[arg-type]
         plan = checkpoint.plan(snapshot, options, now=NOW)
         start.wait()
-        return checkpoint.apply(table, plan, snapshot=snapshot).status
+        return checkpoint.apply(table, plan, now=NOW, snapshot=snapshot).status
 
     with ThreadPoolExecutor(4) as pool:
         outcomes = sorted(pool.map(run, range(4)))

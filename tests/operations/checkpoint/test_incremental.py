@@ -58,7 +58,7 @@ def test_appends_alone_read_no_file_action_of_the_base() -> None:
     plan = checkpoint.plan(snapshot, CheckpointOptions(actions_per_sidecar=10), now=NOW)
     filters = [each for each in store.requests if each.startswith(f"open {SIDECARS}")]
     store.requests.clear()
-    result = checkpoint.apply(table.open(), plan, snapshot=snapshot)
+    result = checkpoint.apply(table.open(), plan, now=NOW, snapshot=snapshot)
     again = [each for each in store.requests if each.startswith(f"open {SIDECARS}")]
     assert (result.sidecars_taken_over, result.sidecars) == (4, 5)
     # One footer for the columns of all, and where places may match, the filters.

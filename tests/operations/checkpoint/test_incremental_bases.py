@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, BinaryIO
 
@@ -241,7 +242,7 @@ def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) ->
     assert opened is not None
     # One that is taken over: nothing in it was named.
     store.victim, store.when = opened.sidecar_paths[2], when
-    result = checkpoint.apply(table.open(), plan, snapshot=snapshot)
+    result = checkpoint.apply(table.open(), plan, now=NOW, snapshot=snapshot)
     assert not store.victim, "it went in the middle of things"
     assert not result.incremental and "is missing" in " ".join(result.notes)
     require_sound(table, result)
@@ -310,5 +311,21 @@ def test_a_plan_for_incremental_is_followed_by_whoever_applies_it() -> None:
     table = based()
     table.commit([remove("f005"), add("new")])
     plan = CheckpointPlan.from_json(planned(table).to_json())
-    result = checkpoint.apply(Table(table.store), plan)
+    result = checkpoint.apply(Table(table.store), plan, now=NOW)
     assert result.incremental and SUMS_TAG in table.read(newest(table)).decode()
+
+
+@pytest.mark.conformance("CLEAN-08", "CLEAN-10")
+def test_a_plan_that_was_approved_too_late_takes_no_sidecars_over() -> None:
+    """A process that is killed after the publication makes no last check for lost sidecars."""
+    table = based()
+    table.commit([remove("f005"), add("new")])
+    plan = planned(table)
+    assert plan.incremental
+    late = NOW + timedelta(days=40)
+    result = checkpoint.apply(Table(table.store), plan, now=late)
+    assert not result.incremental and "log retention of version" in result.notes[-1]
+    table.commit([add("newer")])
+    strict = replace(planned(table), incremental_option="always")
+    with pytest.raises(RefusedError, match="log retention of version"):
+        checkpoint.apply(Table(table.store), strict, now=late)

@@ -27,7 +27,7 @@ justify.
 """
 
 _CLEAN_UP_MARGIN = timedelta(days=1)
-"""Covers clock skew, and the time from the plan to the published checkpoint."""
+"""Covers clock skew, and the time from the decision to the published checkpoint."""
 
 _CHECKPOINT_BYTES_PER_LOG_BYTE = 0.12
 """The approximate size ratio of a Parquet checkpoint and JSON commits, with typical statistics."""
@@ -53,19 +53,17 @@ def decide(
     spec: CheckpointSpec,
     wanted: Incremental,
     *,
-    now: datetime | None = None,
+    now: datetime,
     survey: Callable[[Snapshot, CheckpointSpec], ReuseSurvey] = survey_reuse,
 ) -> Decision:
     """Decides from the newest checkpoint and the commits since, unless `wanted` is `never`.
 
-    `now` is None while a plan is applied, because planning has checked the ages of the versions.
     Raises `RefusedError` if `wanted` is `always` and an incremental checkpoint is not possible.
     """
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
     try:
-        if now is not None:
-            _require_young(snapshot, now)
+        _require_young(snapshot, now)
         found = survey(snapshot, spec)
     except (NotReusableError, UnusableCheckpointError) as error:
         return _impossible(snapshot, wanted, error)

@@ -168,7 +168,9 @@ def apply(
         snapshot = table.snapshot(version=plan.version)
     try:
         _require_writable(snapshot)
-        written, reused, notes = _write(snapshot, plan, engine, new_id, progress)
+        written, reused, notes = _write(
+            snapshot, plan, engine, new_id, progress, now=clock.as_clock(now)()
+        )
     except FileExistsError:
         return _already_there(table, plan)
     except DeltaMaintenanceError as error:
@@ -200,6 +202,8 @@ def _write(
     engine: SidecarEngine | None,
     new_id: NewId,
     progress: Progress | None,
+    *,
+    now: datetime,
 ) -> tuple[WrittenCheckpoint, ReuseSurvey | None, tuple[str, ...]]:
     """Writes the checkpoint; returns it, the survey of the sidecars taken over, and notes."""
     write = partial(write_checkpoint, new_id=new_id, engine=engine, progress=progress)
@@ -208,8 +212,9 @@ def _write(
     if plan.incremental:
         survey = survey_reuse if engine is None else engine.survey
         try:
-            # Decide again: the log may be newer than the plan, and a plan for Spark has no survey.
-            decision = decide(snapshot, spec, plan.incremental_option, survey=survey)
+            # Decide again: the log may be newer than the plan, an approval may have taken days, and
+            # a plan for Spark has no survey.
+            decision = decide(snapshot, spec, plan.incremental_option, now=now, survey=survey)
             if decision.survey is not None:
                 return write(snapshot, spec, reuse=decision.survey), decision.survey, ()
             notes = (f"written {decision.reason}",)
