@@ -16,9 +16,12 @@ from orchestrators.deferrals import LIVES, deferred, driver_of, event_of, is_cle
 from suite.airflow_versions import TaskDeferred
 
 from delta_maintenance import clock
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, StorageError
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.models import AssessedOperation
+from delta_maintenance.policies.run import failed_run
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import (
     AirflowException,
@@ -209,6 +212,17 @@ def test_a_driver_that_dies_is_tried_again(
         resumed(make(), task_context, deferred(make(), task_context))
     assert not isinstance(caught.value, AirflowFailException)
     assert len(spark.starts) == 1
+
+
+@pytest.mark.parametrize("error", [StorageError("down"), CorruptTableError("bad")])
+def test_only_a_run_that_may_succeed_later_is_tried_again(
+    task_context: dict[str, Any], make: Make, error: DeltaMaintenanceError
+) -> None:
+    table = Policy.from_json({"version": 1, "tables": [{"name": "t", "uri": "/t"}]})
+    result = failed_run(table.named_tables[0], error, now=clock.now())
+    with pytest.raises(AirflowException) as caught:
+        make()._ended(task_context, result)
+    assert isinstance(caught.value, AirflowFailException) is isinstance(error, CorruptTableError)
 
 
 def test_a_manual_run_is_deferred_too_and_carries_out_its_plan(
