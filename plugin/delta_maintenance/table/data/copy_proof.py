@@ -37,7 +37,7 @@ from delta_maintenance.table.data.copy_source import (
     read_range,
     reading_sources,
 )
-from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
 from delta_maintenance.table.data.encoded_groups import TrackingChecksums
 from delta_maintenance.table.data.footer_bounds import bounds_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
@@ -249,13 +249,13 @@ def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -
     where necessary, from decoded rows.
     """
     schema = spec.layout.schema
-    places = {path: at for at, path in enumerate(leaf_paths(schema, schema.names))}
+    places = {names: at for at, names in enumerate(leaf_names(schema, schema.names))}
     copied = {at: each for at, each in enumerate(expected.groups) if each.origin != "encoded"}
     collector = expected.encoded
     collector.rows = expected.rows
     decoded: list[StatisticsLeaf] = []
     for leaf in spec.statistics.leaves:
-        kind, at = _type_of(spec.layout, leaf.path), places.get(".".join(leaf.path))
+        kind, at = _type_of(spec.layout, leaf.path), places.get(tuple(leaf.path))
         bounds = [
             None if at is None else bounds_of(leaf, kind, group.source.column(at), group.created_by)
             for group in copied.values()
