@@ -146,7 +146,12 @@ class _FooterCheck:
 
     def _row_group(self, at: int) -> int:
         self._leaf = 0
-        return self._fields(at, self._of_row_group)
+        end = self._fields(at, self._of_row_group)
+        if self._leaf != len(self._leaves):
+            raise pa.ArrowInvalid(
+                f"a row group of the file has {self._leaf} columns instead of {len(self._leaves)}"
+            )
+        return end
 
     def _columns(self, kind: int, at: int) -> int | None:
         return self._structs(kind, at, self._column)
@@ -160,7 +165,7 @@ class _FooterCheck:
         raise pa.ArrowInvalid("columns of the file are encrypted")
 
     def _column_metadata(self, kind: int, at: int) -> int | None:
-        # Columns beyond those of the schema are ignored.
+        # The number of columns is compared at the end of the row group.
         known = kind == _STRUCT and self._leaf < len(self._leaves)
         return self._fields(at, self._of_column_metadata) if known else None
 

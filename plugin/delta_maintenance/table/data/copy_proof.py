@@ -57,7 +57,7 @@ class CopiedChunk:
     """The Thrift struct with the positions in the new file."""
     crc: int
     """The CRC-32 of the bytes that were read from the source."""
-    index: Struct | None
+    index: bytes | None
     """The offset index with the positions in the new file."""
     column_index: bytes | None
     bloom_filter: bytes | None
@@ -210,8 +210,9 @@ def _has_indexes(file: BinaryIO, copied: CopiedChunk, chunk: Chunk) -> bool:
         return False
     if place is not None:
         index, _ = read_struct(read_range(file, *place))
+        written, _ = read_struct(copied.index or b"\0")
         if moved_index(index, copied.source.start - chunk.start) != moved_index(
-            copied.index or Struct(), copied.source.start - Chunk.of(copied.tree).start
+            written, copied.source.start - Chunk.of(copied.tree).start
         ):
             return False
         locations = [each.number(_PAGE_OFFSET) or 0 for each in index.structs(_PAGE_LOCATIONS)]
