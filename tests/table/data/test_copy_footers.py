@@ -133,9 +133,22 @@ def _another_index(footer: Struct, groups: list[Struct], chunks: list[Struct]) -
         chunks[0].put(name, kind, other.number(name))
 
 
-@pytest.mark.parametrize("change", [_group_rows, _first_page, _another_index], ids=str)
-def test_a_file_with_a_doubtful_footer_is_decoded(change: Change) -> None:
-    data = changed(stored(replace(BIG, form="pages")), change)
+def _no_dictionary(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
+    """The bytes then begin with the first data page, and end in the next column."""
+    of_chunk(chunks[0]).put(copy_source.DICTIONARY_PAGE, I64, 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "change"),
+    [
+        ("pages", _group_rows),
+        ("pages", _first_page),
+        ("pages", _another_index),
+        ("own", _no_dictionary),
+    ],
+)
+def test_a_file_with_a_doubtful_footer_is_decoded(form: str, change: Change) -> None:
+    data = changed(stored(replace(BIG, form=form)), change)
     _, done = merged(data, data)
     assert not done.copied
 

@@ -147,8 +147,10 @@ def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
         # Bytes that are not valid pages must not be copied.
         values = chunk.metadata.number(fields.NUM_VALUES) or 0
         pages = read_pages(memoryview(data), values=values, codec="", texts=False, checksums=True)
-        if pages.values != values:
-            raise MalformedPageError("the pages of a column have more values than its footer says")
+        if (pages.values, pages.size) != (values, chunk.size):
+            raise MalformedPageError("a column has other pages than its footer says")
+        if pages.indexed and not pages.has_dictionary:
+            raise MalformedPageError("a column lacks its dictionary")
         index, column_index = _page_index(source, chunk)
         place = chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)
         bloom_filter = None if place is None else read_range(source, *place)
