@@ -131,7 +131,10 @@ class _FooterCheck:
             12: self._statistics,
             16: self._size_statistics,
         }
-        self._of_statistics: _Readers = dict.fromkeys((1, 2, 5, 6), self._bound)
+        self._of_statistics: _Readers = {
+            **dict.fromkeys((1, 2), self._old_bound),
+            **dict.fromkeys((5, 6), self._bound),
+        }
         self._of_size_statistics: _Readers = {
             1: self._unencoded_bytes,
             2: self._repetition_levels,
@@ -146,7 +149,12 @@ class _FooterCheck:
 
     def _row_group(self, at: int) -> int:
         self._leaf = 0
-        return self._fields(at, self._of_row_group)
+        end = self._fields(at, self._of_row_group)
+        if self._leaf != len(self._leaves):
+            raise pa.ArrowInvalid(
+                f"a row group of the file has {self._leaf} columns instead of {len(self._leaves)}"
+            )
+        return end
 
     def _columns(self, kind: int, at: int) -> int | None:
         return self._structs(kind, at, self._column)
@@ -160,7 +168,7 @@ class _FooterCheck:
         raise pa.ArrowInvalid("columns of the file are encrypted")
 
     def _column_metadata(self, kind: int, at: int) -> int | None:
-        # Columns beyond those of the schema are ignored.
+        # The number of columns is compared at the end of the row group.
         known = kind == _STRUCT and self._leaf < len(self._leaves)
         return self._fields(at, self._of_column_metadata) if known else None
 
@@ -183,13 +191,17 @@ class _FooterCheck:
     def _statistics(self, kind: int, at: int) -> int | None:
         return self._fields(at, self._of_statistics) if kind == _STRUCT else None
 
-    def _bound(self, kind: int, at: int) -> int | None:
+    def _old_bound(self, kind: int, at: int) -> int | None:
         """Checks that a minimum or maximum is complete or empty."""
+        return self._bound(kind, at, least=1)
+
+    def _bound(self, kind: int, at: int, *, least: int = 0) -> int | None:
+        """Checks that a minimum or maximum is complete, if it has at least so many bytes."""
         if kind == _BINARY:
             length, _ = varint(self._data, at)
             column = self._column_schema
             width = _WIDTHS.get(column.physical_type, column.length)
-            if 0 < length < width:
+            if least <= length < width:
                 raise pa.ArrowInvalid("a column of the file has truncated statistics")
         return None
 

@@ -22,6 +22,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run
 from delta_maintenance.table.data.copy_source import (
     COLUMNS,
+    CopyBudget,
     CopySource,
     FileFrame,
     NotCopiedError,
@@ -41,8 +42,8 @@ from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.data.row_group_copy import GroupSource, copy_file
 from delta_maintenance.table.data.source_rows import fetched, require_rows, source_rows
 
-MOST_CHUNKS = 50_000
-"""The maximum number of copied column chunks of a bin, whose metadata is held as objects."""
+_BUDGET = CopyBudget(chunks=10_000, index_bytes=32 << 20)
+"""The metadata of copied row groups that a bin holds; sources beyond it are decoded."""
 _MOST_TRACKED = 1 << 22
 """The maximum number of rows of a row group whose row IDs are encoded; 64 MiB before encoding."""
 _COPIED_REASONS = frozenset({"small", "deleted-rows"})
@@ -86,11 +87,6 @@ class _Source:
     """Row groups of which some rows are deleted. Those without live rows are in neither tuple."""
 
     @property
-    def chunks(self) -> int:
-        """The number of column chunks that are copied."""
-        return len(self.copied) * int(self.copy.metadata.num_columns) if self.copy else 0
-
-    @property
     def is_tracked(self) -> bool:
         """Whether copied row groups contain all row IDs, or need none."""
         return self.copy is None or all(self.copy.tracked[at] for at in self.copied)
@@ -114,19 +110,20 @@ def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice |
     codecs = _required_codecs(work, spec)
     deleted = DeletedRows(store)
     sources = []
+    budget = _BUDGET
     for number, source in enumerate(work.sources):
-        copy = _opened(store, work, number, spec.files, own, least)
+        copy = _opened(store, work, number, spec.files, own, least, budget)
         found = _Source(number=number, size=source.size, copy=None)
         if copy is not None and codecs in (None, copy.frame.codecs):
             with reading_sources():
                 gone = deleted.of(source.deletion_vector, copy.metadata.num_rows)
             found = _divided(found, copy, gone)
+        if found.copy is not None:
+            budget = budget.without(found.copy)
         sources.append(found)
     frame, together = _largest_family(sources)
     if frame is None:
         return None
-    if sum(source.chunks for source in together) > MOST_CHUNKS:
-        raise NotCopiedError("the footers are too large together")
     copied = {source.number: source for source in together}
     whole = (replace(each, copy=None, copied=(), decoded=()) for each in sources)
     ordered = _ordered([copied.get(each.number, each) for each in whole], least)
@@ -186,7 +183,13 @@ def _required_codecs(work: Bin, spec: RewriteSpec) -> frozenset[str] | None:
 
 
 def _opened(
-    store: Store, work: Bin, number: int, spec: DataFileSpec, own: OwnFile, least: int
+    store: Store,
+    work: Bin,
+    number: int,
+    spec: DataFileSpec,
+    own: OwnFile,
+    least: int,
+    budget: CopyBudget,
 ) -> CopySource | None:
     """Opens a source; None if its rows must be decoded, which then reports any errors."""
     source = work.sources[number]
@@ -197,7 +200,7 @@ def _opened(
     try:
         with reading_sources():
             opened = partial(store.open, place_of(store, source.path))
-            found = CopySource.of(opened, spec, own, least=least)
+            found = CopySource.of(opened, spec, own, least=least, budget=budget)
     except NotCopiedError:
         return None
     if found is None or source.num_records not in (None, found.metadata.num_rows):

@@ -37,7 +37,7 @@ from delta_maintenance.table.data.copy_source import (
     read_range,
     reading_sources,
 )
-from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
 from delta_maintenance.table.data.encoded_groups import TrackingChecksums
 from delta_maintenance.table.data.footer_bounds import bounds_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
@@ -57,7 +57,7 @@ class CopiedChunk:
     """The Thrift struct with the positions in the new file."""
     crc: int
     """The CRC-32 of the bytes that were read from the source."""
-    index: Struct | None
+    index: bytes | None
     """The offset index with the positions in the new file."""
     column_index: bytes | None
     bloom_filter: bytes | None
@@ -210,8 +210,9 @@ def _has_indexes(file: BinaryIO, copied: CopiedChunk, chunk: Chunk) -> bool:
         return False
     if place is not None:
         index, _ = read_struct(read_range(file, *place))
+        written, _ = read_struct(copied.index or b"\0")
         if moved_index(index, copied.source.start - chunk.start) != moved_index(
-            copied.index or Struct(), copied.source.start - Chunk.of(copied.tree).start
+            written, copied.source.start - Chunk.of(copied.tree).start
         ):
             return False
         locations = [each.number(_PAGE_OFFSET) or 0 for each in index.structs(_PAGE_LOCATIONS)]
@@ -249,13 +250,13 @@ def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -
     where necessary, from decoded rows.
     """
     schema = spec.layout.schema
-    places = {path: at for at, path in enumerate(leaf_paths(schema, schema.names))}
+    places = {names: at for at, names in enumerate(leaf_names(schema, schema.names))}
     copied = {at: each for at, each in enumerate(expected.groups) if each.origin != "encoded"}
     collector = expected.encoded
     collector.rows = expected.rows
     decoded: list[StatisticsLeaf] = []
     for leaf in spec.statistics.leaves:
-        kind, at = _type_of(spec.layout, leaf.path), places.get(".".join(leaf.path))
+        kind, at = _type_of(spec.layout, leaf.path), places.get(tuple(leaf.path))
         bounds = [
             None if at is None else bounds_of(leaf, kind, group.source.column(at), group.created_by)
             for group in copied.values()

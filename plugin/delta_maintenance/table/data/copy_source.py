@@ -39,7 +39,10 @@ from delta_maintenance.table.read.parquet_pages import MalformedPageError
 
 MOST_CHUNK = 64 << 20
 """The maximum size of a column chunk in bytes; one chunk is held in memory."""
-_MOST_INDEX = 16 << 20
+_MOST_OFFSETS = 1 << 20
+"""The maximum size of an offset index in bytes, which is parsed to objects."""
+_MOST_FOOTER = 4 << 20
+"""The maximum size of a footer in bytes, which is parsed to objects."""
 MAGIC = b"PAR1"
 
 # Fields of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData and KeyValue.
@@ -99,6 +102,20 @@ class Chunk:
         """Returns the position and the size from two fields of a struct; None if one is absent."""
         at, length = tree.number(offset), tree.number(size)
         return None if at is None or length is None else (at, length)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBudget:
+    """How much metadata of copied row groups a bin may still hold in memory."""
+
+    chunks: int
+    """Column chunks, of which each takes some 15 KiB."""
+    index_bytes: int
+    """The total size of page indexes and bloom filters in bytes."""
+
+    def without(self, source: CopySource) -> CopyBudget:
+        """Returns what remains after the metadata of a source."""
+        return CopyBudget(self.chunks - source.chunks, self.index_bytes - source.index_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +216,18 @@ class CopySource:
     """For each row group, whether its chunks contain the row ID and the row commit version of every
     row. Always true for a table without row tracking.
     """
+    index_bytes: int
+    """The total size of page indexes and bloom filters in bytes."""
 
     @classmethod
     def of(
-        cls, opened: Callable[[], BinaryIO], spec: DataFileSpec, own: OwnFile, *, least: int
+        cls,
+        opened: Callable[[], BinaryIO],
+        spec: DataFileSpec,
+        own: OwnFile,
+        *,
+        least: int,
+        budget: CopyBudget,
     ) -> CopySource | None:
         """Reads the footer of a file. None if its rows must be decoded.
 
@@ -212,7 +237,8 @@ class CopySource:
         layout = spec.layout
         file = opened()
         with ParquetInput(file) as parquet:
-            if not parquet.row_groups:
+            count = parquet.row_groups * parquet.metadata.num_columns
+            if not 0 < count <= budget.chunks or parquet.metadata.serialized_size > _MOST_FOOTER:
                 return None
             complete = _has_layout(parquet, layout)
             if not complete and not (layout.tracks_rows and _has_layout(parquet, layout.untracked)):
@@ -225,6 +251,12 @@ class CopySource:
                 return None
             if not all(_is_movable(chunk, end) for chunk in chunks):
                 return None
+            index_bytes = sum(size for chunk in chunks for _, size, _ in _indexes(chunk))
+            # Otherwise parts overlap: a small file could describe any amount of data.
+            if sizes + index_bytes > end or index_bytes > budget.index_bytes:
+                return None
+            if not _is_consistent(parquet, groups):
+                return None
             frame = _frame_of(tree, parquet, own, complete=complete)
             tracked = _tracked(parquet.metadata, layout, complete=complete)
             if frame is None:
@@ -236,6 +268,7 @@ class CopySource:
                 starts=tuple(parquet.group_starts),
                 opened=opened,
                 tracked=tracked,
+                index_bytes=index_bytes,
             )
 
     @property
@@ -395,21 +428,54 @@ def _is_movable(chunk: Chunk, end: int) -> bool:
     metadata = chunk.metadata
     if max(metadata.fields) > _KNOWN["metadata"] or metadata.get(INDEX_PAGE) is not None:
         return False
-    ranges = [
-        (chunk.start, chunk.size, MOST_CHUNK),
-        *(
-            (*found, _MOST_INDEX)
-            for found in (
-                chunk.range_of(OFFSET_INDEX, OFFSET_INDEX_SIZE, chunk.tree),
-                chunk.range_of(COLUMN_INDEX, COLUMN_INDEX_SIZE, chunk.tree),
-                chunk.range_of(BLOOM_FILTER, BLOOM_FILTER_SIZE, metadata),
-            )
-            if found is not None
-        ),
-    ]
+    ranges = [(chunk.start, chunk.size, MOST_CHUNK), *_indexes(chunk)]
     return all(
         len(MAGIC) <= start and 0 < size <= most and start + size <= end
         for start, size, most in ranges
+    )
+
+
+def _indexes(chunk: Chunk) -> Iterator[tuple[int, int, int]]:
+    """Yields position, size and maximum size of each page index and bloom filter of a chunk."""
+    for most, found in (
+        (_MOST_OFFSETS, chunk.range_of(OFFSET_INDEX, OFFSET_INDEX_SIZE, chunk.tree)),
+        (MOST_CHUNK, chunk.range_of(COLUMN_INDEX, COLUMN_INDEX_SIZE, chunk.tree)),
+        (MOST_CHUNK, chunk.range_of(BLOOM_FILTER, BLOOM_FILTER_SIZE, chunk.metadata)),
+    ):
+        if found is not None:
+            yield (*found, most)
+
+
+def _is_consistent(parquet: ParquetInput, groups: Sequence[Struct]) -> bool:
+    """Whether the numbers of rows and values agree, and Arrow finds the same positions.
+
+    A wrong number would be copied with the rest of the footer.
+    """
+    found = [parquet.metadata.row_group(at) for at in range(parquet.row_groups)]
+    rows = [group.num_rows for group in found]
+    if len(groups) != len(rows) or min(rows) < 0 or sum(rows) != parquet.rows:
+        return False
+    schema = parquet.parquet_schema
+    repeats = [schema.column(at).max_repetition_level > 0 for at in range(len(schema))]
+    return all(
+        _agrees(Chunk.of(tree), group.column(at), group.num_rows, repeats=repeats[at])
+        for group, trees in zip(found, groups, strict=True)
+        for at, tree in enumerate(trees.structs(COLUMNS))
+    )
+
+
+def _agrees(chunk: Chunk, found: pq.ColumnChunkMetaData, rows: int, *, repeats: bool) -> bool:
+    values, data = chunk.metadata.number(NUM_VALUES), chunk.metadata.number(DATA_PAGE) or 0
+    seen = (
+        found.num_values,
+        found.total_compressed_size,
+        found.data_page_offset,
+        found.dictionary_page_offset or 0,
+    )
+    return (
+        seen == (values, chunk.size, data, chunk.metadata.number(DICTIONARY_PAGE) or 0)
+        and (found.num_values >= rows if repeats else found.num_values == rows)
+        and chunk.start <= data < chunk.start + chunk.size
     )
 
 

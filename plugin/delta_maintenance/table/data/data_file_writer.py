@@ -340,21 +340,28 @@ def _sampled_rows(chunks: Sequence[pa.Array]) -> int:
 
 
 def leaf_paths(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """Returns the paths of the leaves of these columns in new data files."""
-    return [path for name in columns for path in _paths(schema.field(name).type, name)]
+    """Returns the paths of the leaves of these columns in new data files, as Arrow writes them."""
+    return [".".join(path) for path in leaf_names(schema, columns)]
 
 
-def _paths(kind: pa.DataType, path: str) -> Iterator[str]:
+def leaf_names(schema: pa.Schema, columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns the names on the path to each leaf. Unlike the paths, these are unambiguous if names
+    contain dots.
+    """
+    return [names for column in columns for names in _names(schema.field(column).type, (column,))]
+
+
+def _names(kind: pa.DataType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if pa.types.is_struct(kind):
         for field in kind:
-            yield from _paths(field.type, f"{path}.{field.name}")
+            yield from _names(field.type, (*above, field.name))
     elif pa.types.is_map(kind):
-        yield from _paths(kind.key_type, f"{path}.key_value.key")
-        yield from _paths(kind.item_type, f"{path}.key_value.value")
+        yield from _names(kind.key_type, (*above, "key_value", "key"))
+        yield from _names(kind.item_type, (*above, "key_value", "value"))
     elif pa.types.is_list(kind):
-        yield from _paths(kind.value_type, f"{path}.list.element")
+        yield from _names(kind.value_type, (*above, "list", "element"))
     else:
-        yield path
+        yield above
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:

@@ -45,6 +45,8 @@ def bounds_of(
     if found is None or not found.has_null_count:
         return None
     nulls = int(found.null_count)
+    if not 0 <= nulls <= chunk.num_values:
+        return None
     if not leaf.bounded or nulls == chunk.num_values:
         return ColumnBounds(nulls=nulls, kind=kind)
     if not found.has_min_max:

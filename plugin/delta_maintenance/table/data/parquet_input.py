@@ -178,7 +178,7 @@ class ParquetInput:
                 if finer is not None:
                     _require_microseconds(batch, next(finer))
                 seen += batch.num_rows
-                yield batch
+                yield _only(batch, columns)
         if groups is None:
             expected = self.rows
         if seen != expected:
@@ -233,6 +233,14 @@ def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
         return 0 if empty else _UNKNOWN_TEXT
     raw = (statistics.min_raw, statistics.max_raw)
     return max(len(value) if isinstance(value, bytes) else 0 for value in raw)
+
+
+def _only(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Returns these columns in this order. For `a`, pyarrow also reads a column named `a.b`."""
+    names = batch.schema.names
+    if names == list(columns):
+        return batch
+    return batch.select([names.index(name) for name in columns if name in names])
 
 
 def _present(names: Sequence[str], schema: pq.ParquetSchema) -> list[str]:

@@ -53,11 +53,11 @@ from delta_maintenance.table.data.copy_source import (
 )
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
 from delta_maintenance.table.data.encoded_groups import TrackingChecksums
-from delta_maintenance.table.read.parquet_pages import read_pages
+from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
 
 _PIECE = 1 << 20
 _LAST_ORDINAL = (1 << 15) - 1
-_PAGE_LOCATIONS = 1
+_PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,11 @@ def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
         data = read_range(source, chunk.start, chunk.size)
         # Bytes that are not valid pages must not be copied.
         values = chunk.metadata.number(fields.NUM_VALUES) or 0
-        read_pages(memoryview(data), values=values, codec="", texts=False, checksums=True)
+        pages = read_pages(memoryview(data), values=values, codec="", texts=False, checksums=True)
+        if (pages.values, pages.size) != (values, chunk.size):
+            raise MalformedPageError("a column has other pages than its footer says")
+        if pages.indexed and not pages.has_dictionary:
+            raise MalformedPageError("a column lacks its dictionary")
         index, column_index = _page_index(source, chunk)
         place = chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)
         bloom_filter = None if place is None else read_range(source, *place)
@@ -172,7 +176,7 @@ def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
         source=chunk,
         tree=tree,
         crc=zlib.crc32(data),
-        index=None if index is None else moved_index(index, distance),
+        index=None if index is None else struct_bytes(moved_index(index, distance)),
         column_index=column_index,
         bloom_filter=bloom_filter,
     )
@@ -185,9 +189,15 @@ def _page_index(source: BinaryIO, chunk: Chunk) -> tuple[Struct | None, bytes | 
         return None, None
     index, _ = read_struct(read_range(source, *place))
     locations = index.structs(_PAGE_LOCATIONS)
-    if max(index.fields) > 2 or any(max(location.fields) > 3 for location in locations):
+    if max(index.fields, default=0) > 2 or any(
+        max(location.fields, default=0) > 3 for location in locations
+    ):
         # An unknown field could contain a position.
         return None, None
+    for location in locations:
+        position = location.number(_PAGE_OFFSET)
+        if position is None or not chunk.start <= position < chunk.start + chunk.size:
+            raise MalformedThriftError("an offset index has pages of another column")
     place = chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)
     return index, None if place is None else read_range(source, *place)
 
@@ -242,12 +252,7 @@ def _append_indexes(sink: BinaryIO, chunk: CopiedChunk) -> None:
     for data, tree, at, size in (
         (chunk.bloom_filter, metadata, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE),
         (chunk.column_index, chunk.tree, fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE),
-        (
-            None if chunk.index is None else struct_bytes(chunk.index),
-            chunk.tree,
-            fields.OFFSET_INDEX,
-            fields.OFFSET_INDEX_SIZE,
-        ),
+        (chunk.index, chunk.tree, fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE),
     ):
         if data is not None:
             tree.put(at, I64, sink.tell())

@@ -30,6 +30,9 @@ class ChunkPages:
 
     values: int = 0
     """The number of values, including nulls."""
+    size: int = 0
+    """The size of the pages and their headers in the file, in bytes."""
+    has_dictionary: bool = False
     largest: int = 0
     """The size of the largest page after decompression, in bytes."""
     indexed: int = 0
@@ -72,6 +75,7 @@ def read_pages(
             raise MalformedPageError("a page does not have its checksum")
         found.largest = max(found.largest, size)
         if kind == _DICTIONARY_PAGE:
+            found.has_dictionary = True
             entries = _size(_inner(header, 7), 1)
             if texts:
                 found.entry = _longest_entry(body, size, entries, codec)
@@ -79,6 +83,7 @@ def read_pages(
             _count_page(found, _inner(header, 5), size, encoding_field=2)
         elif kind == _DATA_PAGE_V2:
             _count_page(found, _inner(header, 8), size, encoding_field=4)
+    found.size = at
     return found
 
 
