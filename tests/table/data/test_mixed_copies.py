@@ -155,6 +155,18 @@ def test_row_ids_are_added_where_they_are_missing(ids: str) -> None:
         assert group.total_byte_size == sum(chunk.total_uncompressed_size for chunk in chunks)
 
 
+@pytest.mark.conformance("RT-15")
+@pytest.mark.parametrize("least", [None, 2500])
+def test_row_ids_are_plain_so_that_spark_can_skip_rows_of_them(least: int | None) -> None:
+    """With a filter, Spark 4.2 reads wrong values of DELTA_BINARY_PACKED beside a page index."""
+    store = MemoryStore()
+    done = rewritten(store, [BIG, SMALL], spec_of(tracked=True, copied_group_bytes=least))
+    metadata = pq.read_metadata(io.BytesIO(store.read(done.outputs[0].name)))
+    for at in range(metadata.num_row_groups):
+        assert metadata.row_group(at).column(4).path_in_schema == ROW_ID
+        assert set(metadata.row_group(at).column(4).encodings) == {"RLE", "PLAIN"}
+
+
 def test_sources_of_two_writers_share_a_file() -> None:
     """Their footers describe the same columns in different words."""
     spark = stored(BIG).replace(b"\x06schema", b"\x06sparks")

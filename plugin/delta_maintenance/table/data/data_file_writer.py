@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -243,11 +243,8 @@ class DataFileWriter:
             for field in self._schema
         ]
         self._schema = pa.schema(fields)
-        options: dict[str, Any] = {}
-        row_id = self._spec.layout.row_id_column
-        if row_id is not None and row_id not in repeated:
-            # Row IDs mostly increase by one.
-            options["column_encoding"] = {row_id: "DELTA_BINARY_PACKED"}
+        # Row IDs would be much smaller as DELTA_BINARY_PACKED. But if a page index lets the vectorized
+        # reader of Spark 4.2 skip rows, it takes other values of that encoding for those that follow.
         return pq.ParquetWriter(
             self._sink,
             self._schema,
@@ -259,7 +256,6 @@ class DataFileWriter:
             store_schema=False,
             write_page_index=True,
             write_batch_size=self._encoded_rows(),
-            **options,
         )
 
     def _encoded_rows(self) -> int:

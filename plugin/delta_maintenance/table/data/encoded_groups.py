@@ -10,7 +10,6 @@ import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -127,8 +126,7 @@ def encoded_row_tracking(rows: pa.Table, spec: DataFileSpec) -> RowTracking:
     checksums = TrackingChecksums()
     assert checksums.add(rows)
     sink = io.BytesIO()
-    row_id, version = rows.column_names
-    options: dict[str, Any] = {"column_encoding": {row_id: "DELTA_BINARY_PACKED"}}
+    _, version = rows.column_names
     pq.write_table(
         rows,
         sink,
@@ -139,7 +137,6 @@ def encoded_row_tracking(rows: pa.Table, spec: DataFileSpec) -> RowTracking:
         use_dictionary=[version],
         store_schema=False,
         write_page_index=True,
-        **options,
     )
     [group] = _groups(sink.getvalue())
     return RowTracking(file=group.file, tree=group.tree, checksums=checksums)
