@@ -243,8 +243,8 @@ class DataFileWriter:
             for field in self._schema
         ]
         self._schema = pa.schema(fields)
-        # Row IDs would be much smaller as DELTA_BINARY_PACKED. But if a page index lets the vectorized
-        # reader of Spark 4.2 skip rows, it takes other values of that encoding for those that follow.
+        # Row IDs would be much smaller as DELTA_BINARY_PACKED. But the vectorized reader of Spark 4.2
+        # returns wrong values of that encoding once a filter and a page index let it skip rows.
         return pq.ParquetWriter(
             self._sink,
             self._schema,
