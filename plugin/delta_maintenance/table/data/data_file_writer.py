@@ -243,8 +243,8 @@ class DataFileWriter:
             for field in self._schema
         ]
         self._schema = pa.schema(fields)
-        # Row IDs would be much smaller as DELTA_BINARY_PACKED. But the vectorized reader of Spark 4.2
-        # returns wrong values of that encoding once a filter and a page index let it skip rows.
+        # Row IDs would be much smaller as DELTA_BINARY_PACKED. But once a filter and a page index
+        # let the vectorized reader of Spark 4.2 skip rows, it returns wrong values of them.
         return pq.ParquetWriter(
             self._sink,
             self._schema,
