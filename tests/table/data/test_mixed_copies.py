@@ -167,6 +167,29 @@ def test_row_ids_are_plain_so_that_spark_can_skip_rows_of_them(least: int | None
         assert set(metadata.row_group(at).column(4).encodings) == {"RLE", "PLAIN"}
 
 
+@pytest.mark.conformance("RT-15")
+def test_row_ids_that_spark_reads_wrongly_are_encoded_again() -> None:
+    rows = content(BIG)
+    ids = pa.array(range(5000, 5400), pa.int64())
+    rows = rows.append_column(ROW_ID, ids).append_column(ROW_VERSION, pa.array([3] * 400))
+    options = {"row_group_size": 100, "store_schema": False, "use_dictionary": ["s"]}
+    data = parquet(rows, **options, column_encoding={ROW_ID: "DELTA_BINARY_PACKED"})
+    store = MemoryStore()
+    put(store, "f", data)
+    made = source("f", data, rows=400, base_row_id=0, default_row_commit_version=1)
+    done = rewrite_bin(
+        store,
+        Bin(number=0, sources=(made,), reasons=(("small",),)),
+        spec_of(tracked=True),
+        new_id=lambda: "00000000-0000-4000-8000-000000000000",
+    )
+    assert done.copied
+    [table] = outputs(store, done)
+    assert table[ROW_ID].combine_chunks() == ids
+    metadata = pq.read_metadata(io.BytesIO(store.read(done.outputs[0].name)))
+    assert set(metadata.row_group(0).column(4).encodings) == {"RLE", "PLAIN"}
+
+
 def test_sources_of_two_writers_share_a_file() -> None:
     """Their footers describe the same columns in different words."""
     spark = stored(BIG).replace(b"\x06schema", b"\x06sparks")

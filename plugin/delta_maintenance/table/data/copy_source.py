@@ -381,17 +381,16 @@ def _tracked(
     if not complete:
         return (False,) * int(metadata.num_row_groups)
     groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
+    last = range(1, _TRACKING_COLUMNS + 1)
     return tuple(
-        all(
-            _has_no_nulls(group.column(group.num_columns - 1 - at))
-            for at in range(_TRACKING_COLUMNS)
-        )
-        for group in groups
+        all(_has_no_nulls(group.column(group.num_columns - at)) for at in last) for group in groups
     )
 
 
 def _has_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
     found = chunk.statistics
+    if "DELTA_BINARY_PACKED" in chunk.encodings:
+        return False  # earlier releases used it, and Spark reads it wrongly (decision 0034)
     return found is not None and bool(found.has_null_count) and found.null_count == 0
 
 
