@@ -144,6 +144,12 @@ def test_what_rewrites_made_of_this_table_so_far_counts() -> None:
 
 
 @pytest.mark.conformance("RW-05")
+def test_a_partition_with_too_few_small_files_is_left_alone() -> None:
+    columns = live(*({"partition": part} for part in (0, 0, 1, 1, 1)), partitions=2)
+    rules = replace(RULES, min_files=3)
+    assert bins(choose(columns, rules)) == [[2, 3, 4]]
+
+
 def test_a_lone_file_takes_a_reason_of_its_own() -> None:
     assert bins(choose(live({"size": 10}), RULES)) == []
     assert bins(choose(live({"size": 10, "deleted": 1}), RULES)) == [[0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, quote_from_bytes
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
 from delta_maintenance.protocol.actions.paths import PathAudit, locations
+from delta_maintenance.protocol.columns.key_hash import hash_texts
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
@@ -91,6 +93,25 @@ def test_a_path_with_two_live_deletion_vectors_is_named() -> None:
         assert audit.problem() is None
         audit.add(pa.table(columns), empty(REMOVE_TYPES))
     assert audit.problem() == "the path a%20b is live with two deletion vectors"
+
+
+def test_known_hashes_of_keys_are_used_only_if_they_are_those_of_the_paths() -> None:
+    kind = pa.struct([("storageType", pa.string())])
+    plain, wrong = pa.table({"path": ["a", "b"]}), np.zeros(2, np.uint64)
+    for vector, problem in (
+        (None, "one file has two different paths, /tables/t/a and a relative"),
+        ({"storageType": "u"}, "the path a is live with two deletion vectors"),
+    ):
+        columns = {"path": ["a", "/tables/t/a"], "deletionVector": pa.array([vector, None], kind)}
+        audit = PathAudit("/tables/t")
+        audit.add(plain, empty(REMOVE_TYPES), key_hashes=hash_texts(pa.array(["a", "b"])))
+        # The keys of files with a vector are not their paths.
+        audit.add(
+            pa.table(columns),
+            empty(REMOVE_TYPES),
+            key_hashes=hash_texts(pa.array(["a", "/tables/t/a"])) if vector is None else wrong,
+        )
+        assert (audit.problem() or "").startswith(problem)
 
 
 def test_the_texts_of_paths_are_not_kept() -> None:

@@ -234,7 +234,10 @@ def _ratio(files: LiveColumns) -> float:
 def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: ChoiceRules) -> Mask:
     """Selects the small files that are merged: new files, and files of earlier rewrites."""
     enough = np.bincount(files.partition[fresh], minlength=len(files.last_write)) >= rules.min_files
-    small = np.flatnonzero((fresh | made) & enough[files.partition])
+    enough_of = enough[files.partition]
+    if not (made & enough_of).any():
+        return fresh & enough_of
+    small = np.flatnonzero((fresh | made) & enough_of)
     # Ascending sizes within each partition, so that all files before a file are smaller.
     small = small[np.lexsort((size[small], files.partition[small]))]
     part, sizes, taken = files.partition[small], size[small], fresh[small].copy()

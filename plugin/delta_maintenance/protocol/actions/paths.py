@@ -51,20 +51,29 @@ class PathAudit:
         self._with_vector: list[pa.Array] = []
         self._absolute: set[str] = set()
 
-    def add(self, adds: pa.Table, tombstones: pa.Table) -> None:
-        """Adds the live files and the tombstones of one batch."""
+    def add(
+        self, adds: pa.Table, tombstones: pa.Table, *, key_hashes: Hashes | None = None
+    ) -> None:
+        """Adds the live files and the tombstones of one batch.
+
+        `key_hashes` are the hashes of the keys of the adds, if the caller has them. The key of a
+        file without deletion vector is its path, which is then not hashed again.
+        """
+        vectors = adds["deletionVector"] if "deletionVector" in adds.column_names else None
+        if vectors is not None and vectors.null_count < len(vectors):
+            self._with_vector += adds["path"].filter(pc.is_valid(vectors)).chunks
+            key_hashes = None
+        start = 0
         for paths in adds["path"].chunks:
-            self._live.append(self._include(paths))
+            known = None if key_hashes is None else key_hashes[start : start + len(paths)]
+            self._live.append(self._include(paths, known))
+            start += len(paths)
         for paths in tombstones["path"].chunks:
             self._include(paths)
-        if "deletionVector" in adds.column_names:
-            vectors = adds["deletionVector"]
-            if vectors.null_count < len(vectors):
-                self._with_vector += adds["path"].filter(pc.is_valid(vectors)).chunks
 
-    def _include(self, paths: pa.StringArray) -> Hashes:
+    def _include(self, paths: pa.StringArray, known: Hashes | None = None) -> Hashes:
         """Returns the hashes of the paths."""
-        hashes = hash_texts(paths)
+        hashes = hash_texts(paths) if known is None else known
         absolute = pc.match_substring_regex(paths, ABSOLUTE)
         is_encoded = pc.any(pc.match_substring(paths, "%")).as_py()
         if pc.any(absolute).as_py():
