@@ -106,3 +106,14 @@ def test_columns_whose_bounds_may_be_cut_or_ordered_otherwise_are_decoded(
     values: list[Any], kind: pa.DataType, options: dict[str, Any]
 ) -> None:
     assert bounds(values, kind, **options) is None
+
+
+@pytest.mark.conformance("RW-23")
+@pytest.mark.parametrize("nulls", [-1, 11])
+def test_an_impossible_number_of_nulls_leads_to_decoding(nulls: int) -> None:
+    statistics = SimpleNamespace(has_null_count=True, null_count=nulls, has_min_max=False)
+    chunk: Any = SimpleNamespace(statistics=statistics, num_values=10)
+    uncounted = StatisticsLeaf(path=("c",), bounded=False)
+    assert bounds_of(uncounted, pa.int64(), chunk, ARROW) is None
+    statistics.null_count = 10
+    assert bounds_of(uncounted, pa.int64(), chunk, ARROW) is not None

@@ -1,4 +1,4 @@
-"""A store in this process's memory, for tests."""
+"""A store in this process's memory, for tests and for files that only this process needs."""
 
 from __future__ import annotations
 

@@ -354,14 +354,15 @@ class _Copy:
             batch = next(tracking).batch
             batches.append(batch)
             missing -= batch.num_rows
-        encoded = encoded_row_tracking(pa.Table.from_batches(batches), self._files)
+        rows = pa.Table.from_batches(batches)
+        encoded, checksums = encoded_row_tracking(rows, self._files)
         return replace(
             group,
             chunks=[
                 *group.chunks[: self._untracked],
                 *((encoded.file, chunk) for chunk in encoded.columns),
             ],
-            tracking=encoded.checksums,
+            tracking=checksums,
         )
 
     def _encoded(

@@ -88,20 +88,6 @@ class GroupEncoder:
         yield from _groups(data)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowTracking:
-    """The encoded columns of row tracking for one row group, and the checksums of their values."""
-
-    file: io.BytesIO
-    tree: Struct
-    checksums: TrackingChecksums
-
-    @property
-    def columns(self) -> list[Struct]:
-        """The two column chunks."""
-        return self.tree.structs(COLUMNS)
-
-
 @dataclass(slots=True)
 class TrackingChecksums:
     """The CRC-32 of row IDs and of row commit versions, in the order of the rows."""
@@ -121,10 +107,13 @@ class TrackingChecksums:
         return True
 
 
-def encoded_row_tracking(rows: pa.Table, spec: DataFileSpec) -> RowTracking:
-    """Encodes the row IDs and row commit versions of one row group."""
+def encoded_row_tracking(
+    rows: pa.Table, spec: DataFileSpec
+) -> tuple[EncodedGroup, TrackingChecksums]:
+    """Encodes the row IDs and row commit versions of one row group, none of which is null."""
     checksums = TrackingChecksums()
-    assert checksums.add(rows)
+    if not checksums.add(rows):
+        raise AssertionError("readers complete missing row IDs")
     sink = io.BytesIO()
     _, version = rows.column_names
     pq.write_table(
@@ -139,7 +128,7 @@ def encoded_row_tracking(rows: pa.Table, spec: DataFileSpec) -> RowTracking:
         write_page_index=True,
     )
     [group] = _groups(sink.getvalue())
-    return RowTracking(file=group.file, tree=group.tree, checksums=checksums)
+    return group, checksums
 
 
 def own_file(spec: DataFileSpec) -> OwnFile:
