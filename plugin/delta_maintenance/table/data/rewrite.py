@@ -22,7 +22,7 @@ from delta_maintenance.errors import RefusedError, VerificationError
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, Refusal, RewriteSpec, RewrittenBin, Run
-from delta_maintenance.table.data.copied_bin import copied_bin
+from delta_maintenance.table.data.copying.copied_bin import copied_bin
 from delta_maintenance.table.data.data_file_reader import DataFileReader
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
 from delta_maintenance.table.data.helpers import Helpers

@@ -3,7 +3,7 @@
 The bytes of each column chunk are copied, with its page index and its bloom filter. In the footer,
 only the positions change. Row groups that were encoded in memory, and columns of row tracking that
 a source lacks, are added in the same way. The new file is then read back from the store
-(`copy_proof`). Implements "File Metadata" and "Page Index" of the Parquet format.
+(`proof`). Implements "File Metadata" and "Page Index" of the Parquet format.
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ from delta_maintenance.table.compact_protocol import (
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.table.data import copy_source as fields
-from delta_maintenance.table.data.copy_proof import (
+from delta_maintenance.table.data.copying import chunks as fields
+from delta_maintenance.table.data.copying.chunks import (
+    MAGIC,
+    MOST_CHUNK,
+    Chunk,
+    read_range,
+    reading_sources,
+)
+from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
+from delta_maintenance.table.data.copying.frames import FileFrame, key_value_list
+from delta_maintenance.table.data.copying.proof import (
     CopiedChunk,
     CopiedGroup,
     Expected,
     moved_index,
     read_back_copy,
 )
-from delta_maintenance.table.data.copy_source import (
-    MAGIC,
-    MOST_CHUNK,
-    Chunk,
-    FileFrame,
-    key_value_list,
-    read_range,
-    reading_sources,
-)
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
-from delta_maintenance.table.data.encoded_groups import TrackingChecksums
 from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
 
 _PIECE = 1 << 20

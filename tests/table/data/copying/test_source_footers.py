@@ -35,8 +35,9 @@ from delta_maintenance.table.compact_protocol import (
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.table.data import copied_bin, copy_source
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
+from delta_maintenance.table.data.copying import chunks as fields
+from delta_maintenance.table.data.copying import copied_bin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 
@@ -47,20 +48,20 @@ def changed(data: bytes, change: Change, appended: bytes = b"") -> bytes:
     """The file with another footer; `change` gets it, its row groups and the chunks of one."""
     size = int.from_bytes(data[-8:-4], "little")
     footer, _ = read_struct(data[-8 - size : -8])
-    groups = footer.structs(copy_source.ROW_GROUPS)
-    change(footer, groups, groups[2].structs(copy_source.COLUMNS))
+    groups = footer.structs(fields.ROW_GROUPS)
+    change(footer, groups, groups[2].structs(fields.COLUMNS))
     tail = struct_bytes(footer)
     return data[: -8 - size] + appended + tail + len(tail).to_bytes(4, "little") + b"PAR1"
 
 
 def of_chunk(chunk: Struct) -> Struct:
-    found = chunk.get(copy_source.CHUNK_METADATA)
+    found = chunk.get(fields.CHUNK_METADATA)
     assert isinstance(found, Struct)
     return found
 
 
 def columns_of(group: Struct) -> list[Any]:
-    found = group.get(copy_source.COLUMNS)
+    found = group.get(fields.COLUMNS)
     assert isinstance(found, ListValue)
     return found.values
 
@@ -83,16 +84,16 @@ def merged(*files: bytes, spec: RewriteSpec | None = None) -> tuple[MemoryStore,
 
 
 def _rows(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
-    footer.put(copy_source.NUM_ROWS, I64, 399)
+    footer.put(fields.NUM_ROWS, I64, 399)
 
 
 def _negative_rows(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
-    groups[0].put(copy_source.GROUP_ROWS, I64, -100)
-    footer.put(copy_source.NUM_ROWS, I64, 200)
+    groups[0].put(fields.GROUP_ROWS, I64, -100)
+    footer.put(fields.NUM_ROWS, I64, 200)
 
 
 def _values(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
-    of_chunk(chunks[0]).put(copy_source.NUM_VALUES, I64, 0)
+    of_chunk(chunks[0]).put(fields.NUM_VALUES, I64, 0)
 
 
 def _fewer_columns(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
@@ -112,28 +113,26 @@ def test_a_file_whose_footer_contradicts_itself_is_refused(change: Change) -> No
 
 
 def _group_rows(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
-    groups[2].put(copy_source.GROUP_ROWS, I64, 50)
-    footer.put(copy_source.NUM_ROWS, I64, 350)
+    groups[2].put(fields.GROUP_ROWS, I64, 50)
+    footer.put(fields.NUM_ROWS, I64, 350)
 
 
 def _first_page(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
     """Arrow reads from the lesser position."""
     metadata = of_chunk(chunks[2])
-    metadata.put(copy_source.DATA_PAGE, I64, (metadata.number(copy_source.DICTIONARY_PAGE) or 0))
-    metadata.put(
-        copy_source.DICTIONARY_PAGE, I64, 1 + (metadata.number(copy_source.DATA_PAGE) or 0)
-    )
+    metadata.put(fields.DATA_PAGE, I64, (metadata.number(fields.DICTIONARY_PAGE) or 0))
+    metadata.put(fields.DICTIONARY_PAGE, I64, 1 + (metadata.number(fields.DATA_PAGE) or 0))
 
 
 def _another_index(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
-    other = groups[1].structs(copy_source.COLUMNS)[0]
-    for name, kind in ((copy_source.OFFSET_INDEX, I64), (copy_source.OFFSET_INDEX_SIZE, I32)):
+    other = groups[1].structs(fields.COLUMNS)[0]
+    for name, kind in ((fields.OFFSET_INDEX, I64), (fields.OFFSET_INDEX_SIZE, I32)):
         chunks[0].put(name, kind, other.number(name))
 
 
 def _no_dictionary(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
     """The bytes then begin with the first data page, and end in the next column."""
-    of_chunk(chunks[0]).put(copy_source.DICTIONARY_PAGE, I64, 0)
+    of_chunk(chunks[0]).put(fields.DICTIONARY_PAGE, I64, 0)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +160,8 @@ def test_an_incomplete_page_index_is_not_an_error(index: Struct) -> None:
     end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 
     def change(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
-        chunks[0].put(copy_source.OFFSET_INDEX, I64, end)
-        chunks[0].put(copy_source.OFFSET_INDEX_SIZE, I32, len(appended))
+        chunks[0].put(fields.OFFSET_INDEX, I64, end)
+        chunks[0].put(fields.OFFSET_INDEX_SIZE, I32, len(appended))
 
     _, done = merged(changed(data, change, appended), stored(SMALL))
     assert [output.rows for output in done.outputs] == [430]
@@ -170,10 +169,10 @@ def test_an_incomplete_page_index_is_not_an_error(index: Struct) -> None:
 
 def test_a_footer_that_describes_more_than_the_file_holds_is_not_copied() -> None:
     def change(footer: Struct, groups: list[Struct], chunks: list[Struct]) -> None:
-        found = footer.get(copy_source.ROW_GROUPS)
+        found = footer.get(fields.ROW_GROUPS)
         assert isinstance(found, ListValue)
         found.values.extend([groups[2]] * 20)
-        footer.put(copy_source.NUM_ROWS, I64, 2400)
+        footer.put(fields.NUM_ROWS, I64, 2400)
 
     data = changed(stored(BIG), change)
     _, done = merged(data, data)

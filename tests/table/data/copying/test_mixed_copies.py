@@ -40,9 +40,10 @@ from rewrites.mixed_sources import (
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.compact_protocol import read_struct, struct_bytes
-from delta_maintenance.table.data import copied_bin, copy_source, data_file_reader
+from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
+from delta_maintenance.table.data.copying import chunks, copied_bin
 from delta_maintenance.table.data.rewrite import rewrite_bin
 
 
@@ -240,7 +241,7 @@ def test_a_source_whose_bounds_have_no_defined_order_is_decoded() -> None:
     data = stored(BIG)
     size = int.from_bytes(data[-8:-4], "little")
     footer, _ = read_struct(data[-8 - size : -8])
-    footer.drop(copy_source.COLUMN_ORDERS)
+    footer.drop(chunks.COLUMN_ORDERS)
     tail = struct_bytes(footer)
     old = data[: -8 - size] + tail + len(tail).to_bytes(4, "little") + b"PAR1"
     store = MemoryStore()
@@ -278,7 +279,9 @@ def test_rows_deleted_later_are_left_out_of_files_with_another_order_of_sources(
 def test_a_footer_that_lies_about_row_ids_leads_to_decoding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("delta_maintenance.table.data.copy_source._has_no_nulls", lambda _: True)
+    monkeypatch.setattr(
+        "delta_maintenance.table.data.copying.sources._has_no_nulls", lambda _: True
+    )
     files = [replace(BIG, ids="some"), replace(BIG, seed=3, ids="all")]
     store = MemoryStore()
     done = rewritten(store, files, spec_of(tracked=True))

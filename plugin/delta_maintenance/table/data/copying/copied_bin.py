@@ -20,26 +20,20 @@ from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run
-from delta_maintenance.table.data.copy_source import (
-    COLUMNS,
-    CopyBudget,
-    CopySource,
-    FileFrame,
-    NotCopiedError,
-    OwnFile,
-    reading_sources,
-)
-from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
-from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
-from delta_maintenance.table.data.deleted_rows import DeletedRows, Positions
-from delta_maintenance.table.data.encoded_groups import (
+from delta_maintenance.table.data.copying.chunks import COLUMNS, NotCopiedError, reading_sources
+from delta_maintenance.table.data.copying.encoded_groups import (
     EncodedGroup,
     GroupEncoder,
     encoded_row_tracking,
     own_file,
 )
+from delta_maintenance.table.data.copying.frames import FileFrame, OwnFile
+from delta_maintenance.table.data.copying.row_groups import GroupSource, copy_file
+from delta_maintenance.table.data.copying.sources import CopyBudget, CopySource
+from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
+from delta_maintenance.table.data.deleted_rows import DeletedRows, Positions
 from delta_maintenance.table.data.places import place_of
-from delta_maintenance.table.data.row_group_copy import GroupSource, copy_file
 from delta_maintenance.table.data.source_rows import fetched, require_rows, source_rows
 
 _BUDGET = CopyBudget(chunks=10_000, index_bytes=32 << 20)

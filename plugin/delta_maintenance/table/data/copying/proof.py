@@ -30,16 +30,16 @@ from delta_maintenance.table.compact_protocol import (
     Struct,
     read_struct,
 )
-from delta_maintenance.table.data import copy_source as fields
-from delta_maintenance.table.data.copy_source import (
+from delta_maintenance.table.data.copying import chunks as fields
+from delta_maintenance.table.data.copying.chunks import (
     Chunk,
     NotCopiedError,
     read_range,
     reading_sources,
 )
+from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
+from delta_maintenance.table.data.copying.footer_bounds import bounds_of
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
-from delta_maintenance.table.data.encoded_groups import TrackingChecksums
-from delta_maintenance.table.data.footer_bounds import bounds_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
 from delta_maintenance.table.parquet_footer import read_footer

@@ -23,8 +23,8 @@ from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table import compact_protocol
 from delta_maintenance.table.compact_protocol import Struct, read_struct, struct_bytes
-from delta_maintenance.table.data import copy_source, row_group_copy
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
+from delta_maintenance.table.data.copying import chunks, row_groups
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from delta_maintenance.table.parquet_footer import read_footer
@@ -196,11 +196,11 @@ def test_page_indexes_and_bloom_filters_belong_to_their_pages_in_the_new_file() 
             page = memoryview(data)[at : at + size]
             assert page == memoryview(file)[former[0] : former[0] + former[1]]
         assert column_index(data, after) == column_index(file, before) != b""
-        place = after.metadata.number(copy_source.BLOOM_FILTER)
+        place = after.metadata.number(chunks.BLOOM_FILTER)
         if place is not None:
             filters += 1
-            size = after.metadata.number(copy_source.BLOOM_FILTER_SIZE) or 0
-            was = before.metadata.number(copy_source.BLOOM_FILTER) or 0
+            size = after.metadata.number(chunks.BLOOM_FILTER_SIZE) or 0
+            was = before.metadata.number(chunks.BLOOM_FILTER) or 0
             assert bytes_of(data, place, size) == bytes_of(file, was, size)
     assert filters == 6
 
@@ -384,12 +384,12 @@ def in_chunk(number: int) -> Callable[[bytes], int]:
 
 def in_index(data: bytes) -> int:
     chunk = chunks_of(data)[5]
-    return (chunk.tree.number(copy_source.OFFSET_INDEX) or 0) + 4
+    return (chunk.tree.number(chunks.OFFSET_INDEX) or 0) + 4
 
 
 def in_column_index(data: bytes) -> int:
     chunk = chunks_of(data)[5]
-    return (chunk.tree.number(copy_source.COLUMN_INDEX) or 0) + 8
+    return (chunk.tree.number(chunks.COLUMN_INDEX) or 0) + 8
 
 
 @pytest.mark.conformance("RW-40")
@@ -404,25 +404,25 @@ def test_a_changed_byte_in_storage_is_found(at: Callable[[bytes], int]) -> None:
 @pytest.mark.parametrize("fault", ["position", "lost group", "swapped", "rows", "statistics"])
 def test_a_wrong_footer_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(value: Struct) -> bytes:
-        groups = value.structs(copy_source.ROW_GROUPS)
-        if groups and value.get(copy_source.SCHEMA) is not None:
+        groups = value.structs(chunks.ROW_GROUPS)
+        if groups and value.get(chunks.SCHEMA) is not None:
             _break(fault, value, groups)
         return struct_bytes(value)
 
-    monkeypatch.setattr(row_group_copy, "struct_bytes", broken)
+    monkeypatch.setattr(row_groups, "struct_bytes", broken)
     files = {f"f{n}": parquet(rows(n), **OPTIONS) for n in range(2)}
     with pytest.raises(VerificationError):
         rewritten(MemoryStore(), files, spec_of())
 
 
 def _break(fault: str, footer: Struct, groups: list[Struct]) -> None:
-    listed = footer.get(copy_source.ROW_GROUPS)
+    listed = footer.get(chunks.ROW_GROUPS)
     assert isinstance(listed, compact_protocol.ListValue)
-    first = groups[1].structs(copy_source.COLUMNS)[0].get(copy_source.CHUNK_METADATA)
-    other = groups[2].structs(copy_source.COLUMNS)[0].get(copy_source.CHUNK_METADATA)
+    first = groups[1].structs(chunks.COLUMNS)[0].get(chunks.CHUNK_METADATA)
+    other = groups[2].structs(chunks.COLUMNS)[0].get(chunks.CHUNK_METADATA)
     assert isinstance(first, Struct) and isinstance(other, Struct)
     if fault == "position":
-        for number in (copy_source.DATA_PAGE, copy_source.DICTIONARY_PAGE):
+        for number in (chunks.DATA_PAGE, chunks.DICTIONARY_PAGE):
             if first.number(number) is not None:
                 first.put(number, compact_protocol.I64, (first.number(number) or 0) + 1)
     elif fault == "lost group":
@@ -430,7 +430,7 @@ def _break(fault: str, footer: Struct, groups: list[Struct]) -> None:
     elif fault == "swapped":
         listed.values[1:3] = listed.values[2:0:-1]
     elif fault == "rows":
-        groups[0].put(copy_source.GROUP_ROWS, compact_protocol.I64, 39)
+        groups[0].put(chunks.GROUP_ROWS, compact_protocol.I64, 39)
     else:
         # The statistics of another row group.
         first.put(12, compact_protocol.STRUCT, other.get(12))
@@ -443,28 +443,24 @@ def test_any_struct_is_written_as_it_was_read() -> None:
         assert (struct_bytes(tree), end) == (footer, len(footer))
 
 
-def chunks_of(data: bytes) -> list[copy_source.Chunk]:
+def chunks_of(data: bytes) -> list[chunks.Chunk]:
     footer, _ = read_footer(io.BytesIO(data))
-    groups = read_struct(footer)[0].structs(copy_source.ROW_GROUPS)
-    return [
-        copy_source.Chunk.of(chunk)
-        for group in groups
-        for chunk in group.structs(copy_source.COLUMNS)
-    ]
+    groups = read_struct(footer)[0].structs(chunks.ROW_GROUPS)
+    return [chunks.Chunk.of(chunk) for group in groups for chunk in group.structs(chunks.COLUMNS)]
 
 
 def bytes_of(data: bytes, start: int, size: int) -> bytes:
     return data[start : start + size]
 
 
-def locations(data: bytes, chunk: copy_source.Chunk) -> list[tuple[int, int]]:
+def locations(data: bytes, chunk: chunks.Chunk) -> list[tuple[int, int]]:
     """The positions and sizes of the pages of a chunk, by its offset index."""
-    index, _ = read_struct(data, chunk.tree.number(copy_source.OFFSET_INDEX) or 0)
+    index, _ = read_struct(data, chunk.tree.number(chunks.OFFSET_INDEX) or 0)
     found = [(each.number(1) or 0, each.number(2) or 0) for each in index.structs(1)]
     assert found
     return found
 
 
-def column_index(data: bytes, chunk: copy_source.Chunk) -> bytes:
-    start = chunk.tree.number(copy_source.COLUMN_INDEX) or 0
-    return bytes_of(data, start, chunk.tree.number(copy_source.COLUMN_INDEX_SIZE) or 0)
+def column_index(data: bytes, chunk: chunks.Chunk) -> bytes:
+    start = chunk.tree.number(chunks.COLUMN_INDEX) or 0
+    return bytes_of(data, start, chunk.tree.number(chunks.COLUMN_INDEX_SIZE) or 0)

@@ -18,12 +18,8 @@ from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.compact_protocol import Struct, read_struct
-from delta_maintenance.table.data.copy_source import (
-    COLUMNS,
-    ROW_GROUPS,
-    NotCopiedError,
-    OwnFile,
-)
+from delta_maintenance.table.data.copying.chunks import COLUMNS, ROW_GROUPS, NotCopiedError
+from delta_maintenance.table.data.copying.frames import OwnFile
 from delta_maintenance.table.data.data_file_writer import (
     GROUP_ROWS,
     DataFileSpec,

@@ -25,8 +25,8 @@ from rewrites.mixed_sources import (
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data import copied_bin, encoded_groups
 from delta_maintenance.table.data.bins import Bin
+from delta_maintenance.table.data.copying import copied_bin, encoded_groups
 from delta_maintenance.table.data.rewrite import rewrite_bin
 
 

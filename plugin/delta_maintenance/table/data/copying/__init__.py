@@ -1,0 +1,1 @@
+"""Copying row groups of data files without decoding them."""
