@@ -7,9 +7,9 @@ replaced without updating the checksum.
 from __future__ import annotations
 
 import struct
-import zlib
 
 from delta_maintenance.address import StoreKind
+from delta_maintenance.checksums import crc32
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, hadoop_checksum_name
 from delta_maintenance.storage.core.base import Store
@@ -55,5 +55,5 @@ def _differs(store: Store, path: str, size: int, name: str) -> bool:
     if data is None:
         expected: int = _HEADER.size + 4 * -(-size // length)
         return len(stated) != expected
-    sums = [zlib.crc32(data[at : at + length]) for at in range(0, len(data), length)]
+    sums = [crc32(data[at : at + length]) for at in range(0, len(data), length)]
     return stated[_HEADER.size :] != struct.pack(f">{len(sums)}I", *sums)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
+from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Json
 
@@ -169,7 +169,7 @@ def read_from_file(data: bytes, offset: int | None, size: int) -> bytes:
             f"a deletion vector file has no vector of {size} bytes at offset {start}"
         )
     vector = data[start + 4 : start + 4 + size]
-    if data[start + 4 + size : start + 8 + size] != struct.pack(">I", zlib.crc32(vector)):
+    if data[start + 4 + size : start + 8 + size] != struct.pack(">I", crc32(vector)):
         raise CorruptTableError(f"the deletion vector at offset {start} fails its CRC-32")
     return vector
 
@@ -181,7 +181,7 @@ def write_file(bitmaps: Sequence[BitMap64]) -> tuple[bytes, list[int]]:
     for bitmap in bitmaps:
         vector = encode_bitmap(bitmap)
         offsets.append(len(file))
-        file += struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+        file += struct.pack(">I", len(vector)) + vector + struct.pack(">I", crc32(vector))
     return bytes(file), offsets
 
 

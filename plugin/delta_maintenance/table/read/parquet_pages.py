@@ -10,11 +10,11 @@ Implements "Page Header" of the Parquet format and the necessary parts of Thrift
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from delta_maintenance.checksums import crc32
 from delta_maintenance.table.compact_protocol import MalformedThriftError, varint, zigzag
 
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
@@ -71,7 +71,7 @@ def read_pages(
         body = chunk[at : at + stored]
         at += stored
         crc = header.get(4) if checksums else None
-        if isinstance(crc, int) and zlib.crc32(body) != crc & 0xFFFFFFFF:
+        if isinstance(crc, int) and crc32(body) != crc & 0xFFFFFFFF:
             raise MalformedPageError("a page does not have its checksum")
         found.largest = max(found.largest, size)
         if kind == _DICTIONARY_PAGE:

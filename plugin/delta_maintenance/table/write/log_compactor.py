@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import RawIOBase
 from typing import BinaryIO, Protocol, cast
-from zlib import crc32
 
+from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, RangeReplay, content_of
 from delta_maintenance.protocol.ndjson.line_buffers import (

@@ -7,13 +7,13 @@ group before and after it is encoded.
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_maintenance.checksums import crc32
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -99,7 +99,7 @@ class TrackingChecksums:
         for at, column in enumerate(batch.columns):
             for chunk in getattr(column, "chunks", [column]):
                 values = chunk.to_numpy(zero_copy_only=True)
-                self.crcs[at] = zlib.crc32(values.data.cast("B"), self.crcs[at])
+                self.crcs[at] = crc32(values.data.cast("B"), self.crcs[at])
         return True
 
 

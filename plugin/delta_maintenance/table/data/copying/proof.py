@@ -7,7 +7,6 @@ The rows of encoded row groups are decoded and hashed, and so are encoded column
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
@@ -199,7 +199,7 @@ def _difference(
 def _crc(file: BinaryIO, start: int, size: int, piece: int) -> int:
     crc, end = 0, start + size
     for at in range(start, end, piece):
-        crc = zlib.crc32(read_range(file, at, min(piece, end - at)), crc)
+        crc = crc32(read_range(file, at, min(piece, end - at)), crc)
     return crc
 
 

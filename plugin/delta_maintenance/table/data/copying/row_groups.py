@@ -8,7 +8,6 @@ a source lacks, are added in the same way. The new file is then read back from t
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import CorruptTableError, StorageError, VerificationError
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
@@ -174,7 +174,7 @@ def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
     return CopiedChunk(
         source=chunk,
         tree=tree,
-        crc=zlib.crc32(data),
+        crc=crc32(data),
         index=None if index is None else struct_bytes(moved_index(index, distance)),
         column_index=column_index,
         bloom_filter=bloom_filter,
