@@ -11,10 +11,19 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+_COMPILED = ("delta_maintenance", "deltalake", "fsspec", "numpy", "pyarrow", "pydantic", "rich")
+_TOUCH = """
+import mmap, sys
+memory = mmap.mmap(-1, int(sys.argv[1]))
+zeros = bytes(1 << 20)
+for at in range(0, len(memory), len(zeros)):
+    memory[at : at + len(zeros)] = zeros
+"""
 
 
 class ProcessFailed(Exception):
@@ -55,7 +64,7 @@ def run_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None) ->
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         started = time.perf_counter()
         process = subprocess.Popen(
-            argv, stdout=out, stderr=err, cwd=ROOT, env={**os.environ, **(env or {})}
+            argv, stdout=out, stderr=err, cwd=ROOT, env={**_environment(), **(env or {})}
         )
         # The usage that wait4 gives covers the children the process waited for, too. It begins at
         # the size of this process, so nothing large may be imported or built here.
@@ -78,13 +87,42 @@ def run_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None) ->
     )
 
 
+def compile_modules() -> None:
+    """Compile the modules of both sides to bytecode, as their installation by pip does."""
+    specs = [find_spec(name) for name in _COMPILED]
+    folders = [spec.submodule_search_locations[0] for spec in specs if spec and spec.parent]
+    # Python's own folders may be read-only: then each process compiles them again, on both sides.
+    subprocess.run(
+        [sys.executable, "-m", "compileall", "-q", *folders], env=_environment(), check=False
+    )
+
+
+def touch_memory(size: int) -> None:
+    """Write to so many bytes of new memory, in a process that ends at once.
+
+    A virtual machine gets a page of memory from its host at the first access, which can take
+    longer than everything that is measured. The next process finds such pages free.
+    """
+    subprocess.run([sys.executable, "-c", _TOUCH, str(size)], check=True)
+
+
 def run_pairs(
-    ours: Callable[[], Run], peer: Callable[[], Run], *, runs: int, label: str
+    ours: Callable[[], Run],
+    peer: Callable[[], Run],
+    *,
+    runs: int,
+    label: str,
+    touched: int = 0,
 ) -> tuple[list[Run], list[Run]]:
-    """Run ours, peer, ours, peer ... so that a drift of the machine falls on both alike."""
+    """Run ours, peer, ours, peer ... so that a drift of the machine falls on both alike.
+
+    Before each process, `touched` bytes of memory are written to (`touch_memory`).
+    """
     both: tuple[list[Run], list[Run]] = ([], [])
     for pair in range(1, runs + 1):
         for side, (name, one) in enumerate([("ours", ours), ("peer", peer)]):
+            if touched:
+                touch_memory(touched)
             result = one()
             both[side].append(result)
             print(
@@ -93,3 +131,8 @@ def run_pairs(
                 flush=True,
             )
     return both
+
+
+def _environment() -> dict[str, str]:
+    """The environment, in which modules are compiled once and not by each process."""
+    return {name: of for name, of in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

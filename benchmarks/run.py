@@ -25,7 +25,7 @@ from benchmarks import (
     spark_rewrite_figures,
     upkeep_figures,
 )
-from benchmarks.measure import ProcessFailed, Spread
+from benchmarks.measure import ProcessFailed, Spread, compile_modules
 from benchmarks.outcome import Outcome, Settings
 
 FIGURES = {
@@ -51,6 +51,12 @@ def main() -> int:
     parser.add_argument(
         "--share", type=float, default=1.0, help="of the files of optimize-spark, such as 0.1"
     )
+    parser.add_argument(
+        "--touch-gb",
+        type=int,
+        default=0,
+        help="memory to write to before each process of a rewrite, for virtual machines",
+    )
     parser.add_argument("--work", type=Path, help="keeps the generated logs for the next run")
     given = parser.parse_args()
     unknown = [name for name in given.figures if name not in FIGURES]
@@ -58,6 +64,7 @@ def main() -> int:
         parser.error(f"no figure {unknown[0]}: there are {', '.join(FIGURES)}")
 
     print(_machine(), flush=True)
+    compile_modules()
     with tempfile.TemporaryDirectory(prefix="delta-benchmark-") as scratch:
         work = (given.work or Path(scratch)).resolve()
         work.mkdir(parents=True, exist_ok=True)
@@ -68,6 +75,7 @@ def main() -> int:
             runs=given.runs,
             work=work,
             share=given.share,
+            touched=given.touch_gb << 30,
         )
         return max([_print_figure(name, settings) for name in given.figures or FIGURES])
 

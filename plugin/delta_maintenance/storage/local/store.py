@@ -19,6 +19,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.core.write_streams import open_sink
+from delta_maintenance.storage.local.early_flush import EarlyFlush
 from delta_maintenance.storage.local.open_directories import OpenDirectories, remove_if_empty
 from delta_maintenance.storage.local.os_errors import open_source, reason, storage_error
 
@@ -349,12 +350,14 @@ class _Temporary:
         self.name = name
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self.descriptor = os.open(name, flags, 0o666, dir_fd=parent)
+        self._early_flush = EarlyFlush(self.descriptor)
 
     def writer(self) -> BinaryIO:
         """A stream for writing the file; closing it leaves the descriptor open for `sync`."""
-        return open_sink(self.descriptor, self.path)
+        return open_sink(self.descriptor, self.path, written=self._early_flush.written)
 
     def sync(self) -> None:
+        self._early_flush.finish()
         os.fsync(self.descriptor)
 
     def target(self) -> os.stat_result | None:
@@ -365,6 +368,8 @@ class _Temporary:
 
     def discard(self) -> None:
         # A failure here does not undo the commit. A remaining temporary file is harmless.
+        with suppress(OSError):
+            self._early_flush.finish()
         with suppress(OSError):
             os.close(self.descriptor)
         with suppress(OSError):
