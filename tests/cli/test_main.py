@@ -338,6 +338,23 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_quietly(builder: TableBu
         assert process.wait(60) == 141
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.process
+def test_a_commit_succeeds_with_standard_streams_that_the_parent_closed(
+    table: str, closed: str
+) -> None:
+    run = subprocess.run(
+        ["sh", "-c", f'"$0" -m delta_maintenance checkpoint "$1" --json {closed}']
+        + [sys.executable, table],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == "" if ">&-" in closed.split() else json.loads(run.stdout)
+    assert list((Path(table) / "_delta_log").glob("*.checkpoint.*"))
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.process
 def test_a_full_disk_under_stdout_is_a_failure(table: str) -> None:

@@ -22,6 +22,7 @@ def own_the_process() -> None:
     them to the system and gets cleared memory for the next, which takes a fifth of the time of a
     checkpoint. Here the memory is returned only at exit.
     """
+    _open_closed_streams()
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # NumPy starts threads for linear algebra, which is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -38,6 +39,21 @@ def own_the_process() -> None:
     # At exit, the interpreter searches all loaded objects for cycles, although the end of the
     # process frees them anyway. That takes a twelfth of the time of a short command.
     atexit.register(gc.freeze)
+
+
+def _open_closed_streams() -> None:
+    """Opens the standard streams that the parent process has closed, on the null device.
+
+    Otherwise, a result could not be printed after its commit, and a run that succeeded would end
+    with an error. A data file could also get the descriptor of stderr, and with it the messages
+    that libraries write there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor, which is that of the stream.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
 
 
 class _WithoutPandas:

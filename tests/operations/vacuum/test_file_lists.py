@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import timedelta
 from pathlib import Path
+from threading import get_ident
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +15,9 @@ from vacuum_tables import Folder, paths_of
 from verbs.vacuum_cases import VECTOR, Stubborn, removed
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
+from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.report import write_report
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.actions import (
     add,
     cdc,
@@ -138,6 +142,24 @@ def test_an_inventory_only_suggests_files(tmp_path: Path, form: str) -> None:
     planned = table.survey(mode="inventory", inventory=address)
     assert paths_of(planned) == {"p=1/dead one.parquet", "q/dead.parquet"}
     assert {row["size"] for row in planned.found.files().to_pylist()} == {1}
+
+
+def test_arrow_reads_no_inventory_in_threads_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a thread may hold the file when the interpreter ends, and then aborts the process."""
+    threads = set()
+
+    class Watched(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            threads.add(get_ident())
+            return super().read(size)
+
+    pq.write_table(inventory([("f:/t/a", 1, False, 0)]), tmp_path / "i.parquet")
+    monkeypatch.setattr(LocalStore, "open", lambda self, path: Watched(self.read(path)))
+    found = read_inventory(str(tmp_path / "i.parquet"), roots=["f:/t"])
+    assert found.num_rows == 1
+    assert threads == {get_ident()}
 
 
 def test_an_inventory_without_a_column_is_refused(tmp_path: Path) -> None:

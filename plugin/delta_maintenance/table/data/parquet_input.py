@@ -7,7 +7,8 @@ decoded rows.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 from types import TracebackType
@@ -32,6 +33,8 @@ _GROUP_BYTES = 32 << 20
 """The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
 of each column are read.
 """
+_GAP = 8 << 10
+"""Column chunks with a smaller gap in bytes are read in one request, as Arrow does."""
 _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
 _UNKNOWN_TEXT = 1 << 12
 """The assumed length of strings in a column without bounds, because writers omit long bounds."""
@@ -66,9 +69,14 @@ class ParquetInput:
                 default=0,
             )
             ahead = isinstance(source, bytes) or widest <= _GROUP_BYTES
+            self._ahead: _ReadAhead | None = None
+            if ahead and not isinstance(source, bytes):
+                opened = self._ahead = _ReadAhead(opened)
             self._options = {
                 "metadata": self.metadata,
-                "pre_buffer": ahead and not isinstance(source, bytes),
+                # Otherwise Arrow's I/O threads read the file. They may hold the last reference to
+                # it when the interpreter ends, and then abort the process (apache/arrow#34314).
+                "pre_buffer": False,
                 "buffer_size": 0 if ahead else self._buffer_size(),
                 "arrow_extensions_enabled": False,
                 # Otherwise changed values of a damaged file would become those of a sound one.
@@ -165,6 +173,8 @@ class ParquetInput:
         for group in range(self.row_groups) if groups is None else groups:
             expected += int(self.metadata.row_group(group).num_rows)
             size = self._batch_rows(group, columns)
+            if self._ahead is not None:
+                self._ahead.load(self._ranges(group, columns))
             batches = self._file.iter_batches(
                 size, row_groups=[group], columns=list(columns), use_threads=False
             )
@@ -186,7 +196,7 @@ class ParquetInput:
 
     def decode_first(self, columns: Sequence[str], group: int) -> None:
         """Decodes some rows at the beginning of a row group. Reads little more than their pages."""
-        options = {**self._options, "pre_buffer": False, "buffer_size": _SAMPLE_BUFFER}
+        options = {**self._options, "buffer_size": _SAMPLE_BUFFER}
         file = pq.ParquetFile(self._source, **options)
         batches = file.iter_batches(
             _SAMPLE_ROWS, row_groups=[group], columns=list(columns), use_threads=False
@@ -207,11 +217,8 @@ class ParquetInput:
     def _batch_rows(self, group: int, columns: Sequence[str]) -> int:
         found = self.metadata.row_group(group)
         rows = max(1, int(found.num_rows))
-        wanted = set(columns)
         per_row: int = 0
-        for at, leaf in enumerate(self._leaves):
-            if leaf.path.split(".")[0] not in wanted and leaf.path not in wanted:
-                continue
+        for at, leaf in self._leaves_of(columns):
             chunk = found.column(at)
             width = max(8, int(chunk.total_uncompressed_size) // rows)
             if leaf.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
@@ -220,9 +227,81 @@ class ParquetInput:
             per_row += width
         return max(1, min(ROWS, BATCH_BYTES // max(1, per_row)))
 
+    def _ranges(self, group: int, columns: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """Yields the first and the last position of each of these column chunks."""
+        found = self.metadata.row_group(group)
+        for at, _ in self._leaves_of(columns):
+            chunk = found.column(at)
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+                start = chunk.dictionary_page_offset
+            yield start, start + chunk.total_compressed_size
+
+    def _leaves_of(self, columns: Sequence[str]) -> Iterator[tuple[int, pq.ColumnSchema]]:
+        wanted = set(columns)
+        for at, leaf in enumerate(self._leaves):
+            if leaf.path.split(".")[0] in wanted or leaf.path in wanted:
+                yield at, leaf
+
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))
         return max(1 << 16, min(4 << 20, _GROUP_BYTES // columns))
+
+
+class _ReadAhead(io.RawIOBase):
+    """A file that is read ahead, in the calling thread."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = file.seek(0, io.SEEK_END)
+        self._at = 0
+        self._starts: list[int] = []
+        self._parts: list[memoryview] = []
+
+    def load(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Reads these ranges into memory, in place of earlier ones. Ranges that are not in the file
+        are left out, so that Arrow reports them.
+        """
+        spans: list[list[int]] = []
+        for start, end in sorted(ranges):
+            if not 0 <= start < end <= self._size:
+                continue
+            if spans and start <= spans[-1][1] + _GAP:
+                spans[-1][1] = max(spans[-1][1], end)
+            else:
+                spans.append([start, end])
+        self._starts, self._parts = [], []
+        for start, end in spans:
+            self._file.seek(start)
+            self._parts.append(memoryview(self._file.read(end - start)))
+            self._starts.append(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = (0, self._at, self._size)[whence] + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes | memoryview:
+        end = self._size if size < 0 else min(self._at + size, self._size)
+        data = self._between(self._at, end) if end > self._at else b""
+        self._at += len(data)
+        return data
+
+    def _between(self, start: int, end: int) -> bytes | memoryview:
+        part = bisect_right(self._starts, start) - 1
+        if part >= 0 and end <= self._starts[part] + len(self._parts[part]):
+            first = self._starts[part]
+            return self._parts[part][start - first : end - first]
+        self._file.seek(start)
+        return self._file.read(end - start)
 
 
 def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
