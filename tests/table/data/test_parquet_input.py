@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from delta_maintenance.table.compact_protocol import I64, read_struct, struct_bytes
 from delta_maintenance.table.data import parquet_input
+from delta_maintenance.table.data.copying.chunks import GROUP_BYTES, ROW_GROUPS
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 ROWS, GROUPS = 3000, 3
@@ -98,3 +100,21 @@ def test_a_column_outside_the_file_is_damage() -> None:
             list(parquet.batches(["a", "b", "c"]))
     # Python would allocate memory for everything that is asked for.
     assert all(end <= len(cut) for _, end in file.made)
+
+
+def test_a_row_group_that_its_footer_understates_is_read_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = data_file()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer, _ = read_struct(data[-8 - size : -8])
+    for group in footer.structs(ROW_GROUPS):
+        group.put(GROUP_BYTES, I64, 1)
+    tail = struct_bytes(footer)
+    file = Requests(data[: -8 - size] + tail + len(tail).to_bytes(4, "little") + b"PAR1")
+    monkeypatch.setattr(parquet_input, "_GROUP_BYTES", 1 << 17)
+    with ParquetInput(file) as parquet:
+        file.made.clear()
+        rows = sum(batch.num_rows for batch in parquet.batches(["a", "b", "c"]))
+        assert rows == ROWS * GROUPS
+        assert max(end - start for start, end in file.made) <= 1 << 16

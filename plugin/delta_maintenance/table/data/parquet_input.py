@@ -64,11 +64,7 @@ class ParquetInput:
             self.metadata = pq.read_metadata(opened)
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
             require_readable_file(plain, self.metadata.schema)
-            widest = max(
-                (self.metadata.row_group(at).total_byte_size for at in range(self.row_groups)),
-                default=0,
-            )
-            ahead = isinstance(source, bytes) or widest <= _GROUP_BYTES
+            ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= _GROUP_BYTES
             self._ahead: _ReadAhead | None = None
             if ahead and not isinstance(source, bytes):
                 opened = self._ahead = _ReadAhead(opened)
@@ -302,6 +298,24 @@ class _ReadAhead(io.RawIOBase):
             return self._parts[part][start - first : end - first]
         self._file.seek(start)
         return self._file.read(end - start)
+
+
+def _largest_group(metadata: pq.FileMetaData) -> int:
+    """Returns the size in bytes of the largest row group, decoded or stored.
+
+    A footer may understate one of the two.
+    """
+    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
+    return max(
+        (
+            max(
+                group.total_byte_size,
+                sum(group.column(at).total_compressed_size for at in range(group.num_columns)),
+            )
+            for group in groups
+        ),
+        default=0,
+    )
 
 
 def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
