@@ -222,11 +222,15 @@ def test_a_source_whose_bounds_have_no_defined_order_is_decoded() -> None:
 
 
 @pytest.mark.conformance("RW-29")
-def test_rows_deleted_later_are_left_out_of_files_with_another_order_of_sources() -> None:
+@pytest.mark.parametrize(("target", "count"), [(1 << 20, 1), (6000, 3)])
+def test_rows_deleted_later_are_left_out_of_files_with_another_order_of_sources(
+    target: int, count: int
+) -> None:
     store = MemoryStore()
     files = [SMALL, BIG, replace(SMALL, seed=3), replace(BIG, seed=4)]
-    spec = spec_of(tracked=True)
+    spec = spec_of(tracked=True, target_bytes=target)
     done = rewritten(store, files, spec)
+    assert len(done.outputs) == count
     files = [replace(file, deleted=frozenset({3, 7})) for file in files]
     vector = DeletionVectorDescriptor.from_json(inline_vector([3, 7]))
     late = late_deletions(store, done, dict.fromkeys(range(4), vector))
