@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from delta_spark import DeltaSpark
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from logs.other_readers import DuckDb, require
+from rewrites.other_writers import NESTED, add_file, groups_of, nested, optimized
 from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
@@ -130,3 +133,39 @@ def readable(path: Path) -> list[str] | None:
     except DeltaError:
         return None
     return sorted(map(repr, rows.to_pylist()))
+
+
+@pytest.mark.conformance("RW-25")
+@pytest.mark.parametrize("largest", ["Delta Spark", "others"])
+def test_nested_columns_of_three_writers_are_read_as_before(
+    delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: str
+) -> None:
+    """Files of Delta Spark name a calendar, and share no new file with those of others."""
+    require("duckdb", "duckdb_extension_delta")
+    monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 12_000)
+    path = tmp_path / "table"
+    spark_rows = 4000 if largest == "Delta Spark" else 1500
+    for first, last in ((0, 20), (10_000, 10_000 + spark_rows), (100, 120)):
+        delta_spark.write(path, NESTED.format(first=first, last=last))
+    write_deltalake(path, nested(2000, 1000), mode="append")
+    write_deltalake(path, nested(200, 20), mode="append")
+    add_file(path, "arrow.parquet", nested(3000, 1000))
+    add_file(path, "small.parquet", nested(300, 20))
+    with closing(DuckDb()) as duck:
+
+        def answers() -> list[list[str] | None]:
+            conditions = ("true", "id IN (10, 310, 2700, 10500)", "box.inner.y > 2900")
+            by_spark = [
+                delta_spark.rows(f"SELECT * FROM delta.`{path}` WHERE {e}") for e in conditions
+            ]
+            return [*by_spark, readable(path), sorted(map(repr, duck.rows(path).to_pylist()))]
+
+        before = answers()
+        assert [len(rows or ()) for rows in before[:2]] == [spark_rows + 2080, 4]
+        [report] = optimized(path).bins
+        delta_spark.forget()
+        assert report.copied and answers() == before
+    copied = [4000] if largest == "Delta Spark" else [1000, 1000]
+    [groups] = groups_of(path)
+    assert [rows for rows in groups if rows in copied][: len(copied)] == copied
+    assert None not in before

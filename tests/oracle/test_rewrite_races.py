@@ -6,19 +6,23 @@ race takes place once more beside the OPTIMIZE of Delta Spark, for comparison.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow.parquet as pq
 import pytest
 from delta_spark import DeltaSpark
 from py4j.protocol import Py4JJavaError
 from rewrites.race_ledgers import Ledger
 from rewrites.races import LANDED
 from rewrites.spark_race import SparkRace
+from rewrites.table_rows import actions_of, latest
 from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance import clock, open_table
@@ -26,6 +30,8 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize, purge
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
+from delta_maintenance.operations.rewriting import contract
+from delta_maintenance.storage.core.base import Store
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 
@@ -33,17 +39,36 @@ GIVEN = os.environ.get("DELTA_MAINTENANCE_REWRITE_RACE_SECONDS")
 SECONDS = float(GIVEN or "6")
 APPENDERS = 2 if GIVEN is None else 8
 TARGET_BYTES = 256 << 10
+COPIED_BYTES = 2 << 10
+"""The least average size of copied row groups: appended files are larger, and those of merges
+smaller.
+"""
 PURGE_EVERY = 5
 """Every so many runs, a `purge` takes the place of an `optimize`."""
 
 
-@pytest.mark.conformance("RW-29", "RW-30", "RW-31")
+def first_row_ids(store: Store) -> dict[int, int]:
+    """The row IDs that appended rows got, by the numbers of the rows."""
+    found: dict[int, int] = {}
+    for version in range(latest(store) + 1):
+        actions = actions_of(store, version)
+        if any(each.get("commitInfo", {}).get("operation") == "WRITE" for each in actions):
+            for add in (each["add"] for each in actions if "add" in each):
+                data = io.BytesIO(store.read(unquote(add["path"])))
+                ids = pq.ParquetFile(data).read(columns=["id"])["id"].to_pylist()
+                found |= {row: add["baseRowId"] + at for at, row in enumerate(ids)}
+    return found
+
+
+@pytest.mark.conformance("RW-29", "RW-30", "RW-31", "RT-15")
 def test_beside_delta_spark_no_row_is_lost_or_comes_back(
     delta_spark: DeltaSpark,
     hdfs: HdfsCluster,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     count_cases: Callable[[str, int], None],
 ) -> None:
+    monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", COPIED_BYTES)
     address = hdfs.address("/lake/race", scheme="hdfs")
     race = SparkRace(delta_spark, address, tmp_path, appenders=APPENDERS)
     race.create()
@@ -67,16 +92,24 @@ def test_beside_delta_spark_no_row_is_lost_or_comes_back(
             return
         fine = result.status in ("rewritten", "nothing-to-do")
         problem = "" if fine else f"{result.status}: {result.problem}"
-        ledger.note("optimize", "committed", fates=result.fates, problem=problem)
+        copied = dict(Counter(each.fate for each in result.bins if each.copied))
+        ledger.note("optimize", "committed", fates=result.fates, copied=copied, problem=problem)
 
-    found = race.run(SECONDS, rewrite)
+    found = race.run(
+        SECONDS, rewrite, suffices=lambda act: any(fate in LANDED for fate in act.copied)
+    )
+    given = first_row_ids(table.store)
     table.store.close()
     print(json.dumps(found, indent=1))
     assert not found["wrong"], found
+    now = race.row_ids()
+    assert len(set(now.values())) == len(now) == found["rows"]
+    kept = given.keys() & now.keys()
+    assert kept and {row: now[row] for row in kept} == {row: given[row] for row in kept}
     bins = Counter(found["bins"])
     assert not bins["failed"] and not bins["not-proved"] and not bins["refused"], found
     landed = sum(bins[fate] for fate in LANDED)
-    assert landed, found
+    assert landed and sum(found["copied"].get(fate, 0) for fate in LANDED), found
     # A few bins of a short race say little.
     assert landed / bins.total() >= 0.95 or bins.total() < 100, found
     count_cases("bins rewritten beside Delta Spark", landed)

@@ -9,14 +9,14 @@ from functools import cache
 
 import pytest
 from rewrites.data_files import ROW_ID, ROW_VERSION
-from rewrites.rewritten_tables import NOW, Rewritten, ids
+from rewrites.rewritten_tables import COPIED_BYTES, NOW, Rewritten, ids
 from rewrites.table_rows import Row, live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
-from delta_maintenance.operations.rewriting import run
+from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -24,10 +24,10 @@ from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCr
 
 
 @cache
-def contents() -> dict[str, bytes]:
-    """A table with deleted rows, as files."""
-    made = Rewritten(partitions="xy", files=2)
-    made.table.delete(made.paths["y"][1], [1, 3])
+def contents(mixed: bool) -> dict[str, bytes]:
+    """A table with deleted rows, as files. With `mixed`, some row groups are large."""
+    made = Rewritten(partitions="xy", files=2, mixed=mixed)
+    made.table.delete(made.paths["y"][1], [3] if mixed else [1, 3])
     found = {}
     for batch in made.store.list_tree():
         for path in batch["path"].to_pylist():
@@ -54,14 +54,18 @@ def rewrite(store: Store, seed: int, **options: int) -> OptimizeResult:
 
 
 @pytest.mark.conformance("RW-19", "RW-36", "RW-37", "RW-44", "RW-45")
+@pytest.mark.parametrize("mixed", [False, True])
 def test_a_crash_after_any_step_is_harmless(
-    monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[str, int], None]
+    monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[str, int], None], mixed: bool
 ) -> None:
     # Every bin is journalled, and each partition committed by itself.
     monkeypatch.setattr(run, "JOURNAL_EVERY", timedelta(0))
-    trial = FaultStore(store_of(contents()))
-    assert rewrite(trial, 1).status == "rewritten"
-    before = rows(store_of(contents()))
+    if mixed:
+        monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", COPIED_BYTES)
+    trial = FaultStore(store_of(contents(mixed)))
+    whole = rewrite(trial, 1)
+    assert whole.status == "rewritten" and {each.copied for each in whole.bins} == {mixed}
+    before = rows(store_of(contents(mixed)))
     # A process that dies before it reads leaves what it left before the step before.
     cases = [
         (at, fault)
@@ -72,7 +76,7 @@ def test_a_crash_after_any_step_is_harmless(
     seen: set[frozenset[str]] = set()
     finished = 0
     for at, fault in cases:
-        inner = store_of(contents())
+        inner = store_of(contents(mixed))
         with suppress(SimulatedCrash, DeltaMaintenanceError):
             rewrite(FaultStore(inner, at=at, fault=fault), 1)
         left = frozenset(path for batch in inner.list_tree() for path in batch["path"].to_pylist())

@@ -1,24 +1,29 @@
-"""Other writers commit between the reading of files and the commit of the new ones."""
+"""Other writers commit between the reading of files and the commit of the new ones.
+
+Each race takes place with files that are all decoded, and with files whose row groups are copied
+beside those of decoded ones, which are written last.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from rewrites.data_files import ROW_TRACKING, field, schema_string
 from rewrites.data_files import removed as remove_of
-from rewrites.rewritten_tables import NOW, Rewritten, ids, numbers, without
+from rewrites.rewritten_tables import COPIED_BYTES, NOW, Rewritten, ids, numbers, without
 from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize
 from delta_maintenance.operations.optimize import OptimizeOptions
-from delta_maintenance.operations.rewriting import commits
+from delta_maintenance.operations.rewriting import commits, contract
 from delta_maintenance.operations.rewriting.winners import FollowedSources
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.data import rewrite
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 
@@ -27,6 +32,25 @@ Race = Callable[[], object]
 
 COMMIT, DATA_FILE = "_delta_log/", "p="
 """Prefixes of the files before which others act."""
+
+
+@pytest.fixture(autouse=True, params=["decoded", "copied beside decoded"])
+def _copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    done: list[bool] = []
+    original = rewrite.copied_bin
+
+    def noted(*given: Any, **options: Any) -> Any:
+        found = original(*given, **options)
+        done.append(found is not None)
+        return found
+
+    copies = request.param != "decoded"
+    if copies:
+        monkeypatch.setattr(Rewritten, "mixed", True)
+        monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", COPIED_BYTES)
+    monkeypatch.setattr(rewrite, "copied_bin", noted)
+    yield
+    assert not done or any(done) == copies
 
 
 def race(made: Rewritten, *races: Race | None, before: str = COMMIT) -> None:

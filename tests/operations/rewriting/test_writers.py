@@ -2,8 +2,9 @@
 
 Eight processes append with `deltalake`, one deletes with `deltalake` by copying files, one deletes
 and one updates rows by deletion vectors. Every row has its own ID, and every writer a ledger of its
-acts. The race lasts until enough bins are committed, however busy the machine is; or, if it is set,
-for `DELTA_MAINTENANCE_REWRITE_RACE_SECONDS`.
+acts. New files are decoded, and row groups of merged files are copied. The race lasts until enough
+bins are committed, however busy the machine is; or, if it is set, for
+`DELTA_MAINTENANCE_REWRITE_RACE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SECONDS = os.environ.get("DELTA_MAINTENANCE_REWRITE_RACE_SECONDS")
 RUNS = 6
 """The runs of the optimizer; the fifth is a purge."""
 BINS = 8
+COPIED = 3
 LONGEST = 240.0
 """The number of seconds after which writers end by themselves."""
 WRITERS = [
@@ -53,7 +55,7 @@ def test_no_row_is_lost_or_restored(
     )
     with racing(table, ledgers, WRITERS, LONGEST if SECONDS is None else float(SECONDS)):
         if SECONDS is None:
-            until_landed(ledgers, runs=RUNS, bins=BINS)
+            until_landed(ledgers, runs=RUNS, bins=BINS, copied=COPIED)
     found = figures(table, ledgers)
     print(json.dumps(found, indent=1))
     assert not found["wrong"], found
@@ -61,6 +63,7 @@ def test_no_row_is_lost_or_restored(
     assert not bins["failed"] and not bins["not-proved"] and not bins["refused"], found
     landed = sum(bins[fate] for fate in LANDED)
     assert landed, found
+    assert sum(found["copied"].get(fate, 0) for fate in LANDED) >= COPIED, found
     # A few bins of a short race say little.
     assert landed_share(found) >= 0.95 or bins.total() < 100, found
     count_cases("bins rewritten beside other writers", landed)

@@ -3,7 +3,7 @@
 Simulated crashes let a process run to the end of its `with` blocks; `kill -9` does not. A nursery
 is a process that has imported all modules. It forks a child for each piece of work, which makes
 hundreds of kills affordable. In the child, every call that changes the disk is counted as two
-moments, before and after it.
+moments, before and after it. So is every call of a function that the work names by `watching`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _CALLS = ("link", "replace", "unlink", "rmdir", "mkdir", "fsync")
@@ -44,6 +45,16 @@ Nursery = Callable[..., Ended]
 `at` is the moment of the kill, counted from 1; `after` is its time in seconds. Without either, or
 if the work ends earlier, it is not killed.
 """
+
+
+def watching(module: ModuleType, *names: str) -> Callable[[Any], Any]:
+    """Lets the calls of some functions of a module be moments of the decorated work."""
+
+    def decorate(work: Any) -> Any:
+        work.watched = (module, names)
+        return work
+
+    return decorate
 
 
 @contextmanager
@@ -96,7 +107,7 @@ def _nurse(work: str, told: Path) -> None:
 
 def _work(function: Callable[[str], object], order: Mapping[str, Any], told: Path) -> None:
     moments = _Moments(order["at"])
-    moments.watch()
+    moments.watch(*getattr(function, "watched", (os, ())))
     began = time.perf_counter()
     try:
         function(order["root"])
@@ -116,9 +127,9 @@ class _Moments:
         self._at = at
         self._lock = threading.Lock()
 
-    def watch(self) -> None:
-        for name in _CALLS:
-            setattr(os, name, self._watched(getattr(os, name)))
+    def watch(self, module: ModuleType, names: Sequence[str]) -> None:
+        for place, name in [*((os, call) for call in _CALLS), *((module, name) for name in names)]:
+            setattr(place, name, self._watched(getattr(place, name)))
         create, watched = os.open, self._watched(os.open)
 
         def opened(path: Any, flags: int, *arguments: Any, **options: Any) -> int:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from kills.kill_points import watching
+from rewrites.rewritten_tables import COPIED_BYTES
+
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize, purge
-from delta_maintenance.operations.rewriting import run
+from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.data.copying import row_groups
 from delta_maintenance.table.read.table import Table
 
 
@@ -19,6 +23,11 @@ def _journalled() -> None:
 def _many_commits() -> None:
     """Makes a commit for each bin."""
     run.COMMIT_BYTES, run.MOST_COMMITS = 1, 1 << 60
+
+
+def copying() -> None:
+    """Copies row groups of the large files of `Rewritten`."""
+    contract.COPIED_GROUP_BYTES = COPIED_BYTES
 
 
 def optimized(root: str, workers: int = 1) -> str:
@@ -47,3 +56,15 @@ def optimize_in_many_commits(root: str) -> str:
 def purge_with_journal(root: str) -> str:
     _journalled()
     return purged(root)
+
+
+@watching(row_groups, "_write", "_copy", "read_back_copy")
+def optimize_partly_copied(root: str) -> str:
+    copying()
+    return optimize_in_many_commits(root)
+
+
+@watching(row_groups, "_write", "_copy", "read_back_copy")
+def purge_partly_copied(root: str) -> str:
+    copying()
+    return purge_with_journal(root)

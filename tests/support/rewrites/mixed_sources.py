@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,20 +155,45 @@ def spec_of(*, tracked: bool, **changes: Any) -> RewriteSpec:
     return replace(base, **changes)
 
 
-def rewritten(store: MemoryStore, files: list[Given], spec: RewriteSpec) -> RewrittenBin:
-    made = []
+def rewritten(store: MemoryStore, files: Sequence[Given], spec: RewriteSpec) -> RewrittenBin:
+    """Rewrites a bin with these sources."""
+    deleted = {number: sorted(file.deleted) for number, file in enumerate(files) if file.deleted}
+    return rewritten_files(store, list(map(stored, files)), spec, deleted=deleted)
+
+
+def rewritten_files(
+    store: MemoryStore,
+    files: Sequence[bytes],
+    spec: RewriteSpec,
+    *,
+    deleted: Mapping[int, Sequence[int]] | None = None,
+    without_ids: Container[int] = (),
+) -> RewrittenBin:
+    """Rewrites a bin with these files, which are named `f0`, `f1` and so on.
+
+    `deleted` has the positions of deleted rows by the number of the file. In a table with row
+    tracking, the log has no row IDs for the files in `without_ids`.
+    """
+    made, reasons = [], []
     tracked = spec.files.layout.tracks_rows
-    for number, file in enumerate(files):
-        name, data = f"f{number}", stored(file)
-        put(store, name, data)
+    for number, data in enumerate(files):
+        put(store, f"f{number}", data)
         ids = {"base_row_id": 1000 * number, "default_row_commit_version": number}
-        deleted = sorted(file.deleted) or None
-        made.append(source(name, data, rows=file.rows, deleted=deleted, **(ids if tracked else {})))
-    reasons = tuple(("small", "deleted-rows") if file.deleted else ("small",) for file in files)
+        gone = (deleted or {}).get(number)
+        made.append(
+            source(
+                f"f{number}",
+                data,
+                rows=pq.read_metadata(io.BytesIO(data)).num_rows,
+                deleted=gone,
+                **(ids if tracked and number not in without_ids else {}),
+            )
+        )
+        reasons.append(("small", "deleted-rows") if gone else ("small",))
     numbers = itertools.count()
     return rewrite_bin(
         store,
-        Bin(number=0, sources=tuple(made), reasons=reasons),
+        Bin(number=0, sources=tuple(made), reasons=tuple(reasons)),
         spec,
         new_id=lambda: f"00000000-0000-4000-8000-{next(numbers):012d}",
     )

@@ -38,6 +38,8 @@ class Act:
     """The new value of merged rows."""
     fates: dict[str, int] = field(default_factory=dict)
     """The number of bins of an `optimize` for each fate."""
+    copied: dict[str, int] = field(default_factory=dict)
+    """The same, of bins with copied row groups."""
     problem: str = ""
 
 
@@ -60,6 +62,7 @@ class Ledger:
         ids: Iterable[int] = (),
         value: int = 0,
         fates: dict[str, int] | None = None,
+        copied: dict[str, int] | None = None,
         problem: str = "",
     ) -> None:
         """Adds an action."""
@@ -70,6 +73,7 @@ class Ledger:
             ids=tuple(ids),
             value=value,
             fates=fates or {},
+            copied=copied or {},
             problem=" ".join(problem.split())[:300],
         )
         self._file.write(json.dumps(asdict(act)) + "\n")

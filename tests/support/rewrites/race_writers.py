@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,10 @@ OPTIMIZE_EVERY = 1.0
 """The interval in seconds between the starts of `optimize` runs."""
 ENDED = "ended"
 """The name of the file among the ledgers that ends the race."""
+COPIED_BYTES = 6 << 10
+"""The least average size of copied row groups, with which files of one append are decoded, and most
+files of several ones copied.
+"""
 PURGE_EVERY = 5
 """Every n-th run is a `purge` instead of an `optimize`."""
 
@@ -130,10 +135,12 @@ def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
     from delta_maintenance.errors import DeltaMaintenanceError
     from delta_maintenance.operations import optimize as merging
     from delta_maintenance.operations import purge as purging
+    from delta_maintenance.operations.rewriting import contract
     from delta_maintenance.storage.local.store import LocalStore
     from delta_maintenance.table.read.table import Table
 
     ledger, opened = Ledger(ledgers, f"optimizer-{number}"), Table(LocalStore(table))
+    contract.COPIED_GROUP_BYTES = COPIED_BYTES
     runs = 0
     while goes_on(ledgers, until):
         began = time.time()
@@ -152,7 +159,8 @@ def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
         else:
             problem = "" if result.status in ("rewritten", "nothing-to-do") else result.status
             said = f"{problem}: {result.problem}" if problem else ""
-            ledger.note("optimize", "committed", fates=result.fates, problem=said)
+            copied = dict(Counter(each.fate for each in result.bins if each.copied))
+            ledger.note("optimize", "committed", fates=result.fates, copied=copied, problem=said)
         time.sleep(max(0.0, began + OPTIMIZE_EVERY - time.time()))
 
 

@@ -62,9 +62,10 @@ def racing(
             process.wait()
 
 
-def until_landed(ledgers: Path, *, runs: int, bins: int) -> None:
-    """Waits for so many runs of the optimizer and so many committed bins, and for an action of each
-    writer, then ends the race. After `_DEADLINE` seconds, it ends the race anyway.
+def until_landed(ledgers: Path, *, runs: int, bins: int, copied: int) -> None:
+    """Waits for so many runs of the optimizer and so many committed bins, `copied` of them with
+    copied row groups, and for an action of each writer, then ends the race. After `_DEADLINE`
+    seconds, it ends the race anyway.
     """
     deadline = time.monotonic() + _DEADLINE
     while time.monotonic() < deadline:
@@ -72,9 +73,11 @@ def until_landed(ledgers: Path, *, runs: int, bins: int) -> None:
         found = list(acts(ledgers))
         rewrites = [act for act in found if act.kind == "optimize"]
         landed = sum(act.fates.get(fate, 0) for act in rewrites for fate in LANDED)
+        copies = sum(act.copied.get(fate, 0) for act in rewrites for fate in LANDED)
         writers = {act.writer for act in found}
         started = len(list(ledgers.glob("*.ready")))
-        if len(rewrites) >= runs and landed >= bins and len(writers) == started:
+        enough = len(rewrites) >= runs and landed >= bins and copies >= copied
+        if enough and len(writers) == started:
             break
     (ledgers / ENDED).touch()
 
@@ -90,17 +93,20 @@ def figures(table: Path, ledgers: Path) -> dict[str, Any]:
     """
     outcomes: Counter[str] = Counter()
     fates: Counter[str] = Counter()
+    copied: Counter[str] = Counter()
     problems: Counter[str] = Counter()
     for act in acts(ledgers):
         writer = act.writer.rpartition("-")[0] if act.writer[-1].isdigit() else act.writer
         outcomes[f"{writer} {act.outcome}"] += 1
         fates.update(act.fates)
+        copied.update(act.copied)
         if act.problem:
             problems[f"{writer}: {act.problem[:150]}"] += 1
     wrong = compared(expected(ledgers), rows_of(table))
     return {
         "acts": dict(sorted(outcomes.items())),
         "bins": dict(fates),
+        "copied": dict(copied),
         "problems": problems.most_common(8),
         "rows": sum(1 for _ in rows_of(table)),
         "versions": len(list((table / "_delta_log").glob("*.json"))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,10 @@ from delta_maintenance.testing.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=30)
 VECTORS = {"delta.enableDeletionVectors": "true"}
+COPIED_BYTES = 2000
+"""The least average size of copied row groups with which large files are copied, and small ones
+decoded.
+"""
 
 
 def ids(prefix: int = 0) -> NewId:
@@ -33,6 +38,13 @@ def numbers(first: int, count: int = 4) -> pa.Table:
     """Returns rows with the numbers from `first` on."""
     values = range(first, first + count)
     return pa.table({"a": pa.array(values, pa.int64()), "b": [f"text {n}" for n in values]})
+
+
+def large(rows: pa.Table) -> pa.Table:
+    """Returns the rows with long texts that do not compress well."""
+    texts = rows["b"].to_pylist()
+    noise = [hashlib.shake_128(text.encode()).hexdigest(1000) for text in texts]
+    return rows.set_column(1, "b", pa.array(map(" ".join, zip(texts, noise, strict=True))))
 
 
 class RacedRewrites(RacedStore):
@@ -49,6 +61,9 @@ class RacedRewrites(RacedStore):
 class Rewritten:
     """A table with a bin of four small files in each of three partitions."""
 
+    mixed = False
+    """Whether every second file is large. Files have row groups of two rows then."""
+
     def __init__(
         self,
         *,
@@ -57,7 +72,10 @@ class Rewritten:
         store: Store | None = None,
         partitions: str = "xyz",
         files: int = 4,
+        mixed: bool | None = None,
     ) -> None:
+        if mixed is not None:
+            self.mixed = mixed
         features = ["deletionVectors"] + (["rowTracking", "domainMetadata"] if tracked else [])
         self.store = RacedRewrites() if store is None else store
         self.tracked = tracked
@@ -73,7 +91,13 @@ class Rewritten:
         self.paths: dict[str, list[str]] = {}
         for at, part in enumerate(partitions):
             made = [numbers(100 * at + 10 * n) for n in range(files)]
-            self.paths[part] = self.table.append(*made, partitionValues={"p": part})
+            writing = {}
+            if self.mixed:
+                made = [large(rows) if n % 2 else rows for n, rows in enumerate(made)]
+                writing = {"row_group_size": 2}
+            self.paths[part] = self.table.append(
+                *made, partitionValues={"p": part}, writing=writing
+            )
 
     def rows(self) -> list[Row]:
         hidden = {"row_id": ROW_ID, "row_version": ROW_VERSION} if self.tracked else {}

@@ -21,6 +21,7 @@ from rewrites.race_ledgers import (
     APPENDER_IDS,
     BLOCK,
     MERGED_IDS,
+    Act,
     Ledger,
     acts,
     compared,
@@ -36,7 +37,7 @@ _COPIES = (
 )
 
 _PATIENCE = 60
-"""Seconds by which a race is longer if no file was rewritten."""
+"""The most seconds by which a race is longer."""
 
 Optimizer = Callable[[Ledger], None]
 """Rewrites files once, and notes what became of it."""
@@ -53,6 +54,7 @@ class SparkRace:
         self._ledgers = ledgers
         self._appenders = appenders
         self._until = 0.0
+        self._suffices: Callable[[Act], object] = _rewrote
         self._opened: list[Ledger] = []
         # With settings of its own: this session deletes and merges by copying files.
         self._copying = delta_spark.jvm_session().newSession()
@@ -67,8 +69,19 @@ class SparkRace:
             "'delta.enableRowTracking' = 'true')"
         )
 
-    def run(self, seconds: float, optimizer: Optimizer) -> dict[str, Any]:
-        """Lets everybody work for so long. Returns the acts, the bins and the wrong rows."""
+    def run(
+        self,
+        seconds: float,
+        optimizer: Optimizer,
+        *,
+        suffices: Callable[[Act], object] | None = None,
+    ) -> dict[str, Any]:
+        """Lets everybody work for so long. Returns the acts, the bins and the wrong rows.
+
+        On a busy machine, the race is longer, until an act of the optimizer `suffices`; by default,
+        it must have rewritten a file.
+        """
+        self._suffices = suffices or _rewrote
         self._ledgers.mkdir(parents=True, exist_ok=True)
         self._until = time.monotonic() + seconds
         writers: Sequence[Callable[[], None]] = [
@@ -97,17 +110,22 @@ class SparkRace:
         assert not failures, failures
         return self._figures()
 
+    def row_ids(self) -> dict[int, int]:
+        """Returns the row ID of each row."""
+        lines = self._spark.rows(f"SELECT id, _metadata.row_id AS row_id FROM {self._table}")
+        return {row["id"]: row["row_id"] for row in map(decode, lines)}
+
     def _ledger(self, writer: str) -> Ledger:
         ledger = Ledger(self._ledgers, writer)
         self._opened.append(ledger)
         return ledger
 
     def _goes_on(self) -> bool:
-        """Until the time is over and, on a busy machine, some files were rewritten."""
+        """Until the time is over and, on a busy machine, an act sufficed."""
         late = time.monotonic() - self._until
         if late < 0:
             return True
-        return late < _PATIENCE and not any(act.fates for act in acts(self._ledgers))
+        return late < _PATIENCE and not any(map(self._suffices, acts(self._ledgers)))
 
     def _append(self, number: int) -> None:
         ledger, chance = self._ledger(f"appender-{number}"), random.Random(number)
@@ -182,10 +200,12 @@ class SparkRace:
     def _figures(self) -> dict[str, Any]:
         outcomes: Counter[str] = Counter()
         fates: Counter[str] = Counter()
+        copied: Counter[str] = Counter()
         problems: Counter[str] = Counter()
         for act in acts(self._ledgers):
             outcomes[f"{act.writer.rpartition('-')[0]} {act.outcome}"] += 1
             fates.update(act.fates)
+            copied.update(act.copied)
             if act.problem:
                 problems[f"{act.writer.rpartition('-')[0]}: {act.problem[:120]}"] += 1
         self._spark.forget()
@@ -195,10 +215,15 @@ class SparkRace:
         return {
             "acts": dict(sorted(outcomes.items())),
             "bins": dict(fates),
+            "copied": dict(copied),
             "problems": problems.most_common(8),
             "rows": len(rows),
             "wrong": {name: ids for name, ids in asdict(wrong).items() if ids},
         }
+
+
+def _rewrote(act: Act) -> object:
+    return act.fates
 
 
 def _row(row: int, value: int) -> str:

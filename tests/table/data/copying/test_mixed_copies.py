@@ -15,14 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewrites.data_files import (
-    ROW_ID,
-    ROW_VERSION,
-    inline_vector,
-    parquet,
-    put,
-    source,
-)
+from rewrites.data_files import ROW_ID, ROW_VERSION, inline_vector, parquet
 from rewrites.mixed_sources import (
     BIG,
     SMALL,
@@ -32,6 +25,7 @@ from rewrites.mixed_sources import (
     groups_of,
     outputs,
     rewritten,
+    rewritten_files,
     sources,
     spec_of,
     stored,
@@ -41,10 +35,8 @@ from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDe
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.compact_protocol import read_struct, struct_bytes
 from delta_maintenance.table.data import data_file_reader
-from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
 from delta_maintenance.table.data.copying import chunks, copied_bin
-from delta_maintenance.table.data.rewrite import rewrite_bin
 
 
 @settings(max_examples=150, deadline=None)
@@ -176,14 +168,7 @@ def test_row_ids_that_spark_reads_wrongly_are_encoded_again() -> None:
     options = {"row_group_size": 100, "store_schema": False, "use_dictionary": ["s"]}
     data = parquet(rows, **options, column_encoding={ROW_ID: "DELTA_BINARY_PACKED"})
     store = MemoryStore()
-    put(store, "f", data)
-    made = source("f", data, rows=400, base_row_id=0, default_row_commit_version=1)
-    done = rewrite_bin(
-        store,
-        Bin(number=0, sources=(made,), reasons=(("small",),)),
-        spec_of(tracked=True),
-        new_id=lambda: "00000000-0000-4000-8000-000000000000",
-    )
+    done = rewritten_files(store, [data], spec_of(tracked=True))
     assert done.copied
     [table] = outputs(store, done)
     assert table[ROW_ID].combine_chunks() == ids
@@ -196,15 +181,8 @@ def test_sources_of_two_writers_share_a_file() -> None:
     spark = stored(BIG).replace(b"\x06schema", b"\x06sparks")
     assert b"\x06sparks" in spark
     store = MemoryStore()
-    for name, data in (("a", spark), ("b", stored(replace(BIG, seed=9)))):
-        put(store, name, data)
-    made = tuple(source(name, store.read(name), rows=400) for name in "ab")
-    done = rewrite_bin(
-        store,
-        Bin(number=0, sources=made, reasons=(("small",),) * 2),
-        spec_of(tracked=False),
-        new_id=lambda: "00000000-0000-4000-8000-000000000000",
-    )
+    files = [spark, stored(replace(BIG, seed=9))]
+    done = rewritten_files(store, files, spec_of(tracked=False))
     assert done.copied
     assert groups_of(store, done) == [100] * 8
 
@@ -221,15 +199,8 @@ def test_early_days_are_encoded_only_beside_a_calendar(named: bool) -> None:
 
     early = content(SMALL).set_column(3, "d", pa.array([date(1400, 1, 1)] * 30))
     store = MemoryStore()
-    for name, data in (("big", keyed(content(BIG))), ("early", parquet(early))):
-        put(store, name, data)
-    made = tuple(source(name, store.read(name)) for name in ("big", "early"))
-    done = rewrite_bin(
-        store,
-        Bin(number=0, sources=made, reasons=(("small",),) * 2),
-        spec_of(tracked=False),
-        new_id=lambda: "00000000-0000-4000-8000-000000000000",
-    )
+    files = [keyed(content(BIG)), parquet(early)]
+    done = rewritten_files(store, files, spec_of(tracked=False))
     assert done.copied == named
     [table] = outputs(store, done)
     assert table["d"].to_pylist()[400:] == [date(1400, 1, 1)] * 30
@@ -245,25 +216,21 @@ def test_a_source_whose_bounds_have_no_defined_order_is_decoded() -> None:
     tail = struct_bytes(footer)
     old = data[: -8 - size] + tail + len(tail).to_bytes(4, "little") + b"PAR1"
     store = MemoryStore()
-    made = []
-    for name, file in (("old", old), ("new", stored(replace(BIG, seed=3)))):
-        put(store, name, file)
-        made.append(source(name, file, rows=400))
-    done = rewrite_bin(
-        store,
-        Bin(number=0, sources=tuple(made), reasons=(("small",),) * 2),
-        spec_of(tracked=False),
-        new_id=lambda: "00000000-0000-4000-8000-000000000000",
-    )
+    files = [old, stored(replace(BIG, seed=3))]
+    done = rewritten_files(store, files, spec_of(tracked=False))
     assert groups_of(store, done) == [200, 200, 100, 100, 100, 100]
 
 
 @pytest.mark.conformance("RW-29")
-def test_rows_deleted_later_are_left_out_of_files_with_another_order_of_sources() -> None:
+@pytest.mark.parametrize(("target", "count"), [(1 << 20, 1), (6000, 3)])
+def test_rows_deleted_later_are_left_out_of_files_with_another_order_of_sources(
+    target: int, count: int
+) -> None:
     store = MemoryStore()
     files = [SMALL, BIG, replace(SMALL, seed=3), replace(BIG, seed=4)]
-    spec = spec_of(tracked=True)
+    spec = spec_of(tracked=True, target_bytes=target)
     done = rewritten(store, files, spec)
+    assert len(done.outputs) == count
     files = [replace(file, deleted=frozenset({3, 7})) for file in files]
     vector = DeletionVectorDescriptor.from_json(inline_vector([3, 7]))
     late = late_deletions(store, done, dict.fromkeys(range(4), vector))
@@ -301,17 +268,7 @@ def test_row_groups_with_too_many_rows_for_their_row_ids_are_decoded(
 
 @pytest.mark.parametrize("ids", ["no", "all"])
 def test_a_file_without_row_ids_in_the_log_is_refused_and_the_others_are_copied(ids: str) -> None:
-    store = MemoryStore()
-    made = []
-    for at, file in enumerate([replace(BIG, seed=seed, ids=ids) for seed in (1, 3, 4)]):
-        put(store, f"f{at}", stored(file))
-        own = {} if at == 1 else {"base_row_id": 0, "default_row_commit_version": 1}
-        made.append(source(f"f{at}", stored(file), rows=400, **own))
-    done = rewrite_bin(
-        store,
-        Bin(number=0, sources=tuple(made), reasons=(("small",),) * 3),
-        spec_of(tracked=True),
-        new_id=lambda: "00000000-0000-4000-8000-000000000000",
-    )
+    files = [stored(replace(BIG, seed=seed, ids=ids)) for seed in (1, 3, 4)]
+    done = rewritten_files(MemoryStore(), files, spec_of(tracked=True), without_ids={1})
     assert [refusal.source.path for refusal in done.refused] == ["f1"]
     assert done.copied and done.sums.rows == 800

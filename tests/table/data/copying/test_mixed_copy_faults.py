@@ -10,24 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import (
-    ROW_ID,
-    put,
-    source,
-)
-from rewrites.mixed_sources import (
-    BIG,
-    SMALL,
-    rewritten,
-    spec_of,
-    stored,
-)
+from rewrites.data_files import ROW_ID
+from rewrites.mixed_sources import BIG, SMALL, rewritten, rewritten_files, spec_of, stored
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.data.copying import copied_bin, encoded_groups
-from delta_maintenance.table.data.rewrite import rewrite_bin
 
 
 class Flipped(MemoryStore):
@@ -109,18 +97,6 @@ def test_row_ids_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         encode(rows.take(list(range(rows.num_rows))[::-1]), sink, **options)
 
     monkeypatch.setattr(pq, "write_table", reversed_ids)
-    store = MemoryStore()
     files = [stored(BIG), stored(replace(BIG, seed=3))]
-    for at, data in enumerate(files):
-        put(store, f"f{at}", data)
-    made = tuple(
-        source(f"f{at}", data, rows=400, base_row_id=0, default_row_commit_version=1)
-        for at, data in enumerate(files)
-    )
     with pytest.raises(VerificationError, match="other row IDs"):
-        rewrite_bin(
-            store,
-            Bin(number=0, sources=made, reasons=(("small",),) * 2),
-            spec_of(tracked=True),
-            new_id=lambda: "00000000-0000-4000-8000-000000000000",
-        )
+        rewritten_files(MemoryStore(), files, spec_of(tracked=True))

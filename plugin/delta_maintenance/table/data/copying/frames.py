@@ -42,7 +42,7 @@ _TODAYS_CALENDAR = b"3.1.0"
 """The first version of Spark whose dates and timestamps are all proleptic Gregorian."""
 _SOUND_WRITERS = re.compile(
     rb"parquet-mr version (1\.(1\d|[2-9]\d)|[2-9])|parquet-cpp-arrow version ([4-9]|\d\d)|"
-    rb"parquet-rs version"
+    rb"(parquet|delta)-rs version"
 )
 """Writers whose statistics all readers trust."""
 _OURS = f"delta-maintenance version {__version__} (build copied)".encode()
