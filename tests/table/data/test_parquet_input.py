@@ -46,7 +46,15 @@ def data_file() -> bytes:
         }
     )
     sink = io.BytesIO()
-    pq.write_table(rows, sink, row_group_size=ROWS, use_dictionary=False, compression="none")
+    pq.write_table(
+        rows,
+        sink,
+        row_group_size=ROWS,
+        use_dictionary=False,
+        compression="none",
+        data_page_size=1 << 13,
+        write_batch_size=1 << 7,
+    )
     return sink.getvalue()
 
 
