@@ -229,10 +229,11 @@ class _Column:
         if not len(dictionary):
             return np.full(len(values), self._null, np.uint64)
         if indices.null_count:
-            mixed: Hashes = dictionary[_positions(pc.fill_null(indices, 0))]
+            mixed: Hashes = dictionary.take(_positions(pc.fill_null(indices, 0)))
             mixed[_absent(indices)] = self._null
             return mixed
-        found: Hashes = dictionary[_positions(indices)]
+        # Faster than an index, for which the positions are also converted.
+        found: Hashes = dictionary.take(_positions(indices))
         return found
 
     def _mixed_dictionary(self, values: pa.Array) -> Hashes:
@@ -256,7 +257,14 @@ class _Fixed(_Column):
 
 class _Boolean(_Column):
     def words(self, values: pa.Array) -> Hashes:
-        return _fixed(values.cast(pa.uint8()), np.dtype(np.uint8)).astype(np.uint64)
+        if values.type != self._kind:
+            values = values.cast(self._kind)
+        first, start = divmod(values.offset, 8)
+        size = -(-(start + len(values)) // 8)
+        bits = np.unpackbits(
+            np.frombuffer(values.buffers()[1], np.uint8, size, first), bitorder="little"
+        )
+        return bits[start : start + len(values)].astype(np.uint64)
 
 
 class _Decimal(_Column):
