@@ -124,6 +124,8 @@ class SparkContents:
         *,
         files_per_round: int = _FILES_PER_ROUND,
         files_per_task: int = _FILES_PER_TASK,
+        ranges_per_round: int = RANGES_PER_ROUND,
+        ranges_per_part: int = RANGES_PER_PART,
     ) -> None:
         """`executor_options` completes the storage options from the driver's environment. Raises
         `RefusedError` for a table that executors cannot reach.
@@ -133,6 +135,8 @@ class SparkContents:
         self._options = executor_options(table_uri, storage_options, os.environ)
         self._files_per_round = files_per_round
         self._files_per_task = files_per_task
+        self._ranges_per_round = ranges_per_round
+        self._ranges_per_part = ranges_per_part
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
@@ -161,13 +165,12 @@ class SparkContents:
 
     def row_ids(self, layout: DataFileLayout) -> SparkRowIds:
         """See `ReadsRowIds`."""
+        reading = PartReading(
+            layout=layout, most_ranges=self._ranges_per_round, per_part=self._ranges_per_part
+        )
         return SparkRowIds(
             self._spark,
-            RowIdReading(
-                uri=self._uri,
-                storage_options=self._options,
-                reading=PartReading(layout=layout),
-            ),
+            RowIdReading(uri=self._uri, storage_options=self._options, reading=reading),
             files_per_round=self._files_per_round,
             files_per_task=self._files_per_task,
         )
@@ -213,13 +216,14 @@ class SparkRowIds:
 
     def __call__(self, files: pa.Table, *, passed: int) -> pa.Table:
         """See `RowIdReader`. The ranges of a round are divided equally between the tasks."""
-        most_tasks = RANGES_PER_ROUND // RANGES_PER_PART
+        reading = self._task.reading
+        most_tasks = reading.most_ranges // reading.per_part
         tasks = min(-(-files.num_rows // self._files_per_task), most_tasks)
         reading = replace(
-            self._task.reading,
+            reading,
             first=files["at"][0].as_py(),
             passed=passed,
-            most_ranges=RANGES_PER_ROUND // tasks,
+            most_ranges=reading.most_ranges // tasks,
         )
         return (
             self._spark.createDataFrame(files)

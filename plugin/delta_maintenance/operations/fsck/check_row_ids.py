@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
@@ -91,6 +91,7 @@ class RowIdReader(Protocol):
     """Reads the row IDs of files, in this process or elsewhere."""
 
     files_per_round: int
+    """The maximum number of files of a call."""
 
     def __call__(self, files: pa.Table, *, passed: int) -> pa.Table:
         """Returns parts (`PARTS`) of files (`FILES`), in any order.
@@ -112,16 +113,24 @@ class ReadsRowIds(Protocol):
 class LocalRowIds:
     """A `RowIdReader` on some threads of this process."""
 
-    files_per_round = _FILES_PER_ROUND
-
-    def __init__(self, store: Store, layout: DataFileLayout) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layout: DataFileLayout,
+        *,
+        files_per_round: int = _FILES_PER_ROUND,
+        ranges_per_round: int = RANGES_PER_ROUND,
+        ranges_per_part: int = RANGES_PER_PART,
+    ) -> None:
         self._store = store
-        self._layout = layout
+        self._reading = PartReading(
+            layout=layout, most_ranges=ranges_per_round, per_part=ranges_per_part
+        )
+        self.files_per_round = files_per_round
 
     def __call__(self, files: pa.Table, *, passed: int) -> pa.Table:
         """See `RowIdReader`."""
-        first = files["at"][0].as_py()
-        reading = PartReading(layout=self._layout, first=first, passed=passed)
+        reading = replace(self._reading, first=files["at"][0].as_py(), passed=passed)
         return pa.Table.from_batches(reading.read(self._store, [files]), PARTS)
 
 
@@ -134,10 +143,11 @@ class PartReading:
     """The number of the first file of the round."""
     passed: int = 0
     """The number of its parts to omit."""
-    most_ranges: int = RANGES_PER_ROUND
-    """The maximum number of ranges to return, at least `RANGES_PER_PART`. A part counts as one
-    range if it has none.
+    most_ranges: int
+    """The maximum number of ranges to return, at least `per_part`. A part without ranges counts as
+    one range.
     """
+    per_part: int
 
     def read(self, store: Store, files: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         """Yields `PARTS` of `FILES`, in the order of the files, until there are too many ranges.
@@ -179,7 +189,7 @@ class PartReading:
         try:
             batches = DataFileReader(store, self.layout).read(source)
             row_ids = (rows.live().column(0).to_numpy() for rows in batches)
-            for number, ranges in enumerate(parts_of(row_ids, RANGES_PER_PART)):
+            for number, ranges in enumerate(parts_of(row_ids, self.per_part)):
                 if number:
                     yield _Part(at, number - 1, last, None)
                 last = ranges
