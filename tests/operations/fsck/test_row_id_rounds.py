@@ -95,7 +95,11 @@ class Tasks:
         assert files.schema == FILES and 0 < files.num_rows <= self.files_per_round
         first = files["at"][0].as_py()
         reading = PartReading(
-            layout=LAYOUT, first=first, passed=passed, most_ranges=ROUND // self._tasks, per_part=PART
+            layout=LAYOUT,
+            first=first,
+            passed=passed,
+            most_ranges=ROUND // self._tasks,
+            per_part=PART,
         )
         owners = np.array([self._random.randrange(self._tasks) for _ in range(files.num_rows)])
         batches = []
