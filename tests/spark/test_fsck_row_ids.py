@@ -92,14 +92,15 @@ def test_both_engines_stop_at_the_same_file(
     assert by_spark.findings == local.findings
 
 
-def test_a_task_takes_large_strings_and_reads_its_input_to_the_end(made: Rewritten) -> None:
+def test_a_task_stops_at_its_number_of_ranges_and_reads_its_input_to_the_end(
+    made: Rewritten,
+) -> None:
     snapshot = Table(made.store).snapshot()
     layout = row_tracking_layout(snapshot)
     assert layout is not None
     reading = PartReading(layout=layout, most_ranges=2, per_part=2)
     task = RowIdReading(uri=str(made.store.root), storage_options={}, reading=reading)
     assert "hush" not in repr(replace(task, storage_options={"secret": "hush"}))
-    schema = check_row_ids.FILES.set(1, pa.field("place", pa.large_string()))
     columns = {
         "at": range(4),
         "place": made.paths["x"],
@@ -108,7 +109,7 @@ def test_a_task_takes_large_strings_and_reads_its_input_to_the_end(made: Rewritt
         "baseRowId": range(0, 16, 4),
         "defaultRowCommitVersion": [1] * 4,
     }
-    unread = iter(pa.table(columns, schema=schema).to_batches(max_chunksize=1))
+    unread = iter(pa.table(columns, schema=check_row_ids.FILES).to_batches(max_chunksize=1))
     parts = pa.Table.from_batches(task.read(unread), PARTS)
     assert parts.select(["at", "firsts", "lasts", "complete"]).to_pylist() == [
         {"at": 0, "firsts": [0], "lasts": [3], "complete": True},

@@ -24,7 +24,6 @@ from delta_maintenance.operations.fsck.check_contents import (
     with_vectors,
 )
 from delta_maintenance.operations.fsck.check_row_ids import (
-    FILES,
     PARTS,
     RANGES_PER_PART,
     RANGES_PER_ROUND,
@@ -108,8 +107,7 @@ class RowIdReading:
         Errors of the store are raised, so that Spark retries the task.
         """
         with closing(open_store(self.uri, self.storage_options)) as store:
-            # Spark may pass large strings.
-            files = (pa.table(batch).cast(FILES) for batch in batches)
+            files = (pa.Table.from_batches([batch]) for batch in batches)
             yield from self.reading.read(store, files)
 
 

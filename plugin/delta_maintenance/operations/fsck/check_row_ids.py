@@ -152,7 +152,8 @@ class PartReading:
     def read(self, store: Store, files: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         """Yields `PARTS` of `FILES`, in the order of the files, until there are too many ranges.
 
-        `files` is always read to its end. Errors of the store are raised.
+        Holds at most `most_ranges` ranges for each of the files that it reads at a time. `files` is
+        always read to its end. Errors of the store are raised.
         """
         left = self.most_ranges
         with ThreadPoolExecutor(_TOGETHER) as pool:
