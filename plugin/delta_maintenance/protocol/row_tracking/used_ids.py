@@ -101,7 +101,7 @@ class IdParts:
 
 
 class UsedRowIds:
-    """All row IDs so far. Keeps 16 bytes for each range; a merge needs twice as much in addition."""
+    """All row IDs so far, with 16 bytes for each range. A merge needs twice as much in addition."""
 
     def __init__(self) -> None:
         self._levels: list[IdRanges] = []
