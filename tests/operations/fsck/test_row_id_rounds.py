@@ -229,3 +229,18 @@ def test_a_damaged_file_is_compared_up_to_its_damage() -> None:
     present = present.slice(0, 1)
     tasks = Tasks(store, files_per_round=1, tasks=1, seed=0)
     assert checked(tasks, present) == ({}, [], 1)
+
+
+def test_a_file_that_vanishes_between_two_rounds_counts_as_not_compared() -> None:
+    store, present = written([File([2 * at for at in range(40)], 0), File([1, 4], 0)])
+    tasks = Tasks(store, files_per_round=1, tasks=1, seed=0)
+
+    class Vanishing(Tasks):
+        def __call__(self, files: pa.Table, *, passed: int) -> pa.Table:
+            if passed:
+                store.delete("f0")
+            return super().__call__(files, passed=passed)
+
+    assert checked(tasks, present) == ({"f1": 4}, ["f1"], 0)
+    tasks = Vanishing(store, files_per_round=1, tasks=1, seed=0)
+    assert checked(tasks, present) == ({"f1": 4}, ["f1"], 1)

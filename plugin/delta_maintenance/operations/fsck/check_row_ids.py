@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -158,11 +157,11 @@ class PartReading:
         left = self.most_ranges
         with ThreadPoolExecutor(_TOGETHER) as pool:
             for table in files:
+                parts: list[_Part] = []
                 for first in range(0, table.num_rows, _TOGETHER):
                     if not left:
                         break
                     rows = table.slice(first, _TOGETHER).to_pylist()
-                    parts: list[_Part] = []
                     for found in pool.map(partial(self._some_parts, store, left), rows):
                         fitting = _fitting(found, left)
                         parts += fitting
@@ -170,14 +169,15 @@ class PartReading:
                         left = left - sum(part.cost for part in fitting) if is_whole else 0
                         if not left:
                             break
+                if parts:
                     yield _batch(parts)
 
     def _some_parts(self, store: Store, most: int, row: dict[str, Any]) -> list[_Part]:
-        passed = self.passed if row["at"] == self.first else 0
-        return _fitting(islice(self._parts(store, row), passed, None), most)
+        return _fitting(self._parts(store, row), most)
 
     def _parts(self, store: Store, row: dict[str, Any]) -> Iterator[_Part]:
         at, vector = row["at"], row["deletionVector"]
+        passed = self.passed if at == self.first else 0
         source = SourceFile(
             path=row["place"],
             partition_values=(),
@@ -191,15 +191,16 @@ class PartReading:
             batches = DataFileReader(store, self.layout).read(source)
             row_ids = (rows.live().column(0).to_numpy() for rows in batches)
             for number, ranges in enumerate(parts_of(row_ids, self.per_part)):
-                if number:
+                if number > passed:
                     yield _Part(at, number - 1, last, None)
                 last = ranges
         except StorageError:
             raise
         except DeltaMaintenanceError:
-            yield _Part(at, number, _NO_IDS, complete=False)
+            # The file may have changed since the last round.
+            yield _Part(at, max(number, passed), _NO_IDS, complete=False)
         else:
-            yield _Part(at, number, last, complete=True)
+            yield _Part(at, max(number, passed), last, complete=True)
 
 
 @dataclass(frozen=True, slots=True)
