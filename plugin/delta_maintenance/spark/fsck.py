@@ -1,8 +1,9 @@
-"""Opens files on a cluster for `fsck`: footers of data files, and deletion vectors.
+"""Opens files on a cluster for `fsck`: footers of data files, deletion vectors and row IDs.
 
 Uses plain PySpark with Python workers, as for sidecars. The driver sends files in groups and
 receives the problems, so its memory does not grow with the number of files. Executors only read
-these files, with the functions of the local engine.
+these files, with the functions of the local engine. They return row IDs as ranges, in a bounded
+number for each group, which the driver compares with those of the groups before.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import pyarrow as pa
@@ -22,8 +23,15 @@ from delta_maintenance.operations.fsck.check_contents import (
     check_vectors,
     with_vectors,
 )
+from delta_maintenance.operations.fsck.check_row_ids import (
+    PARTS,
+    RANGES_PER_PART,
+    RANGES_PER_ROUND,
+    PartReading,
+)
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
@@ -31,6 +39,10 @@ from delta_maintenance.table.progress import Progress
 
 SCHEMA = "kind string, severity string, version long, path string, problem string, remedy string"
 """The schema of the findings that executors return."""
+PARTS_SCHEMA = (
+    "at long, part long, firsts array<long>, lasts array<long>, repeated long, complete boolean"
+)
+"""The schema of the row IDs that executors return."""
 
 _FILES_PER_ROUND = 200_000
 _FILES_PER_TASK = 500
@@ -81,6 +93,24 @@ class FileReading:
                 yield from findings.table().to_batches()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIdReading:
+    """The inputs of a task that reads row IDs; they are sent to executors."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    reading: PartReading
+
+    def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """Converts rows of `FILES` to rows of `PARTS`.
+
+        Errors of the store are raised, so that Spark retries the task.
+        """
+        with closing(open_store(self.uri, self.storage_options)) as store:
+            files = (pa.Table.from_batches([batch]) for batch in batches)
+            yield from self.reading.read(store, files)
+
+
 class SparkContents:
     """A `ContentsCheck` on a Spark session."""
 
@@ -92,6 +122,8 @@ class SparkContents:
         *,
         files_per_round: int = _FILES_PER_ROUND,
         files_per_task: int = _FILES_PER_TASK,
+        ranges_per_round: int = RANGES_PER_ROUND,
+        ranges_per_part: int = RANGES_PER_PART,
     ) -> None:
         """`executor_options` completes the storage options from the driver's environment. Raises
         `RefusedError` for a table that executors cannot reach.
@@ -101,6 +133,8 @@ class SparkContents:
         self._options = executor_options(table_uri, storage_options, os.environ)
         self._files_per_round = files_per_round
         self._files_per_task = files_per_task
+        self._ranges_per_round = ranges_per_round
+        self._ranges_per_part = ranges_per_part
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
@@ -127,6 +161,18 @@ class SparkContents:
             findings.extend(self._found(_by_file(rows), "file", reading.vectors))
             _tell(progress, "deletion vectors", done, vectors.num_rows)
 
+    def row_ids(self, layout: DataFileLayout) -> SparkRowIds:
+        """See `ReadsRowIds`."""
+        reading = PartReading(
+            layout=layout, most_ranges=self._ranges_per_round, per_part=self._ranges_per_part
+        )
+        return SparkRowIds(
+            self._spark,
+            RowIdReading(uri=self._uri, storage_options=self._options, reading=reading),
+            files_per_round=self._files_per_round,
+            files_per_task=self._files_per_task,
+        )
+
     def _rounds(self, files: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Yields groups of files, each with the number of files so far."""
         for first in range(0, files.num_rows, self._files_per_round):
@@ -152,6 +198,40 @@ class SparkContents:
             .toArrow()
             .cast(FINDINGS)
             .sort_by([("path", "ascending"), ("problem", "ascending")])
+        )
+
+
+class SparkRowIds:
+    """A `RowIdReader` on a Spark session."""
+
+    def __init__(
+        self, spark: SparkSession, task: RowIdReading, *, files_per_round: int, files_per_task: int
+    ) -> None:
+        self._spark = spark
+        self._task = task
+        self._files_per_task = files_per_task
+        self.files_per_round = files_per_round
+
+    def __call__(self, files: pa.Table, *, passed: int) -> pa.Table:
+        """See `RowIdReader`. The ranges of a round are divided equally between the tasks."""
+        reading = self._task.reading
+        most_tasks = reading.most_ranges // reading.per_part
+        tasks = min(-(-files.num_rows // self._files_per_task), most_tasks)
+        reading = replace(
+            reading,
+            first=files["at"][0].as_py(),
+            passed=passed,
+            most_ranges=reading.most_ranges // tasks,
+        )
+        return (
+            self._spark.createDataFrame(files)
+            # Each task reads files from the whole round, in order. If a task stops early, the
+            # other tasks have read about as many files.
+            .repartition(tasks, "at")
+            .sortWithinPartitions("at")
+            .mapInArrow(replace(self._task, reading=reading).read, PARTS_SCHEMA)
+            .toArrow()
+            .cast(PARTS)
         )
 
 

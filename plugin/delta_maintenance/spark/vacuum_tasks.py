@@ -128,7 +128,7 @@ class ShareReferences:
         references, audit = FileReferences.none(self.roots), PathAudit(self.roots[0])
         try:
             for files in self._standing(share):
-                audit.add(files.adds, files.tombstones)
+                audit.add(files.adds, files.tombstones, key_hashes=files.add_hashes)
                 if self.only_live:
                     files = ActiveFiles(files.adds, files.tombstones.slice(0, 0))
                 take_references(

@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, UnsupportedFeatureError
 from delta_maintenance.operations.fsck.check_presence import as_uris
+from delta_maintenance.operations.fsck.check_row_ids import LocalRowIds
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
 from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.footers import count_rows
@@ -62,6 +64,10 @@ class LocalContents:
         """See `ContentsCheck`."""
         check_footers(self._store, present, findings, version=version, progress=progress)
         check_vectors(self._store, adds, findings, version=version, progress=progress)
+
+    def row_ids(self, layout: DataFileLayout) -> LocalRowIds:
+        """See `ReadsRowIds`."""
+        return LocalRowIds(self._store, layout)
 
 
 def with_vectors(adds: pa.Table) -> pa.Table:

@@ -25,7 +25,11 @@ from delta_maintenance.operations.fsck.check_log import (
     check_names,
 )
 from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
-from delta_maintenance.operations.fsck.check_row_ids import check_row_ids, row_tracking_layout
+from delta_maintenance.operations.fsck.check_row_ids import (
+    ReadsRowIds,
+    check_row_ids,
+    row_tracking_layout,
+)
 from delta_maintenance.operations.fsck.check_state import check_state
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.log_history import LogHistory, read_history
@@ -212,12 +216,10 @@ class _Attempt:
         if layout is None:
             return
         self.uncompared = presence.present.num_rows
-        # The row IDs of all files meet in one process, which must not read them all for Spark.
-        if isinstance(self.contents, LocalContents):
+        if isinstance(self.contents, ReadsRowIds):
             self.uncompared = check_row_ids(
-                self.table.store,
+                self.contents.row_ids(layout),
                 presence.present,
-                layout,
                 self.findings,
                 version=snapshot.version,
                 progress=self.progress,

@@ -104,7 +104,7 @@ def read_references(
         audit = PathAudit(snapshot.table)
         try:
             for batch in snapshot.scan(fields=REFERENCE_FIELDS):
-                audit.add(batch.adds, batch.tombstones)
+                audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
                 take_references(
                     references,
                     batch,

@@ -49,10 +49,10 @@ def computed_checksum(snapshot: Snapshot) -> VersionChecksum:
     totals, audit, base = _Totals(), PathAudit(snapshot.table), _Base()
     replay = FileReplay()
     for batch in snapshot.scan_tail(replay, fields=_FIELDS):
-        audit.add(batch.adds, batch.tombstones)
+        audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
         totals.include(batch)
     for batch in snapshot.scan_checkpoint(replay, fields=_FIELDS, seen=base.include):
-        audit.add(batch.adds, batch.tombstones)
+        audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
         totals.include(batch)
     problem = audit.problem() or totals.problem or base.problem(snapshot)
     if problem is not None:

@@ -298,7 +298,7 @@ def kept(
     """
     audit = PathAudit(root)
     for batch in files:
-        audit.add(batch.adds, batch.tombstones)
+        audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
         unexpired_ones = unexpired(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )
