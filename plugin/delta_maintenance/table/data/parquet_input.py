@@ -39,6 +39,8 @@ _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
 _UNKNOWN_TEXT = 1 << 12
 """The assumed length of strings in a column without bounds, because writers omit long bounds."""
 _SPARK = b"org.apache.spark.version"
+INSTANT = pa.timestamp("us", "UTC")
+"""The type of timestamps with a time zone in tables."""
 
 
 class ParquetInput:
@@ -132,6 +134,18 @@ class ParquetInput:
         """The top-level columns with timestamps of the physical type INT96."""
         return frozenset(
             leaf.path.split(".")[0] for leaf in self._leaves if leaf.physical_type == "INT96"
+        )
+
+    @property
+    def schema_in_utc(self) -> pa.Schema:
+        """The schema, in which top-level INT96 columns are instants, as Spark stores them."""
+        return pa.schema(
+            [
+                field.with_type(INSTANT)
+                if field.name in self.int96 and field.type == pa.timestamp("us")
+                else field
+                for field in self.schema
+            ]
         )
 
     @property

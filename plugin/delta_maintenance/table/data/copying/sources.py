@@ -167,9 +167,13 @@ def _has_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _has_layout(parquet: ParquetInput, layout: DataFileLayout) -> bool:
-    """Whether a new data file would have the same columns with the same types."""
+    """Whether a new data file would have the same columns with the same types.
+
+    Timestamps may be stored as INT96. Such files share a new file with others of the same schema,
+    but not with encoded rows.
+    """
     wanted = layout.schema
-    if schema_difference(parquet.schema, wanted) is not None or parquet.int96:
+    if schema_difference(parquet.schema_in_utc, wanted) is not None:
         return False
     if parquet.leaf_paths != leaf_paths(wanted, wanted.names):
         return False
