@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rewrites.data_files import field
-from rewrites.typed_rows import TYPES, metadata_of, rewritten, rows, spec_of
+from rewrites.typed_rows import OPTIONS, TYPES, groups_of, metadata_of, rewritten, rows, spec_of
 
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.bins import RewrittenBin
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 NAMES = list(TYPES)
@@ -18,41 +19,76 @@ NAMES = list(TYPES)
 
 def old_timestamps(table: pa.Table, version: str = "4.2.0") -> bytes:
     """A file as Delta Spark writes it by default."""
+    return written(table, version, int96=True)
+
+
+def new_timestamps(table: pa.Table) -> bytes:
+    """A file as Delta Spark writes it on request."""
+    return written(table, "4.2.0", int96=False)
+
+
+def written(table: pa.Table, version: str, *, int96: bool) -> bytes:
     sink = io.BytesIO()
+    options = {name: value for name, value in OPTIONS.items() if name != "row_group_size"}
     with pq.ParquetWriter(
-        sink, table.schema, store_schema=False, use_deprecated_int96_timestamps=True
+        sink, table.schema, **options, use_deprecated_int96_timestamps=int96
     ) as writer:
         writer.write_table(table, row_group_size=40)
         writer.add_key_value_metadata({"org.apache.spark.version": version})
     return sink.getvalue()
 
 
+def physical_types(store: MemoryStore, done: RewrittenBin) -> set[str]:
+    found = metadata_of(store, done).schema
+    return {found.column(at).physical_type for at in range(len(found))}
+
+
+def decoded_rows(data: bytes, schema: pa.Schema) -> str:
+    """The rows of a file as text, in which NaN is equal to itself."""
+    with ParquetInput(io.BytesIO(data)) as parquet:
+        batches = [batch.cast(schema) for batch in parquet.batches(schema.names)]
+    return repr(pa.Table.from_batches(batches, schema).to_pylist())
+
+
 @pytest.mark.conformance("RW-11", "RW-25")
-def test_timestamps_of_the_old_type_are_copied_with_exact_bounds() -> None:
+@pytest.mark.parametrize("deleted", [(), (3,)], ids=["all live", "some deleted"])
+def test_timestamps_of_the_old_type_are_copied_with_exact_bounds(deleted: tuple[int, ...]) -> None:
+    """Rows that are encoded beside them have the old type, too."""
     tables = [rows(seed) for seed in range(3)]
     files = {f"f{at}": old_timestamps(table) for at, table in enumerate(tables)}
+    store, elsewhere = MemoryStore(), MemoryStore()
+    gone = {"deleted": list(deleted)} if deleted else {}
+    done = rewritten(store, files, spec_of(), **gone)
+    assert done.copied
+    assert groups_of(store, done) == ([39, 40, 20] if deleted else [40, 40, 20]) * 3
+    found = metadata_of(store, done)
+    place = NAMES.index("t")
+    assert {found.row_group(at).column(place).physical_type for at in range(9)} == {"INT96"}
+    decoded = rewritten(elsewhere, files, spec_of(copies=False), **gone)
+    [output], [expected] = done.outputs, decoded.outputs
+    schema = tables[0].schema
+    assert decoded_rows(store.read(output.name), schema) == decoded_rows(
+        elsewhere.read(expected.name), schema
+    )
+    assert output.stats == expected.stats
+
+
+def test_the_two_types_of_timestamps_share_no_file() -> None:
+    files = {"f0": old_timestamps(rows(0)), "f1": new_timestamps(rows(1))}
+    files["f2"] = new_timestamps(rows(2))
     store = MemoryStore()
     done = rewritten(store, files, spec_of())
     assert done.copied
-    place = NAMES.index("t")
-    assert metadata_of(store, done).row_group(0).column(place).physical_type == "INT96"
-    [output] = done.outputs
-    with ParquetInput(io.BytesIO(store.read(output.name))) as parquet:
-        batches = [batch.cast(tables[0].schema) for batch in parquet.batches(NAMES)]
-    assert repr(pa.Table.from_batches(batches).to_pylist()) == repr(
-        pa.concat_tables(tables).to_pylist()
-    )
-    decoded = rewritten(MemoryStore(), files, spec_of(copies=False))
-    assert output.stats == decoded.outputs[0].stats
+    # The old ones are decoded, as the smaller part.
+    assert groups_of(store, done) == [100, 40, 40, 20, 40, 40, 20]
+    assert "INT96" not in physical_types(store, done)
 
 
-@pytest.mark.parametrize("case", ["beside encoded rows", "without zone", "nested", "old calendar"])
+@pytest.mark.parametrize("case", ["without zone", "nested", "old calendar"])
 @pytest.mark.conformance("RW-11", "RW-25")
 def test_other_timestamps_of_the_old_type_are_decoded(case: str) -> None:
-    table, spec, options = rows(1), spec_of(), {}
-    if case == "beside encoded rows":
-        options["deleted"] = [3]
-    elif case == "without zone":
+    table, spec = rows(1), spec_of()
+    if case == "without zone":
         spec = spec_of(field("t", "timestamp_ntz"))
         table = table.select(["t"]).cast(pa.schema([("t", pa.timestamp("us"))]))
     elif case == "nested":
@@ -62,8 +98,7 @@ def test_other_timestamps_of_the_old_type_are_decoded(case: str) -> None:
     version = "3.0.3" if case == "old calendar" else "4.2.0"
     files = {name: old_timestamps(table, version) for name in ("f0", "f1")}
     store = MemoryStore()
-    done = rewritten(store, files, spec, **options)
+    done = rewritten(store, files, spec)
     assert not done.copied
-    found = metadata_of(store, done).schema
-    physical = {found.column(at).physical_type for at in range(len(found))}
-    assert "INT96" not in physical and "INT64" in physical
+    assert "INT96" not in physical_types(store, done)
+    assert "INT64" in physical_types(store, done)

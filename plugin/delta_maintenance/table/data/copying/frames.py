@@ -57,6 +57,8 @@ class FileFrame:
     column_orders: Value
     is_own: bool
     """Whether readers see the columns of a file that `DataFileWriter` encodes."""
+    int96: bool
+    """Whether timestamps have the physical type INT96."""
     codecs: frozenset[str]
     """Names as in Arrow, such as `SNAPPY`."""
     created_by: bytes
@@ -65,7 +67,8 @@ class FileFrame:
     def joined(self, other: FileFrame) -> FileFrame | None:
         """Returns the frame of a file with the row groups of both; None if they do not fit."""
         same = (self.schema, self.column_orders) == (other.schema, other.column_orders)
-        if self.codecs != other.codecs or not (same or (self.is_own and other.is_own)):
+        alike = self.is_own and other.is_own and self.int96 == other.int96
+        if self.codecs != other.codecs or not (same or alike):
             return None
         created_by = self.created_by
         if created_by != other.created_by:
@@ -174,6 +177,7 @@ def _frame(tree: Struct, parquet: ParquetInput, *, is_own: bool) -> FileFrame:
         schema=tree.get(SCHEMA),
         column_orders=tree.get(COLUMN_ORDERS),
         is_own=is_own,
+        int96=bool(parquet.int96),
         codecs=_codecs(parquet.metadata),
         created_by=_text(tree.get(CREATED_BY)),
         key_values=_key_values(tree),
