@@ -32,12 +32,18 @@ from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 
-FIELDS = (field("n", "long"), field("f", "double"), field("s", "string"), field("d", "date"))
+FIELDS = (
+    field("n", "long"),
+    field("f", "double"),
+    field("s", "string"),
+    field("d", "date"),
+    field("t", "timestamp"),
+)
 TRACKED = Protocol(
     min_reader_version=1, min_writer_version=7, writer_features=("rowTracking", "domainMetadata")
 )
 PLAIN = Protocol(min_reader_version=1, min_writer_version=2)
-LEAST = 2500
+LEAST = 3500
 """The least average size of row groups that are copied: more than that of 20 rows here."""
 
 
@@ -54,11 +60,12 @@ class Given:
     """Whether the file contains row IDs: `no`, `all`, or `some` rows have one."""
 
 
+INSTANT = pa.timestamp("us", "UTC")
 FORMS: Mapping[str, dict[str, Any]] = {
     "own": {"store_schema": False},
     "snappy": {"store_schema": False, "compression": "snappy"},
     "pages": {"data_page_version": "2.0", "write_page_index": True},
-    "int96": {"use_deprecated_int96_timestamps": True},
+    "int96": {"store_schema": False, "use_deprecated_int96_timestamps": True},
     "other": {},
 }
 
@@ -77,8 +84,16 @@ def content(file: Given) -> pa.Table:
                 [f"{number:x}" * (1 + number % 3) for number in numbers.tolist()], pa.string()
             ),
             "d": pa.array((19_000 + numbers % 1000).astype(np.int32)).cast(pa.date32()),
+            "t": pa.array(_instants(numbers, file.seed), mask=absent).cast(INSTANT),
         }
     )
+
+
+def _instants(numbers: Any, seed: int) -> Any:
+    """Microseconds in the years 1905 to 2034, and in some files in the years 1 to 9999."""
+    if seed % 11 == 10:
+        return numbers % (3 * 10**17) - 62 * 10**15
+    return numbers % (4 * 10**15) - 2 * 10**15
 
 
 def stored(file: Given) -> bytes:
@@ -200,7 +215,13 @@ def rewritten_files(
 
 
 def outputs(store: MemoryStore, done: RewrittenBin) -> list[pa.Table]:
-    return [pq.read_table(io.BytesIO(store.read(output.name))) for output in done.outputs]
+    found = []
+    for output in done.outputs:
+        rows = pq.read_table(io.BytesIO(store.read(output.name)), coerce_int96_timestamp_unit="us")
+        # Arrow returns INT96 without a time zone.
+        at = rows.column_names.index("t")
+        found.append(rows.set_column(at, "t", rows["t"].cast(INSTANT)))
+    return found
 
 
 def groups_of(store: MemoryStore, done: RewrittenBin) -> list[int]:

@@ -179,7 +179,7 @@ def test_a_footer_that_describes_more_than_the_file_holds_is_not_copied() -> Non
     assert not done.copied
 
 
-@pytest.mark.parametrize("budget", [{"chunks": 40}, {"index_bytes": 2100}], ids=str)
+@pytest.mark.parametrize("budget", [{"chunks": 40}, {"index_bytes": 2600}], ids=str)
 def test_sources_beyond_the_budget_are_decoded(
     budget: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
