@@ -68,8 +68,6 @@ class DataFileSpec:
     codec: str = "zstd"
     page_version: str = "1.0"
     group_bytes: int = GROUP_BYTES
-    int96: bool = False
-    """Whether timestamps have the physical type INT96, for row groups beside copied ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +253,6 @@ class DataFileWriter:
             compression=self._spec.codec,
             use_dictionary=leaf_paths(self._schema, repeated),
             store_decimal_as_integer=True,
-            use_deprecated_int96_timestamps=self._spec.int96,
             store_schema=False,
             write_page_index=True,
             write_batch_size=self._encoded_rows(),

@@ -7,7 +7,7 @@ copied ones are written last, so that their rows share row groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -100,13 +100,13 @@ def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice |
 
     Raises `NotCopiedError` if the other rows cannot be added to the copied ones.
     """
-    owns = {int96: own_file(spec.files, int96=int96) for int96 in (False, True)}
+    own = own_file(spec.files)
     codecs = _required_codecs(work, spec)
     deleted = DeletedRows(store)
     sources = []
     budget = _BUDGET
     for number, source in enumerate(work.sources):
-        copy = _opened(store, work, number, spec.files, owns, least, budget)
+        copy = _opened(store, work, number, spec.files, own, least, budget)
         found = _Source(number=number, size=source.size, copy=None)
         if copy is not None and codecs in (None, copy.frame.codecs):
             with reading_sources():
@@ -123,7 +123,7 @@ def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice |
     ordered = _ordered([copied.get(each.number, each) for each in whole], least)
     encodes = any(source.copy is None or source.decoded for source in ordered)
     if encodes or not all(source.is_tracked for source in ordered):
-        joined = frame.with_encoded(owns[frame.int96].frame, rows=encodes)
+        joined = frame.with_encoded(own.frame, rows=encodes)
         if joined is None or not frame.codecs <= _CODECS.keys() or len(frame.codecs) != 1:
             raise NotCopiedError("encoded columns do not fit the copied row groups")
         frame = joined
@@ -181,7 +181,7 @@ def _opened(
     work: Bin,
     number: int,
     spec: DataFileSpec,
-    owns: Mapping[bool, OwnFile],
+    own: OwnFile,
     least: int,
     budget: CopyBudget,
 ) -> CopySource | None:
@@ -194,7 +194,7 @@ def _opened(
     try:
         with reading_sources():
             opened = partial(store.open, place_of(store, source.path))
-            found = CopySource.of(opened, spec, owns, least=least, budget=budget)
+            found = CopySource.of(opened, spec, own, least=least, budget=budget)
     except NotCopiedError:
         return None
     if found is None or source.num_records not in (None, found.metadata.num_rows):
@@ -226,7 +226,7 @@ class _Copy:
         self._spec = spec
         self._choice = choice
         self._new_id = new_id
-        self._files = replace(spec.files, codec=choice.codec, int96=choice.frame.int96)
+        self._files = replace(spec.files, codec=choice.codec)
         layout = spec.files.layout
         untracked = layout.untracked.schema
         self._untracked = len(leaf_paths(untracked, untracked.names))

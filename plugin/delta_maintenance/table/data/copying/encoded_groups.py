@@ -127,13 +127,13 @@ def encoded_row_tracking(
     return group, checksums
 
 
-def own_file(spec: DataFileSpec, *, int96: bool) -> OwnFile:
+def own_file(spec: DataFileSpec) -> OwnFile:
     """Returns the footer of a file with encoded row groups."""
     files = [spec.layout, spec.layout.untracked]
     nothing = StatisticsColumns(leaves=(), tight_bounds=False)
     tracked, untracked = (
         _encoded(
-            DataFileSpec(layout=layout, statistics=nothing, int96=int96),
+            DataFileSpec(layout=layout, statistics=nothing),
             (),
             StatisticsCollector(nothing, layout.schema),
         )[0]

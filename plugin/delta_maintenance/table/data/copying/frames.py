@@ -67,13 +67,13 @@ class FileFrame:
     def joined(self, other: FileFrame) -> FileFrame | None:
         """Returns the frame of a file with the row groups of both; None if they do not fit."""
         same = (self.schema, self.column_orders) == (other.schema, other.column_orders)
-        alike = self.is_own and other.is_own and self.int96 == other.int96
-        if self.codecs != other.codecs or not (same or alike):
+        if self.codecs != other.codecs or not (same or (self.is_own and other.is_own)):
             return None
         created_by = self.created_by
         if created_by != other.created_by:
             both = (created_by, other.created_by)
-            if not all(_SOUND_WRITERS.match(name) or name == _OURS for name in both):
+            # Spark and Hive can be told to convert INT96 of all writers but parquet-mr.
+            if self.int96 or not all(_SOUND_WRITERS.match(name) or name == _OURS for name in both):
                 return None
             created_by = _OURS
         ours, theirs = self.key_values, other.key_values

@@ -8,7 +8,7 @@ of row tracking may be missing; they are added. All other metadata is kept as st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -92,16 +92,15 @@ class CopySource:
         cls,
         opened: Callable[[], BinaryIO],
         spec: DataFileSpec,
-        owns: Mapping[bool, OwnFile],
+        own: OwnFile,
         *,
         least: int,
         budget: CopyBudget,
     ) -> CopySource | None:
         """Reads the footer of a file. None if its rows must be decoded.
 
-        `owns` has the footer of an encoded file with INT96 timestamps under true, and of one
-        without under false. `least` is the minimum average size of a row group in bytes. A damaged
-        file raises errors of Arrow, `MalformedThriftError` or `OSError`.
+        `least` is the minimum average size of a row group in bytes. A damaged file raises errors of
+        Arrow, `MalformedThriftError` or `OSError`.
         """
         layout = spec.layout
         file = opened()
@@ -126,7 +125,7 @@ class CopySource:
                 return None
             if not _is_consistent(parquet, groups):
                 return None
-            frame = frame_of(tree, parquet, owns[bool(parquet.int96)], complete=complete)
+            frame = frame_of(tree, parquet, own, complete=complete)
             tracked = _tracked(parquet.metadata, layout, complete=complete)
             if frame is None:
                 return None
@@ -170,7 +169,8 @@ def _has_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
 def _has_layout(parquet: ParquetInput, layout: DataFileLayout) -> bool:
     """Whether a new data file would have the same columns with the same types.
 
-    All timestamps may be stored as INT96: rows that are encoded beside them then are, too.
+    Timestamps may be stored as INT96. Such files share a new file only with those of the same
+    writer, because it tells some readers whether a time zone was applied.
     """
     wanted = layout.schema
     if schema_difference(parquet.schema_in_utc, wanted) is not None:
