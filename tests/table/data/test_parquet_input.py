@@ -14,6 +14,7 @@ from delta_maintenance.table.compact_protocol import I64, read_struct, struct_by
 from delta_maintenance.table.data import parquet_input
 from delta_maintenance.table.data.copying.chunks import GROUP_BYTES, ROW_GROUPS
 from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.read_ahead import ReadAhead
 
 ROWS, GROUPS = 3000, 3
 
@@ -61,13 +62,13 @@ def data_file() -> bytes:
 def test_arrow_reads_no_file_in_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a thread may hold the file when the interpreter ends, and then aborts the process."""
     file = Requests(data_file())
-    read = parquet_input._ReadAhead.read
+    read = ReadAhead.read
 
     def watched(self: Any, size: int = -1) -> bytes | memoryview:
         file.threads.add(get_ident())
         return read(self, size)
 
-    monkeypatch.setattr(parquet_input._ReadAhead, "read", watched)
+    monkeypatch.setattr(ReadAhead, "read", watched)
     with ParquetInput(file) as parquet:
         assert sum(batch.num_rows for batch in parquet.batches(["a", "b", "c"])) == ROWS * GROUPS
     assert file.threads == {get_ident()}

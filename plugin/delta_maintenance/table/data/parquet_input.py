@@ -7,8 +7,7 @@ decoded rows.
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 from types import TracebackType
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
+from delta_maintenance.table.data.read_ahead import ReadAhead
 from delta_maintenance.table.parquet_footer import require_readable_file
 
 ROWS = 1 << 15
@@ -33,8 +33,6 @@ _GROUP_BYTES = 32 << 20
 """The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
 of each column are read.
 """
-_GAP = 8 << 10
-"""Column chunks with a smaller gap in bytes are read in one request, as Arrow does."""
 _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
 _UNKNOWN_TEXT = 1 << 12
 """The assumed length of strings in a column without bounds, because writers omit long bounds."""
@@ -67,9 +65,9 @@ class ParquetInput:
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
             require_readable_file(plain, self.metadata.schema)
             ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= _GROUP_BYTES
-            self._ahead: _ReadAhead | None = None
+            self._ahead: ReadAhead | None = None
             if ahead and not isinstance(source, bytes):
-                opened = self._ahead = _ReadAhead(opened)
+                opened = self._ahead = ReadAhead(opened)
             self._options = {
                 "metadata": self.metadata,
                 # Otherwise Arrow's I/O threads read the file. They may hold the last reference to
@@ -256,62 +254,6 @@ class ParquetInput:
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))
         return max(1 << 16, min(4 << 20, _GROUP_BYTES // columns))
-
-
-class _ReadAhead(io.RawIOBase):
-    """A file that is read ahead, in the calling thread."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._size = file.seek(0, io.SEEK_END)
-        self._at = 0
-        self._starts: list[int] = []
-        self._parts: list[memoryview] = []
-
-    def load(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Reads these ranges into memory, in place of earlier ones. Ranges that are not in the file
-        are left out, so that Arrow reports them.
-        """
-        spans: list[list[int]] = []
-        for start, end in sorted(ranges):
-            if not 0 <= start < end <= self._size:
-                continue
-            if spans and start <= spans[-1][1] + _GAP:
-                spans[-1][1] = max(spans[-1][1], end)
-            else:
-                spans.append([start, end])
-        self._starts, self._parts = [], []
-        for start, end in spans:
-            self._file.seek(start)
-            self._parts.append(memoryview(self._file.read(end - start)))
-            self._starts.append(start)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = (0, self._at, self._size)[whence] + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes | memoryview:
-        end = self._size if size < 0 else min(self._at + size, self._size)
-        data = self._between(self._at, end) if end > self._at else b""
-        self._at += len(data)
-        return data
-
-    def _between(self, start: int, end: int) -> bytes | memoryview:
-        part = bisect_right(self._starts, start) - 1
-        if part >= 0 and end <= self._starts[part] + len(self._parts[part]):
-            first = self._starts[part]
-            return self._parts[part][start - first : end - first]
-        self._file.seek(start)
-        return self._file.read(end - start)
 
 
 def _largest_group(metadata: pq.FileMetaData) -> int:

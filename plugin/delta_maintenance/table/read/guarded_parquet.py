@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
+from delta_maintenance.table.file_for_arrow import FileForArrow
 from delta_maintenance.table.parquet_footer import (
     TAIL_BYTES,
     footer_size,
@@ -283,38 +284,7 @@ def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return joined
 
 
-class _Source(io.RawIOBase):
-    """A readable file for pyarrow, by positions."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = (0, self._at, self._size)[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes | memoryview:
-        end = self._size if size < 0 else min(self._at + size, self._size)
-        data = self._between(self._at, end) if end > self._at else b""
-        self._at += len(data)
-        return data
-
-    def _between(self, start: int, end: int) -> bytes | memoryview:
-        raise NotImplementedError  # implemented by subclasses
-
-
-class _Stored(_Source):
+class _Stored(FileForArrow):
     """Some ranges of a file in memory; other parts cannot be read."""
 
     def __init__(self, size: int, ranges: list[tuple[int, memoryview]]) -> None:

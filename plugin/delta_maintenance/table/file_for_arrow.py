@@ -1,0 +1,38 @@
+"""A file that Arrow reads through Python, without copying bytes that are in memory."""
+
+from __future__ import annotations
+
+import io
+
+
+class FileForArrow(io.RawIOBase):
+    """A readable file for Arrow. Subclasses return its bytes by their positions."""
+
+    def __init__(self, size: int) -> None:
+        """`size` is that of the file in bytes."""
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._at, self._size)[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes | memoryview:
+        end = self._size if size < 0 else min(self._at + size, self._size)
+        data = self._between(self._at, end) if end > self._at else b""
+        self._at += len(data)
+        return data
+
+    def _between(self, start: int, end: int) -> bytes | memoryview:
+        """Returns the bytes from a position to another one, which is in the file."""
+        raise NotImplementedError  # implemented by subclasses
