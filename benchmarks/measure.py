@@ -91,10 +91,8 @@ def compile_modules() -> None:
     """Compile the modules of both sides to bytecode, as their installation by pip does."""
     specs = [find_spec(name) for name in _COMPILED]
     folders = [spec.submodule_search_locations[0] for spec in specs if spec and spec.parent]
-    # Python's own folders may be read-only: then each process compiles them again, on both sides.
-    subprocess.run(
-        [sys.executable, "-m", "compileall", "-q", *folders], env=_environment(), check=False
-    )
+    # A folder may be read-only: then each process compiles its modules again, on both sides.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=False)
 
 
 def touch_memory(size: int) -> None:

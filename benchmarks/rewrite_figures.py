@@ -46,13 +46,13 @@ def t2(settings: Settings) -> Outcome:
 
 def t3(settings: Settings) -> Outcome:
     """40 files of 64 MB, each of one row group, which ours copies without decoding it."""
-    shape = {"files": 40, "rows_per_file": 865_000, "different": 4}
+    shape = {"files": 40, "rows_per_file": 1_048_576, "different": 4}
     return _compared(settings, "optimize-t3", ("0.2", ""), codec="SNAPPY", proof="1.1", **shape)
 
 
 def mixed(settings: Settings) -> Outcome:
     """20 files of 64 MB, and 200 files of 20,000 rows among them, which ours decodes."""
-    shape = {"files": 20, "rows_per_file": 865_000, "different": 4, "small_files": 200}
+    shape = {"files": 20, "rows_per_file": 1_048_576, "different": 4, "small_files": 200}
     return _compared(settings, "optimize-mixed", ("", ""), codec="SNAPPY", **shape)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from abc import abstractmethod
+from collections.abc import Iterable
 
 
 class FileForArrow(io.RawIOBase):
@@ -33,6 +35,20 @@ class FileForArrow(io.RawIOBase):
         self._at += len(data)
         return data
 
+    @abstractmethod
     def _between(self, start: int, end: int) -> bytes | memoryview:
         """Returns the bytes from a position to another one, which is in the file."""
-        raise NotImplementedError  # implemented by subclasses
+
+
+def joined_ranges(ranges: Iterable[tuple[int, int]], *, gap: int) -> list[tuple[int, int]]:
+    """Joins ranges of positions that overlap or have at most `gap` bytes between them.
+
+    The result is in ascending order. Reading a gap takes less time than another request.
+    """
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1] + gap:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found

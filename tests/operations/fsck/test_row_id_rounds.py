@@ -244,3 +244,13 @@ def test_a_file_that_vanishes_between_two_rounds_counts_as_not_compared() -> Non
     assert checked(tasks, present) == ({"f1": 4}, ["f1"], 0)
     tasks = Vanishing(store, files_per_round=1, tasks=1, seed=0)
     assert checked(tasks, present) == ({"f1": 4}, ["f1"], 1)
+
+
+def test_a_reader_that_omits_the_first_part_is_an_error() -> None:
+    class Omitting(Tasks):
+        def __call__(self, files: pa.Table, *, passed: int) -> pa.Table:
+            return super().__call__(files, passed=passed + 1)
+
+    store, present = written([File([2 * at for at in range(40)], 0)])
+    with pytest.raises(RuntimeError, match="omitted the part"):
+        checked(Omitting(store, files_per_round=1, tasks=1, seed=0), present)

@@ -37,8 +37,7 @@ _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
 _UNKNOWN_TEXT = 1 << 12
 """The assumed length of strings in a column without bounds, because writers omit long bounds."""
 _SPARK = b"org.apache.spark.version"
-INSTANT = pa.timestamp("us", "UTC")
-"""The type of timestamps with a time zone in tables."""
+_INSTANT = pa.timestamp("us", "UTC")
 
 
 class ParquetInput:
@@ -139,7 +138,7 @@ class ParquetInput:
         """The schema, in which top-level INT96 columns are instants, as Spark stores them."""
         return pa.schema(
             [
-                field.with_type(INSTANT)
+                field.with_type(_INSTANT)
                 if field.name in self.int96 and field.type == pa.timestamp("us")
                 else field
                 for field in self.schema

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from delta_maintenance.table.file_for_arrow import FileForArrow
+from delta_maintenance.table.file_for_arrow import FileForArrow, joined_ranges
 
 _GAP = 8 << 10
 """Ranges with a smaller gap in bytes are read in one request, as Arrow does."""
@@ -29,16 +29,9 @@ class ReadAhead(FileForArrow):
         """Reads these ranges into memory, in place of earlier ones. Ranges that are not in the file
         are left out, so that Arrow reports them.
         """
-        spans: list[list[int]] = []
-        for start, end in sorted(ranges):
-            if not 0 <= start < end <= self._size:
-                continue
-            if spans and start <= spans[-1][1] + _GAP:
-                spans[-1][1] = max(spans[-1][1], end)
-            else:
-                spans.append([start, end])
+        stored = [each for each in ranges if 0 <= each[0] < each[1] <= self._size]
         self._starts, self._parts = [], []
-        for start, end in spans:
+        for start, end in joined_ranges(stored, gap=_GAP):
             self._file.seek(start)
             self._parts.append(memoryview(self._file.read(end - start)))
             self._starts.append(start)

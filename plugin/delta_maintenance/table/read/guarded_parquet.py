@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.table.file_for_arrow import FileForArrow
+from delta_maintenance.table.file_for_arrow import FileForArrow, joined_ranges
 from delta_maintenance.table.parquet_footer import (
     TAIL_BYTES,
     footer_size,
@@ -296,15 +296,10 @@ class _Stored(FileForArrow):
         cls, source: BinaryIO, size: int, chunks: Sequence[_Chunk], limits: ReadLimits
     ) -> _Stored:
         """Reads the chunks, each of which is completely in the file."""
-        spans: list[list[int]] = []
-        for start, end in sorted((chunk.start, chunk.end) for chunk in chunks):
-            if not 0 <= start <= end <= size:
-                raise ValueError("a column is outside the file")
-            end = min(end + _OLD_WRITERS_PADDING, size)
-            if spans and start <= spans[-1][1] + _CLOSE:
-                spans[-1][1] = max(spans[-1][1], end)
-            else:
-                spans.append([start, end])
+        if any(not 0 <= chunk.start <= chunk.end <= size for chunk in chunks):
+            raise ValueError("a column is outside the file")
+        wanted = [(chunk.start, min(chunk.end + _OLD_WRITERS_PADDING, size)) for chunk in chunks]
+        spans = joined_ranges(wanted, gap=_CLOSE)
         if sum(end - start for start, end in spans) > limits.log_memory // 4:
             raise _oversized("a compressed row group is too large for memory", limits)
         ranges = []
