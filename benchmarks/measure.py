@@ -17,13 +17,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _COMPILED = ("delta_maintenance", "deltalake", "fsspec", "numpy", "pyarrow", "pydantic", "rich")
-_TOUCH = """
-import mmap, sys
-memory = mmap.mmap(-1, int(sys.argv[1]))
-zeros = bytes(1 << 20)
-for at in range(0, len(memory), len(zeros)):
-    memory[at : at + len(zeros)] = zeros
-"""
 
 
 class ProcessFailed(Exception):
@@ -95,32 +88,13 @@ def compile_modules() -> None:
     subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=False)
 
 
-def touch_memory(size: int) -> None:
-    """Write to so many bytes of new memory, in a process that ends at once.
-
-    A virtual machine gets a page of memory from its host at the first access, which can take
-    longer than everything that is measured. The next process finds such pages free.
-    """
-    subprocess.run([sys.executable, "-c", _TOUCH, str(size)], check=True)
-
-
 def run_pairs(
-    ours: Callable[[], Run],
-    peer: Callable[[], Run],
-    *,
-    runs: int,
-    label: str,
-    touched: int = 0,
+    ours: Callable[[], Run], peer: Callable[[], Run], *, runs: int, label: str
 ) -> tuple[list[Run], list[Run]]:
-    """Run ours, peer, ours, peer ... so that a drift of the machine falls on both alike.
-
-    Before each process, `touched` bytes of memory are written to (`touch_memory`).
-    """
+    """Run ours, peer, ours, peer ... so that a drift of the machine falls on both alike."""
     both: tuple[list[Run], list[Run]] = ([], [])
     for pair in range(1, runs + 1):
         for side, (name, one) in enumerate([("ours", ours), ("peer", peer)]):
-            if touched:
-                touch_memory(touched)
             result = one()
             both[side].append(result)
             print(

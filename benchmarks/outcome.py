@@ -21,8 +21,6 @@ class Settings:
     work: Path
     share: float = 1.0
     """Of the files of `optimize-spark`, for smaller runs."""
-    touched: int = 0
-    """Bytes of memory that are written to before each process of a rewrite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,6 @@ def memory(settings: Settings) -> Outcome:
         partial(_ours, large, "rows"),
         partial(_ours, small, "rows"),
         runs=settings.runs,
-        touched=settings.touched,
         label="optimize-memory",
     )
     return Outcome(rows=time_and_memory(*runs, prefix="10 GB and 1 GB: ", targets=("", "1.2")))
@@ -111,14 +110,12 @@ def _compared(
         partial(_ours, table, "rows"),
         partial(_deltalake, table, codec),
         runs=settings.runs,
-        touched=settings.touched,
         label=name,
     )
     proved, counted = run_pairs(
         partial(_ours, table, "rows"),
         partial(_ours, table, "counts"),
         runs=settings.runs,
-        touched=settings.touched,
         label=f"{name}, proof",
     )
     return Outcome(

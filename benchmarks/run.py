@@ -51,12 +51,6 @@ def main() -> int:
     parser.add_argument(
         "--share", type=float, default=1.0, help="of the files of optimize-spark, such as 0.1"
     )
-    parser.add_argument(
-        "--touch-gb",
-        type=int,
-        default=0,
-        help="memory to write to before each process of a rewrite, for virtual machines",
-    )
     parser.add_argument("--work", type=Path, help="keeps the generated logs for the next run")
     given = parser.parse_args()
     unknown = [name for name in given.figures if name not in FIGURES]
@@ -75,7 +69,6 @@ def main() -> int:
             runs=given.runs,
             work=work,
             share=given.share,
-            touched=given.touch_gb << 30,
         )
         return max([_print_figure(name, settings) for name in given.figures or FIGURES])
 
