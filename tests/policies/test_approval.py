@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,11 @@ def test_a_file_that_expires_after_the_plan_is_not_included(tmp_path: Path) -> N
     worn_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     young.write_bytes(b"x")
-    age_in_days(young, 7, short_of=timedelta(seconds=2))
-    plan = approved(tmp_path / "t", "vacuum")
-    time.sleep(2.5)
+    age_in_days(young, 7, short_of=timedelta(hours=-1))
+    # As if it had been planned two hours ago. The file has expired since then.
+    then = clock.now() - timedelta(hours=2)
+    plan = replace(approved(tmp_path / "t", "vacuum", as_of=then.isoformat()), planned_at=then)
+    assert approved(tmp_path / "t", "vacuum").comes_to != plan.comes_to
     result = run(tmp_path / "t", "vacuum", approved=plan)
     assert result.status == "done", result.problem
     assert young.exists() and not (tmp_path / "t/0.parquet").exists()

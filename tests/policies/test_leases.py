@@ -66,10 +66,22 @@ def test_a_second_try_takes_over_from_the_first_at_once() -> None:
 
 
 def test_it_is_renewed_for_as_long_as_the_work_takes() -> None:
-    store = MemoryStore()
-    leases = Leases(store, life=timedelta(seconds=0.3))
+    renewed = threading.Semaphore(0)
+    clock = Clock()
+
+    class Renewals(MemoryStore):
+        def put(self, path: str, data: bytes) -> None:
+            super().put(path, data)
+            renewed.release()
+
+    # A renewal every 0.1 s. The lease expires by the clock, which stands still on a slow machine.
+    leases = Leases(Renewals(), now=clock, life=timedelta(seconds=0.3))
     with leases.held("orders", holder="first"):
-        threading.Event().wait(0.7)
+        clock.now = NOON + timedelta(hours=1)
+        while renewed.acquire(blocking=False):
+            pass
+        # The first of these renewals may have begun before the clock changed.
+        assert all(renewed.acquire(timeout=120) for _ in range(2))
         with pytest.raises(BusyError), leases.held("orders", holder="second"):
             pass
 

@@ -30,7 +30,7 @@ def watched_table(store: CountingStore) -> TableBuilder:
     return table
 
 
-async def eventually(condition: Callable[[], bool], *, seconds: float = 30) -> None:
+async def eventually(condition: Callable[[], bool], *, seconds: float = 300) -> None:
     """Waits for a condition that other tasks establish."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -343,7 +343,7 @@ def test_a_hanging_store_does_not_block_the_event_loop(
     answers: list[bool] = []
 
     def hanging(directory: str, start: str = "") -> Iterator[FileStatus]:
-        answers.append(gate.wait(10))
+        answers.append(gate.wait(60))
         return CountingStore.list_from(store, directory, start)
 
     monkeypatch.setattr(store, "list_from", hanging)

@@ -56,5 +56,6 @@ def resumed(task: Any, context: dict[str, Any], deferral: TaskDeferred) -> Any:
 
 def is_clean(folder: Path) -> bool:
     """Whether only reports are left, and nothing on the worker."""
-    left = [path for path in Path(os.environ["TMPDIR"]).rglob("*") if path.is_file()]
+    # Unlike `Path.rglob`, `os.walk` tolerates folders that the waiter removes in the meantime.
+    left = [name for _, _, names in os.walk(os.environ["TMPDIR"]) for name in names]
     return not left and all(path.suffix == ".json" for path in folder.iterdir())
