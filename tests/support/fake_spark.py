@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -76,6 +77,15 @@ def wait_for(what: Callable[[], object]) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def kill_until(ended: threading.Event, task: Any) -> None:
+    """Kills a task from another thread. The driver can be at work before the thread that started it
+    knows its process, so the task is killed again if that ends nothing.
+    """
+    task.on_kill()
+    while not ended.wait(5):
+        task.on_kill()
 
 
 def is_alive(pid: int) -> bool:

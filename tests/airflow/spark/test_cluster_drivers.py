@@ -216,13 +216,16 @@ def test_a_connection_to_a_server_runs_the_job_in_the_task(
 def test_a_kill_interrupts_the_server_and_its_error_may_be_retried(
     server: FakeSession, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started = threading.Event()
+
     def run(spec: Any, session: FakeSession) -> dict[str, Any]:
+        started.set()
         session.interrupted.wait(60)
         raise RuntimeError("[OPERATION_CANCELED] it was ended\n\tat java.lang.Thread.run")
 
     monkeypatch.setattr("delta_maintenance.spark.job.run", run)
     task = operator()
-    killer = threading.Timer(0.2, task.on_kill)
+    killer = threading.Thread(target=lambda: (started.wait(300), task.on_kill()))
     killer.start()
     with pytest.raises(Exception, match="RuntimeError: .OPERATION_CANCELED. it was") as caught:
         task.execute(task_context)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_spark import DONE, RESULT, FakeSpark, connect, is_alive, reports, wait_for
+from fake_spark import DONE, RESULT, FakeSpark, connect, is_alive, kill_until, reports, wait_for
 from orchestrators.spark_tasks import operator
 
 from delta_maintenance.errors import CommitConflictError
@@ -189,7 +189,7 @@ def test_a_kill_ends_the_driver_that_spark_submit_has_started(
 ) -> None:
     deaf = (
         "import os, signal, time; signal.signal(15, signal.SIG_IGN); "
-        f"open({str(tmp_path / 'driver')!r}, 'w').write(str(os.getpid())); time.sleep(90)"
+        f"open({str(tmp_path / 'driver')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     )
     spark.acts(
         "driver = subprocess.Popen([sys.executable, '-c', " + repr(deaf) + "])",
@@ -199,12 +199,14 @@ def test_a_kill_ends_the_driver_that_spark_submit_has_started(
 
     def kill() -> None:
         wait_for(lambda: (tmp_path / "driver").exists() and (tmp_path / "driver").read_text())
-        task.on_kill()
+        kill_until(ended, task)
 
-    killer = threading.Thread(target=kill)
+    ended = threading.Event()
+    killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     with pytest.raises(AirflowException):
         task.execute(task_context)
+    ended.set()
     killer.join()
     # It did not listen to SIGTERM.
     wait_for(lambda: not is_alive(int((tmp_path / "driver").read_text())))
@@ -216,14 +218,16 @@ def test_a_jumping_clock_does_not_shorten_the_time_to_end(
     ends = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); "
     ready = f"open({str(tmp_path / 'ready')!r}, 'w').close(); "
     process = subprocess.Popen(
-        [sys.executable, "-c", ends + ready + "time.sleep(90)"], start_new_session=True
+        [sys.executable, "-c", ends + ready + "time.sleep(600)"], start_new_session=True
     )
     wait_for((tmp_path / "ready").exists)
+    # Time for a busy machine.
+    monkeypatch.setattr("delta_maintenance_airflow.spark.folder._SECONDS_TO_END", 60.0)
     instants = itertools.count(step=1000)
     with monkeypatch.context() as patched:
         patched.setattr(time, "monotonic", lambda: float(next(instants)))
         end_group(process.pid, process.poll)
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=300) == 7
 
 
 TASK = """\
@@ -284,21 +288,34 @@ def test_the_result_of_an_earlier_driver_is_awaited_and_used(
     [start] = spark.starts
     assert is_alive(start["pid"])
     caplog.set_level(logging.INFO)
-    second = threading.Timer(1.5, go.touch)
+
+    def is_awaited() -> bool:
+        return any("still running" in message for message in caplog.messages)
+
+    second = threading.Thread(target=lambda: (wait_for(is_awaited), go.touch()))
     second.start()
     outcome = operator().execute({**task_context, "ti": task_context["ti"]})
+    second.join()
     assert outcome["status"] == "written"
     assert len(spark.starts) == 1
-    assert any("still running" in message for message in caplog.messages)
 
 
 def test_a_kill_while_waiting_ends_the_driver_of_the_earlier_try(
-    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    spark.acts(*works(tmp_path, "time.sleep(90)"))
+    spark.acts(*works(tmp_path, "time.sleep(600)"))
     orphaned(spark, tmp_path)
+    caplog.set_level(logging.INFO)
     task = operator()
-    killer = threading.Timer(1.0, task.on_kill)
+
+    def kill() -> None:
+        wait_for(lambda: any("still running" in message for message in caplog.messages))
+        task.on_kill()
+
+    killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(AirflowException, match="killed before"):
         task.execute(task_context)
@@ -310,7 +327,7 @@ def test_a_kill_while_waiting_ends_the_driver_of_the_earlier_try(
 def test_a_driver_that_died_with_its_task_is_replaced(
     spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
 ) -> None:
-    spark.acts(*works(tmp_path, "time.sleep(90)"))
+    spark.acts(*works(tmp_path, "time.sleep(600)"))
     orphaned(spark, tmp_path)
     os.kill(spark.starts[0]["pid"], signal.SIGKILL)
     spark.acts(reports(DONE))
