@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any, cast
 
@@ -22,18 +23,21 @@ def test_workers_without_a_bin_help_those_that_have_one(
 ) -> None:
     """The last bin of a run sees as many helpers as there are other workers without a bin."""
     found: list[int] = []
+    counted = threading.Event()
 
     def rewritten(store: object, work: Bin, *_: object, helpers: Helpers, **__: Any) -> BinOutcome:
         if work.number == bins - 1:
             # The other bins are done by now, unless they are being worked on.
-            end = time.monotonic() + (5 if free else 0.02)
+            end = time.monotonic() + 120
             count = 0
             while count < free and time.monotonic() < end:
                 count += helpers.take()
                 time.sleep(0.001)
+            time.sleep(0.02)
             found.append(count + helpers.take())
+            counted.set()
         elif free == 0 and workers > 1:
-            time.sleep(0.05)
+            assert counted.wait(120)
         return BinOutcome(number=work.number)
 
     monkeypatch.setattr(engine, "rewritten", rewritten)

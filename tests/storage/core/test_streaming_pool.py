@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 
-SECONDS = 30.0
+SECONDS = 180.0
 
 
 def stream(hold: threading.Event, done: list[str]) -> Iterator[int]:

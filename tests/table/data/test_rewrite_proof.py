@@ -457,7 +457,7 @@ def test_a_bin_that_fails_waits_for_its_helper(step: str, monkeypatch: Patch) ->
         return RowSums()
 
     def failing() -> None:
-        assert began.wait(10)
+        assert began.wait(120)
         raise StorageError("the store is away")
 
     write = DataFileWriter.write
