@@ -324,7 +324,8 @@ KILLED = textwrap.dedent(
         surveyed.plan,
         now=now,
         surveyed=surveyed,
-        progress=lambda what, done, total: print(done, flush=True),
+        # The next batch begins when the parent says so: it may not get a turn for a long time.
+        progress=lambda what, done, total: (print(done, flush=True), sys.stdin.readline()),
     )
     """
 )
@@ -343,14 +344,19 @@ def test_a_killed_run_leaves_what_is_needed(tmp_path: Path) -> None:
     for rounds in (1, 3):
         before = len(table.files())
         process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(tmp_path / "t")], stdout=subprocess.PIPE
+            [sys.executable, "-c", KILLED, str(tmp_path / "t")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
-        assert process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None
         for _ in range(rounds):
             assert process.stdout.readline()
+            process.stdin.write(b"\n")
+            process.stdin.flush()
         time.sleep(seed.uniform(0.0, 0.01))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
+        process.stdin.close()
         process.stdout.close()
         left = table.files()
         assert len(left) < before

@@ -13,7 +13,7 @@ from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
 
 @pytest.fixture
 def session() -> Iterator[HttpSession]:
-    session = HttpSession(timeout=(5, 0.3))
+    session = HttpSession(timeout=(60, 60))
     yield session
     session.close()
 
@@ -39,7 +39,9 @@ def test_a_request_is_sent_once_whatever_the_answer(session: HttpSession) -> Non
 @pytest.mark.server
 def test_a_truncated_body_is_not_an_answer(session: HttpSession) -> None:
     def answer(request: Request) -> Reply:
-        return Reply(status=200, headers={"Content-Length": "10"}, body=b"half!")
+        # The connection is closed afterwards.
+        headers = {"Content-Length": "10", "Connection": "close"}
+        return Reply(status=200, headers=headers, body=b"half!")
 
     with serve(answer) as url, pytest.raises(NoAnswer):
         session.send("GET", url, {})
