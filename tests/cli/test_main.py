@@ -47,7 +47,7 @@ def command(*words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
         **settings,
     )
 
@@ -335,7 +335,7 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_quietly(builder: TableBu
         process.stdout.close()
         assert process.stderr.read() == b""
         # The status that shells report for a program ended by SIGPIPE: the list is incomplete.
-        assert process.wait(60) == 141
+        assert process.wait(300) == 141
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])

@@ -42,7 +42,7 @@ print("26/01/01 WARN something of Spark's own", file=sys.stderr)
 print("delta-maintenance: half of it", flush=True)
 answer = {answer!r}
 if answer == "sleep":
-    time.sleep(60)
+    time.sleep(600)
 elif answer is not None:
     json.dump(answer, open(report, "w"))
 else:
@@ -338,4 +338,4 @@ def test_a_terminated_command_ends_its_job(spark: FakeSpark, v2_table: str) -> N
         process.send_signal(signal.SIGTERM)
         # The end of stderr, which the job holds open as well, shows that both have ended.
         assert process.stderr.read() == b""
-        assert process.wait(30) == 143
+        assert process.wait(300) == 143

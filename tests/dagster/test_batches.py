@@ -306,7 +306,7 @@ dg.Definitions.validate_loadable(component_defs(
 print("loaded")
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
     )
     assert done.stdout.strip() == "loaded", done.stderr[-2000:]
 
@@ -328,6 +328,6 @@ with create_defs_folder_sandbox() as sandbox:
     print(len(repository.asset_checks_defs_by_key), "checks")
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
     )
     assert done.stdout.endswith("\n8 checks\n"), done.stderr[-2000:]

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from servers.browser import open_browser
+from servers.ports import free_port
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dagster"
 SENSOR = {
@@ -60,7 +60,7 @@ class Dagster:
         """Returns the answer of GraphQL."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         headers = {"Content-Type": "application/json"}
-        with urlopen(Request(f"{self.address}/graphql", body, headers), timeout=60) as response:
+        with urlopen(Request(f"{self.address}/graphql", body, headers), timeout=300) as response:
             answer = json.load(response)
         assert "errors" not in answer, answer
         return answer["data"]
@@ -114,9 +114,7 @@ def dagster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dagster]:
         "LAKE": str(folder / "lake"),
         "PYTHONPATH": str(project / "src"),
     }
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     log = folder / "dagster.log"
     with log.open("w") as said:
         process = subprocess.Popen(
@@ -151,7 +149,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """
     try:
         os.killpg(process.pid, signal.SIGINT)
-        process.wait(20)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         pass
     finally:
@@ -189,6 +187,7 @@ def test_a_commit_triggers_the_sensor_and_the_run_is_visible(dagster: Dagster) -
     pictures = Path(kept) if kept else dagster.log.parent
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": 1400, "height": 1500})
+        page.set_default_timeout(120_000)
         # Suppresses the invitation that covers the first page.
         page.add_init_script("localStorage.setItem('communityNux', '1')")
         page.goto(f"{dagster.address}/assets/lake/events/maintenance")

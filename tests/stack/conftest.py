@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("delta_maintenance_dags",)
@@ -50,7 +50,7 @@ class Airflow:
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read()!r}") from None
@@ -152,9 +152,7 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
 @contextmanager
 def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> Iterator[Airflow]:
     """`airflow standalone` on the Dag files in `home/dags`, once it knows the Dags named."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
+    port = free_port()
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

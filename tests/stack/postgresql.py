@@ -6,13 +6,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from servers.ports import free_port
 
 
 def programs() -> Path | None:
@@ -44,9 +45,7 @@ def postgresql(folder: Path) -> Iterator[str]:
             user=user,
             cwd=temporary,
         )
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            port = listening.getsockname()[1]
+        port = free_port()
         settings = {"listen_addresses": "127.0.0.1", "port": port, "fsync": "off"}
         settings |= {"unix_socket_directories": "", "max_connections": 200}
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -70,7 +69,7 @@ def postgresql(folder: Path) -> Iterator[str]:
 
 def _wait(folder: Path, port: int) -> None:
     ready = [str(folder / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while subprocess.run(ready).returncode != 0:
         assert time.monotonic() < end, "PostgreSQL did not start"
         time.sleep(0.2)

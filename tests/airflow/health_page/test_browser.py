@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from assessed_tables import assessment, fill, health, run_result, waiting
 from hostile.attacking_site import attacking_site
 from orchestrators.health_server import Server, eventually, framed, picture, signed_in, visitor
 from servers.browser import open_browser
+from servers.ports import free_port
 
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.testing.loopback import Reply, Request, serve
@@ -70,9 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "  - {name: lake, pattern: 's3://lake/**', owner: platform}\n"
         "  - {name: finance/ledger, uri: 's3://finance/ledger', owner: finance, tags: [gold]}\n"
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(home),
@@ -463,7 +461,7 @@ def test_a_hostile_site_can_neither_start_nor_read_anything(
     with attacking_site(server.address, same_site=same_site) as address:
         page = context.new_page()
         page.goto(address)
-        page.wait_for_function("window.readAnswers !== undefined", timeout=60_000)
+        page.wait_for_function("window.readAnswers !== undefined", timeout=120_000)
         assert page.evaluate("readAnswers") == [""] * 7
         frames = [frame.url for frame in page.frames if frame.name != "sink"]
         assert len(frames) == 2 and not frames[1].startswith(server.address)

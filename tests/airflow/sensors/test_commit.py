@@ -258,7 +258,7 @@ def test_a_deferred_task_resumes_after_the_commit(
             commits={"data_changes_only": True},
             deferrable=True,
             poke_interval=0.2,
-            timeout=120,
+            timeout=500,
         )
     later = threading.Timer(3, lambda: classic_table.commit([add("late")]))
     later.start()

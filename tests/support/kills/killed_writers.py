@@ -14,7 +14,7 @@ from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.testing.store_contract import contribution
 
 WRITERS = 4
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 480
 
 
 def play(open_one: Callable[[], Store], paths: Sequence[str], *, kills: int) -> dict[str, int]:

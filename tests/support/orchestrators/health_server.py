@@ -48,7 +48,7 @@ def signed_in(address: str) -> str:
 
 
 def eventually(
-    action: Callable[[], str], process: subprocess.Popen[bytes], log: Path, *, seconds: int = 120
+    action: Callable[[], str], process: subprocess.Popen[bytes], log: Path, *, seconds: int = 480
 ) -> str:
     """Repeats an action until it succeeds, and returns its result."""
     deadline = time.monotonic() + seconds
@@ -77,7 +77,7 @@ def visitor(
     )
     context.add_cookies([{"name": "_token", "value": server.token, "url": server.address}])
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(120_000)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "console",

@@ -26,7 +26,7 @@ from delta_maintenance.storage.local.store import LocalStore
 APPENDERS = 8
 LANDED = ("committed", "remapped", "re-spun")
 _SUPPORT = Path(__file__).parents[1]
-_DEADLINE = 120
+_DEADLINE = 240
 """The number of seconds that a writer may take to start, and for its last action."""
 
 

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
+from servers.endings import end_process
+from servers.ports import free_port
 
 from delta_maintenance.submission.job_report import JobReport, read_report
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import submit_command
 
 SPARK_HOME = Path(pyspark.__file__).parent
-PATIENCE_SECONDS = 180
+PATIENCE_SECONDS = 480
 # Short-lived processes: compiling costs more than it saves.
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 SETTINGS = {
@@ -54,8 +56,7 @@ class Cluster:
 
     def close(self) -> None:
         for daemon in reversed(self._daemons):
-            daemon.terminate()
-            daemon.wait(timeout=30)
+            end_process(daemon)
 
     def submit(
         self,
@@ -85,7 +86,7 @@ class Cluster:
                 cwd=self.folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                timeout=300,
+                timeout=540,
             )
         output = Path(log.name).read_text()
         assert report.exists(), output
@@ -172,15 +173,7 @@ class ConnectServer:
             time.sleep(0.1)
 
     def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=30)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        end_process(self._process)
 
 
 def environment_without_credentials() -> dict[str, str]:
