@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 Case = TypeVar("Case")
 
@@ -39,6 +39,9 @@ def some(cases: Sequence[Case], most: int) -> list[Case]:
 
 # The duration of an example depends on the load of the machine, and no property concerns time.
 settings.register_profile(
-    "delta-maintenance", deadline=None, max_examples=examples(_DEFAULT_EXAMPLES)
+    "delta-maintenance",
+    deadline=None,
+    max_examples=examples(_DEFAULT_EXAMPLES),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("delta-maintenance")
