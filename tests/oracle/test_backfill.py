@@ -137,10 +137,24 @@ def test_commits_of_delta_spark_between_batches_are_kept(bench: Bench, tmp_path:
 
 
 class SlowStore(LocalStore):
-    """Takes its time before each commit, so that statements of Delta Spark see several of ours."""
+    """Takes its time before each commit, so that statements of Delta Spark see several of ours.
+
+    In the middle, it waits until two more of these are `done`, however long a busy machine needs.
+    """
+
+    def __init__(self, root: str, done: list[str]) -> None:
+        super().__init__(root)
+        self._done, self._commits, self._before = done, 0, 0
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         time.sleep(0.2)
+        self._commits += 1
+        if self._commits == 5:
+            self._before = len(self._done)
+        if self._commits == 20:
+            end = time.monotonic() + 300
+            while len(self._done) < self._before + 2 and time.monotonic() < end:
+                time.sleep(0.05)
         return super().put_if_absent(path, data)
 
 
@@ -173,10 +187,10 @@ def test_delta_spark_writes_between_our_batches(bench: Bench, tmp_path: Path) ->
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        result = backfill(SlowStore(str(path)), files_per_commit=1)
+        result = backfill(SlowStore(str(path), done), files_per_commit=1)
     finally:
         finished.set()
-        thread.join(timeout=120)
+        thread.join(timeout=500)
     if result.status == "incomplete":
         assert backfill(LocalStore(str(path)), files_per_commit=5).status == "enabled"
     for statement in done:

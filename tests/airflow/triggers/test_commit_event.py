@@ -16,6 +16,7 @@ from suite.airflow_versions import since_3_3
 from watching import MERGE, OPTIMIZE, WRITE, State, eventually, run, running
 
 from delta_maintenance.errors import StorageAccessError, StorageError
+from delta_maintenance.operations.watch import LogWatch
 from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.testing.actions import (
     add,
@@ -250,8 +251,16 @@ def test_without_a_state_it_begins_at_the_newest_version(
 
 
 def test_a_poll_is_one_request_and_one_more_for_something_new(
-    table: TableBuilder, store: CountingStore, opened: Opened
+    table: TableBuilder, store: CountingStore, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    turn, look = threading.Lock(), LogWatch.look
+
+    def looked(self: LogWatch) -> Any:
+        with turn:
+            return look(self)
+
+    monkeypatch.setattr(LogWatch, "look", looked)
+
     async def scenario() -> None:
         async with running(watcher(State()).run()) as events:
             await polls(store)
@@ -259,8 +268,10 @@ def test_a_poll_is_one_request_and_one_more_for_something_new(
             await polls(store, 5)
             assert all(request.startswith("list") for request in store.requests)
             store.requests.clear()
-            for _ in range(20):
-                table.commit(WRITE)
+            # No poll takes place between these commits.
+            with turn:
+                for _ in range(20):
+                    table.commit(WRITE)
             await eventually(lambda: len(events) == 1 and events[-1]["to_version"] == 23)
             reads = [request for request in store.requests if request.startswith("read")]
             assert len(reads) <= 2
