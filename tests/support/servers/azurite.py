@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 VERSION = "3.35.0"
@@ -47,8 +48,12 @@ def _install(folder: Path, npm: list[str]) -> None:
         if done.returncode != 0:
             said = (done.stderr.strip() or "npm failed").splitlines()[-1]
             raise AzuriteUnavailable(f"azurite {VERSION} cannot be installed: {said}")
+        # Another process of the run may have been faster.
         if not folder.exists():
-            fresh.rename(folder)
+            with suppress(OSError):
+                fresh.rename(folder)
+        if not folder.exists():
+            raise AzuriteUnavailable(f"azurite {VERSION} cannot be moved to {folder}")
     except subprocess.TimeoutExpired:
         raise AzuriteUnavailable("npm does not come to an end within 5 minutes") from None
     finally:
