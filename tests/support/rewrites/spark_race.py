@@ -36,7 +36,7 @@ _COPIES = (
     "spark.databricks.delta.merge.deletionVectors.persistent",
 )
 
-_PATIENCE = 60
+_PATIENCE = 240
 """The most seconds by which a race is longer."""
 
 Optimizer = Callable[[Ledger], None]
