@@ -1,4 +1,4 @@
-"""Rows that are deleted after they were read: their places in the new files are proved."""
+"""Rows that are deleted after they were read: their positions in the new files are proved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     LateDeletions,
     late_deletions,
-    prove_places,
+    prove_positions,
 )
 
 State = DeletionVectorDescriptor | str | None
@@ -74,7 +74,7 @@ class Made:
         return found
 
     def prove(self, late: LateDeletions, proved: Any = None) -> None:
-        prove_places(self.store, self.done, late, self.spec, proved=proved or {})
+        prove_positions(self.store, self.done, late, self.spec, proved=proved or {})
 
     def disorder(self) -> None:
         """Reverses the rows of the new file, of which the digest is still right."""
@@ -105,7 +105,7 @@ def states(draw: st.DrawFn) -> tuple[list[int], list[list[int]], dict[int, State
 @given(states(), st.booleans())
 @settings(max_examples=150)
 @pytest.mark.conformance("RW-29", "RW-30")
-def test_the_places_of_deleted_rows_are_those_of_the_same_rows(case: Any, one_file: bool) -> None:
+def test_the_new_positions_are_those_of_the_deleted_rows(case: Any, one_file: bool) -> None:
     sizes, before, now, lost = case
     made = Made(sizes, before, one_file=one_file)
     live = sum(size > len(gone) for size, gone in zip(sizes, before, strict=True))
@@ -122,23 +122,25 @@ def test_the_places_of_deleted_rows_are_those_of_the_same_rows(case: Any, one_fi
 @given(states(), st.data())
 @settings(max_examples=100)
 @pytest.mark.conformance("RW-30")
-def test_other_rows_at_these_places_are_found(case: Any, data: st.DataObject) -> None:
+def test_other_rows_at_these_positions_are_found(case: Any, data: st.DataObject) -> None:
     sizes, before, now, _ = case
     made = Made(sizes, before)
     late = made.late(now)
     rows = sum(run.rows for run in made.done.runs)
-    chosen = [number for number, places in late.places.items() if len(places) < rows]
+    chosen = [number for number, places in late.new_positions.items() if len(places) < rows]
     if not chosen:
         return
     number = data.draw(st.sampled_from(chosen))
-    places = late.places[number]
-    free = np.setdiff1d(np.arange(rows, dtype=np.uint64), np.concatenate([*late.places.values()]))
+    places = late.new_positions[number]
+    free = np.setdiff1d(
+        np.arange(rows, dtype=np.uint64), np.concatenate([*late.new_positions.values()])
+    )
     if not len(free):
         return
     wrong = places.copy()
     wrong[data.draw(st.integers(0, len(places) - 1))] = data.draw(st.sampled_from(list(free)))
     with pytest.raises(VerificationError, match="the rows to delete from the new file are not"):
-        made.prove(replace(late, places={**late.places, number: np.sort(wrong)}))
+        made.prove(replace(late, new_positions={**late.new_positions, number: np.sort(wrong)}))
 
 
 @pytest.mark.conformance("RW-30")

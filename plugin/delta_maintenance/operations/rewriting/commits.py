@@ -38,7 +38,7 @@ from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writ
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     late_deletions,
-    prove_places,
+    prove_positions,
     without_rows,
     write_vectors,
 )
@@ -217,7 +217,7 @@ class RewriteCommits:
             if remaps:
                 pending.remaps += 1
                 spec = self._contract.spec
-                prove_places(store, pending.done, late, spec, proved=pending.proved)
+                prove_positions(store, pending.done, late, spec, proved=pending.proved)
                 pending.proved = late.by_source
                 numbers = sorted(late.by_output)
                 written = write_vectors(

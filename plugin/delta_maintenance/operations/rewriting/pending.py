@@ -58,7 +58,7 @@ class Pending:
     late: frozenset[int] = frozenset()
     """Sources with rows that were deleted after the sources were read."""
     proved: Mapping[int, Positions] = field(default_factory=dict)
-    """Rows of each source whose places in the new files were verified in an earlier attempt."""
+    """Rows of each source whose positions in the new files were verified in an earlier attempt."""
     state: tuple[Any, ...] = ()
     """The state of the changed sources on which the fields above are based."""
     read: pa.Table = field(init=False)

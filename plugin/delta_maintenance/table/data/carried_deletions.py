@@ -50,7 +50,7 @@ class LateDeletions:
 
     by_source: Mapping[int, Positions]
     """Physical positions in each source with such rows, by the number of the source in the bin."""
-    places: Mapping[int, Positions]
+    new_positions: Mapping[int, Positions]
     """The positions of the same rows in the new file with the rows of this source."""
     by_output: Mapping[int, Positions]
     """The positions of all such rows in the new files, by the number of the file in the bin."""
@@ -68,7 +68,7 @@ def late_deletions(
     """
     vectors = DeletedRows(store)
     by_source: dict[int, Positions] = {}
-    places_of: dict[int, Positions] = {}
+    new_positions: dict[int, Positions] = {}
     by_output: dict[int, list[Positions]] = {}
     for number, state in now.items():
         source, run = done.bin.sources[number], done.runs[number]
@@ -88,13 +88,13 @@ def late_deletions(
         if gone is None or places is None or len(gone) != len(places):
             return None
         if len(gone):
-            by_source[number], places_of[number] = gone, places
+            by_source[number], new_positions[number] = gone, places
             by_output.setdefault(run.output, []).append(places)
     merged = {output: np.sort(np.concatenate(parts)) for output, parts in by_output.items()}
-    return LateDeletions(by_source=by_source, places=places_of, by_output=merged)
+    return LateDeletions(by_source=by_source, new_positions=new_positions, by_output=merged)
 
 
-def prove_places(
+def prove_positions(
     store: Store,
     done: RewrittenBin,
     late: LateDeletions,
@@ -102,7 +102,7 @@ def prove_places(
     *,
     proved: Mapping[int, Positions],
 ) -> None:
-    """Verifies that the rows at the places in the new files are those deleted from the sources.
+    """Verifies that the new positions are those of the rows that were deleted from the sources.
 
     `proved` are the rows of each source that were verified before, as in `late.by_source`. Only row
     groups with other rows are read. `VerificationError` if the digests of these rows differ.
@@ -114,16 +114,16 @@ def prove_places(
     sources = DataFileReader(store, spec.files.layout)
     outputs = DataFileReader(store, spec.files.layout.written)
     expected = dict.fromkeys(range(len(done.outputs)), RowSums())
-    places: dict[int, list[Positions]] = {}
+    positions: dict[int, list[Positions]] = {}
     for number, gone in late.by_source.items():
         fresh = ~np.isin(gone, proved.get(number, all_rows(0, 0)), assume_unique=True)
         if not fresh.any():
             continue
         run = done.runs[number]
-        places.setdefault(run.output, []).append(late.places[number][fresh])
+        positions.setdefault(run.output, []).append(late.new_positions[number][fresh])
         source = done.bin.sources[number]
         expected[run.output] += _sums_at(sources, source, gone[fresh], digest, partition)
-    for number, parts in places.items():
+    for number, parts in positions.items():
         output, path = done.outputs[number], done.paths[number]
         rows = np.sort(np.concatenate(parts))
         file = _as_source(output.name, path, output.rows, None, spec, done)
