@@ -36,8 +36,9 @@ class Exposure:
                 continue
             folder = Path("/proc", process)
             try:
-                command = (folder / "comm").read_text().strip()
                 texts = {kind: (folder / kind).read_bytes() for kind in ("cmdline", "environ")}
+                # After them, because a process that is being started still has another name.
+                command = (folder / "comm").read_text().strip()
             except OSError:
                 continue
             if self._marker in texts["environ"]:
