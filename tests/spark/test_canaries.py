@@ -37,11 +37,14 @@ def test_a_secret_in_a_process_or_a_file_would_be_seen(tmp_path: Path) -> None:
     with (
         watched([secret], [tmp_path], marker) as exposure,
         subprocess.Popen(
-            ["sh", "-c", "read line", secret],
+            ["sh", "-c", "echo started; read line", secret],
             env={"TOKEN": secret, "MARKER": marker},
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         ) as process,
     ):
+        # Until then, its arguments and its environment may still be missing.
+        assert process.stdout is not None and process.stdout.readline() == b"started\n"
         (tmp_path / "below" / "log").write_text(f"the key is {secret}")
         exposure.look()
         process.communicate(b"\n", timeout=60)

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rewrites.repeated_row_ids import DEFECTS, defective
+from rewrites.rewritten_tables import Rewritten
 from servers.spark_processes import ConnectServer
 from sound_tables import DATA, SoundTable
 from vacuum_tables import Folder
@@ -22,6 +24,7 @@ from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointResult
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_report import JobReport
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 
@@ -97,16 +100,19 @@ def test_every_operation_has_the_same_result_on_a_server(
     sound = SoundTable(LocalStore(tmp_path / "fsck"))
     sound.step(sound.data("no-parquet"), sound.mark())
     sound.store.put("no-parquet", b"x" * len(DATA))
+    repeated = Rewritten(store=LocalStore(tmp_path / "row-ids"))
+    defective(repeated)
     counted(tmp_path / "backfill", 0, 1, 2, 3)
     counted(tmp_path / "constraint", 3, 4)
     compact = counted(tmp_path / "compact", 1, 2)
     compact.commit([log.remove("f0"), log.add("f3")])
     counted(tmp_path / "optimize", 3, 4)
 
-    vacuumed, examined, filled, constrained, compacted, merged = run_all(
+    vacuumed, examined, compared, filled, constrained, compacted, merged = run_all(
         server,
         {"operation": "vacuum", "table": str(tmp_path / "vacuum")},
         {"operation": "fsck", "table": str(tmp_path / "fsck"), "options": {"deep": True}},
+        {"operation": "fsck", "table": str(tmp_path / "row-ids"), "options": {"deep": True}},
         {
             "operation": "backfill-row-ids",
             "table": str(tmp_path / "backfill"),
@@ -129,10 +135,14 @@ def test_every_operation_has_the_same_result_on_a_server(
     assert sorted(path.name for path in (tmp_path / "vacuum").rglob("*.parquet")) == [
         "live.parquet"
     ]
-    here = fsck.survey(sound.open(), fsck.FsckOptions(deep=True), now=clock.now()).plan
-    there = {item["kind"]: item["count"] for item in examined["counts"]}
-    assert there == {item.kind: item.count for item in here.counts}
-    assert there["unreadable-data-file"] == 1
+    for table, found, kind, count in (
+        (sound.open(), examined, "unreadable-data-file", 1),
+        (Table(repeated.store), compared, "repeated-row-id", len(DEFECTS)),
+    ):
+        here = fsck.survey(table, fsck.FsckOptions(deep=True), now=clock.now()).plan
+        there = {item["kind"]: item["count"] for item in found["counts"]}
+        assert there == {item.kind: item.count for item in here.counts}
+        assert there[kind] == count
     assert (filled["status"], filled["high_water_mark"]) == ("enabled", 5)
     assert constrained["status"] == "committed"
     assert (compacted["status"], compacted["engine"]) == ("written", "spark")

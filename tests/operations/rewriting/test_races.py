@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from rewrites.data_files import ROW_TRACKING, field, schema_string
 from rewrites.data_files import removed as remove_of
@@ -23,7 +24,7 @@ from delta_maintenance.operations.rewriting import commits, contract
 from delta_maintenance.operations.rewriting.winners import FollowedSources
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.follow import advance
-from delta_maintenance.table.data import rewrite
+from delta_maintenance.table.data import carried_deletions, rewrite
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 
@@ -105,6 +106,43 @@ def test_rows_that_others_delete_are_deleted_from_the_new_file(moment: str) -> N
     assert tagged == {path for paths in made.paths.values() for path in paths} - {
         made.paths["y"][2]
     }
+
+
+@pytest.mark.conformance("RW-30")
+def test_a_vector_for_other_rows_is_never_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Rewritten()
+    before = made.rows()
+    original = carried_deletions.carried
+
+    def shifted(*given: Any, **options: Any) -> Any:
+        places = original(*given, **options)
+        return None if places is None else places + np.uint64(1)
+
+    monkeypatch.setattr(carried_deletions, "carried", shifted)
+    race(made, lambda: made.table.delete(made.paths["y"][1], [1]))
+    result = made.optimize()
+    assert fates(result) == {"x": "committed", "y": "not-proved", "z": "committed"}
+    [problem] = [report.problem for report in result.bins if report.fate == "not-proved"]
+    assert "the rows to delete from the new file are not those" in problem
+    assert made.rows() == without(before, 111)
+
+
+def test_each_deleted_row_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Rewritten()
+    path = made.paths["y"][1]
+    compared: list[int] = []
+    original = carried_deletions._sums_at
+
+    def noted(*given: Any) -> Any:
+        compared.append(len(given[2]))
+        return original(*given)
+
+    monkeypatch.setattr(carried_deletions, "_sums_at", noted)
+    # Each commit of the bins loses two races.
+    race(made, *(lambda at=at: made.table.delete(path, at) for at in ([0], [0, 2, 3])))
+    assert fates(made.optimize())["y"] == "remapped"
+    # In the source and in the new file: the first row, then two more.
+    assert compared == [1, 1, 2, 2]
 
 
 @pytest.mark.conformance("RW-29", "RW-30", "RW-41")

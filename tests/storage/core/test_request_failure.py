@@ -28,9 +28,9 @@ class Store:
         self.now += seconds
 
 
-def attempts_of(store: Store) -> int:
+def attempts_of(store: Store, *, attempts: int = 1) -> int:
     with pytest.raises(S3Failure):
-        patiently(store.attempt, store.sleep, elapsed=lambda: store.now)
+        patiently(store.attempt, store.sleep, attempts=attempts, elapsed=lambda: store.now)
     return store.attempts
 
 
@@ -45,5 +45,12 @@ def test_a_server_that_never_answers_ends_a_request_within_two_minutes(seconds: 
     assert store.now <= PATIENCE + seconds + sum(PAUSES) < 120
 
 
-def test_a_final_failure_is_not_repeated() -> None:
-    assert attempts_of(Store(S3Failure(status=403, code="AccessDenied", detail=""), seconds=0)) == 1
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_a_caller_can_ask_for_more_attempts_than_time_allows(attempts: int) -> None:
+    assert attempts_of(Store(NO_ANSWER, seconds=60), attempts=attempts) == attempts
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_final_failure_is_not_repeated(attempts: int) -> None:
+    final = S3Failure(status=403, code="AccessDenied", detail="")
+    assert attempts_of(Store(final, seconds=0), attempts=attempts) == 1

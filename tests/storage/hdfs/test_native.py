@@ -25,12 +25,13 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.storage import Put, open_store
+from delta_maintenance.storage.core import request_failure
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.native_client import NativeClient, _failure_of
 from delta_maintenance.storage.hdfs.native_options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.testing.fault_contract import FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy
+from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault
 from delta_maintenance.testing.loopback import Request
 
 BRIEFLY = {
@@ -75,6 +76,37 @@ class TestFaults(FaultContract):
 
     def reads(self, request: Request) -> bool:
         return request.target == "/READ_BLOCK"
+
+
+@pytest.mark.parametrize(
+    ("call", "step"), [("create", "create"), ("addBlock", "write"), ("fsync", "sync")]
+)
+def test_an_upload_that_stalls_gets_a_second_attempt(
+    hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch, call: str, step: str
+) -> None:
+    # A stall takes longer than the time in which further attempts may begin.
+    monkeypatch.setattr(request_failure, "PATIENCE", PATIENCE / 2)
+    with serve_rpc_faults(hdfs.rpc, hdfs.data_transfer_address()) as proxy:
+        root = f"{proxy.url}/user/{uuid.uuid4()}"
+        options = NativeOptions.parse(BRIEFLY, Address.parse(root))
+        store = HdfsStore(root, client=NativeClient(options, patience=PATIENCE))
+        remaining = [1]
+
+        def stall(request: Request) -> HttpFault | None:
+            if request.target != f"/{call}" or not remaining[0]:
+                return None
+            remaining[0] -= 1
+            return HttpFault.SILENCE_BEFORE
+
+        proxy.choose = stall
+        store.put("a/x", b"1")
+        assert proxy.injected == [HttpFault.SILENCE_BEFORE]
+        remaining[0] = 3
+        with pytest.raises(StorageError, match=f"no answer to {step} in {PATIENCE:g} s"):
+            store.put("a/x", b"2")
+        assert remaining == [1]
+        assert store.read("a/x") == b"1"
+        store.close()
 
 
 def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:

@@ -37,7 +37,7 @@ class Exposure:
             folder = Path("/proc", process)
             try:
                 texts = {kind: (folder / kind).read_bytes() for kind in ("cmdline", "environ")}
-                # Last, because a process that starts a program has another name before.
+                # After them, because a process that is being started still has another name.
                 command = (folder / "comm").read_text().strip()
             except OSError:
                 continue

@@ -38,6 +38,7 @@ from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writ
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     late_deletions,
+    prove_positions,
     without_rows,
     write_vectors,
 )
@@ -215,6 +216,9 @@ class RewriteCommits:
                 return
             if remaps:
                 pending.remaps += 1
+                spec = self._contract.spec
+                prove_positions(store, pending.done, late, spec, proved=pending.proved)
+                pending.proved = late.by_source
                 numbers = sorted(late.by_output)
                 written = write_vectors(
                     store, [late.by_output[number] for number in numbers], new_id=new_id

@@ -92,18 +92,21 @@ def patiently(
     sleep: Callable[[float], None],
     pauses: Sequence[float] = PAUSES,
     *,
+    attempts: int = 1,
     elapsed: Callable[[], float] = time.monotonic,
 ) -> T:
     """Sends an idempotent request, with retries.
 
-    Raises the last failure if no attempt succeeds. `elapsed` is a clock in seconds.
+    Raises the last failure if no attempt succeeds. `PATIENCE` does not count before the given
+    number of `attempts`. `elapsed` is a clock in seconds.
     """
     started = elapsed()
-    for pause in pauses:
+    for made, pause in enumerate(pauses, 1):
         try:
             return attempt()
         except RequestFailure as failure:
-            if not (failure.unanswered or failure.conflict) or elapsed() - started > PATIENCE:
+            is_late = made >= attempts and elapsed() - started > PATIENCE
+            if is_late or not (failure.unanswered or failure.conflict):
                 raise
         sleep(pause)
     return attempt()

@@ -15,7 +15,7 @@ from delta_maintenance.storage.core.packages import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, patiently
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.native_options import NativeOptions
-from delta_maintenance.storage.hdfs.time_limit import Step, within_steps
+from delta_maintenance.storage.hdfs.time_limit import Step, StepTimeoutError, within_steps
 
 T = TypeVar("T")
 
@@ -46,49 +46,50 @@ class NativeClient(HdfsClient):
         self._native = self._opened()
 
     def status(self, path: str) -> Entry:
-        return _entry(self._patiently(lambda native, _: native.get_file_info(path)), "")
+        found = self._patiently("status", lambda native, _: native.get_file_info(path))
+        return _entry(found, "")
 
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:
         def listed(native: Any, step: Step) -> list[Any]:
             statuses, listing = [], iter(native.list_status(path, False))
-            while (found := step(lambda: next(listing, None))) is not None:
+            while (found := step("list", lambda: next(listing, None))) is not None:
                 statuses.append(found)
             return statuses
 
         # The package can only list from the beginning, and listing a file returns the file itself.
-        for found in self._patiently(listed):
+        for found in self._patiently("list", listed):
             name = found.path.rpartition("/")[2]
             if found.path.rstrip("/") != path.rstrip("/") and name > after:
                 yield _entry(found, name)
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         def once(native: Any, step: Step) -> bytes:
-            reader = step(lambda: native.read(path))
+            reader = step("open", lambda: native.read(path))
             size = reader.file_length()
             first, parts = min(offset, size), []
             end = size if length is None else min(first + length, size)
             while first < end:
                 count = min(_CHUNK_SIZE, end - first)
-                parts.append(step(partial(reader.read_range, first, count)))
+                parts.append(step("read", partial(reader.read_range, first, count)))
                 first += count
             return b"".join(parts)
 
-        return self._patiently(once)
+        return self._patiently("read", once)
 
     def upload(self, path: str, source: BinaryIO, size: int) -> None:
         from hdfs_native import WriteOptions
 
         def once(native: Any, step: Step) -> None:
             options = WriteOptions(overwrite=False, create_parent=True)
-            writer = step(lambda: native.create(path, options))
-            while data := step(partial(source.read, _CHUNK_SIZE)):
-                step(partial(writer.write, data))
+            writer = step("create", lambda: native.create(path, options))
+            while data := step("read the data", partial(source.read, _CHUNK_SIZE)):
+                step("write", partial(writer.write, data))
             if size:
-                step(writer.hsync)
-            step(writer.close)
+                step("sync", writer.hsync)
+            step("close", writer.close)
 
         try:
-            self._once(once)
+            self._once("create", once)
         except HdfsFailure as failure:
             if failure.precondition_failed:
                 # After a broken connection, the package repeats the call and finds the file of its
@@ -97,25 +98,26 @@ class NativeClient(HdfsClient):
             raise
 
     def rename(self, path: str, target: str, *, replace: bool) -> None:
-        self._once(lambda native, _: native.rename(path, target, replace))
+        self._once("rename", lambda native, _: native.rename(path, target, replace))
 
     def delete(self, path: str) -> None:
-        self._once(lambda native, _: native.delete(path, False))
+        self._once("delete", lambda native, _: native.delete(path, False))
 
     def close(self) -> None:
         # The package closes its connections when it is garbage-collected.
         self._native = None
 
-    def _patiently(self, attempt: Callable[[Any, Step], T]) -> T:
-        return patiently(lambda: self._once(attempt), self.sleep, self.pauses)
+    def _patiently(self, name: str, attempt: Callable[[Any, Step], T]) -> T:
+        return patiently(lambda: self._once(name, attempt), self.sleep, self.pauses)
 
-    def _once(self, attempt: Callable[[Any, Step], T]) -> T:
+    def _once(self, name: str, attempt: Callable[[Any, Step], T]) -> T:
         """Calls the client of the package once. `HdfsFailure` if that fails."""
         native = self._native or self._opened()
         try:
-            result = within_steps(partial(attempt, native), self._patience)
-        except TimeoutError:
-            failure = HdfsFailure(status=None, code="TimeoutError", detail="no answer in time")
+            result = within_steps(partial(attempt, native), self._patience, name=name)
+        except StepTimeoutError as late:
+            detail = f"no answer to {late} in {self._patience:g} s"
+            failure = HdfsFailure(status=None, code="TimeoutError", detail=detail)
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise

@@ -117,7 +117,9 @@ class HdfsPut(ConditionalPut):
                 raise
             return temporary
 
-        temporary = patiently(once, self._client.sleep, self._client.pauses)
+        # A data node that stalls takes all the time of an attempt; the next one often gets another
+        # node.
+        temporary = patiently(once, self._client.sleep, self._client.pauses, attempts=2)
         found = self._client.status(temporary)
         if found.size != size:
             raise HdfsFailure(

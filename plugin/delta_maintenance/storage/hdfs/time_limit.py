@@ -11,17 +11,22 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+class StepTimeoutError(TimeoutError):
+    """A step took too long. The text of the error is the name of the step."""
+
+
 class Step(Protocol):
-    """Makes one call of an attempt, with its own time limit."""
+    """Makes one call of an attempt, with its own time limit. Errors name it."""
 
-    def __call__(self, call: Callable[[], R], /) -> R: ...
+    def __call__(self, name: str, call: Callable[[], R], /) -> R: ...
 
 
-def within_steps(attempt: Callable[[Step], T], patience: float) -> T:
+def within_steps(attempt: Callable[[Step], T], patience: float, *, name: str) -> T:
     """Returns the result of an attempt in which no step takes longer than `patience` seconds.
 
-    `TimeoutError` if a step does. The abandoned thread begins no further step, and does not keep
-    the process alive. Work between the steps counts towards them.
+    `StepTimeoutError` if one does. Until the first step, its name is that of the attempt. The
+    abandoned thread begins no further step, and does not keep the process alive. Work between the
+    steps counts towards them.
     """
     done = threading.Event()
     # Held while a step begins and while an attempt is abandoned, so that no step begins afterwards.
@@ -31,12 +36,12 @@ def within_steps(attempt: Callable[[Step], T], patience: float) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
 
-    def step(call: Callable[[], R]) -> R:
-        nonlocal started
+    def step(step_name: str, call: Callable[[], R]) -> R:
+        nonlocal name, started
         with lock:
             if is_abandoned:
-                raise TimeoutError
-            started = time.monotonic()
+                raise StepTimeoutError(step_name)
+            name, started = step_name, time.monotonic()
         return call()
 
     def run() -> None:
@@ -53,7 +58,7 @@ def within_steps(attempt: Callable[[Step], T], patience: float) -> T:
             with lock:
                 if time.monotonic() - started >= patience:
                     is_abandoned = True
-                    raise TimeoutError
+                    raise StepTimeoutError(name)
     except BaseException:
         # Also if the caller is interrupted.
         is_abandoned = True

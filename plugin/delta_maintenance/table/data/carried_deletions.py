@@ -1,8 +1,9 @@
 """Carries rows that were deleted during a rewrite over to the new files.
 
 The new files either get deletion vectors or are written again without these rows. Both results are
-verified: a vector is read back, and the digest of a file that was written again must equal the
-former digest minus that of the deleted rows, which is computed from the sources.
+verified: a vector is read back, and the rows that it marks must have the digest of the rows that
+were deleted from the sources; the digest of a file that was written again must equal the former
+digest minus that of the deleted rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from delta_maintenance.clock import NewId
@@ -48,8 +50,10 @@ class LateDeletions:
 
     by_source: Mapping[int, Positions]
     """Physical positions in each source with such rows, by the number of the source in the bin."""
+    new_positions: Mapping[int, Positions]
+    """The positions of the same rows in the new file with the rows of this source."""
     by_output: Mapping[int, Positions]
-    """The positions of the same rows in the new files, by the number of the file in the bin."""
+    """The positions of all such rows in the new files, by the number of the file in the bin."""
 
 
 def late_deletions(
@@ -64,6 +68,7 @@ def late_deletions(
     """
     vectors = DeletedRows(store)
     by_source: dict[int, Positions] = {}
+    new_positions: dict[int, Positions] = {}
     by_output: dict[int, list[Positions]] = {}
     for number, state in now.items():
         source, run = done.bin.sources[number], done.runs[number]
@@ -83,10 +88,52 @@ def late_deletions(
         if gone is None or places is None or len(gone) != len(places):
             return None
         if len(gone):
-            by_source[number] = gone
+            by_source[number], new_positions[number] = gone, places
             by_output.setdefault(run.output, []).append(places)
     merged = {output: np.sort(np.concatenate(parts)) for output, parts in by_output.items()}
-    return LateDeletions(by_source=by_source, by_output=merged)
+    return LateDeletions(by_source=by_source, new_positions=new_positions, by_output=merged)
+
+
+def prove_positions(
+    store: Store,
+    done: RewrittenBin,
+    late: LateDeletions,
+    spec: RewriteSpec,
+    *,
+    proved: Mapping[int, Positions],
+) -> None:
+    """Verifies that the new positions are those of the rows that were deleted from the sources.
+
+    `proved` are the rows of each source that were verified before, as in `late.by_source`. Only row
+    groups with other rows are read. `VerificationError` if the digests of these rows differ.
+    """
+    if spec.proof != "rows":
+        return
+    partition = dict(done.bin.partition_values)
+    digest = RowDigest(spec.files.layout.schema)
+    sources = DataFileReader(store, spec.files.layout)
+    outputs = DataFileReader(store, spec.files.layout.written)
+    expected = dict.fromkeys(range(len(done.outputs)), RowSums())
+    positions: dict[int, list[Positions]] = {}
+    for number, gone in late.by_source.items():
+        fresh = ~np.isin(gone, proved.get(number, all_rows(0, 0)), assume_unique=True)
+        if not fresh.any():
+            continue
+        run = done.runs[number]
+        positions.setdefault(run.output, []).append(late.new_positions[number][fresh])
+        source = done.bin.sources[number]
+        expected[run.output] += _sums_at(sources, source, gone[fresh], digest, partition)
+    for number, parts in positions.items():
+        output, path = done.outputs[number], done.paths[number]
+        rows = np.sort(np.concatenate(parts))
+        file = _as_source(output.name, path, output.rows, None, spec, done)
+        found = _sums_at(outputs, file, rows, digest, partition)
+        if found != expected[number]:
+            raise VerificationError(
+                f"the rows to delete from the new file are not those that were deleted from its "
+                f"sources: {found} instead of {expected[number]}",
+                file=output.name,
+            )
 
 
 def write_vectors(
@@ -191,13 +238,27 @@ def _as_source(
 
 def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: RewriteSpec) -> RowSums:
     """Computes the digest of the rows that were deleted since, from the sources."""
-    layout = spec.files.layout
-    digest, found = RowDigest(layout.schema), RowSums()
-    reader = DataFileReader(store, layout)
+    layout, partition = spec.files.layout, dict(done.bin.partition_values)
+    digest, reader = RowDigest(layout.schema), DataFileReader(store, layout)
+    found = RowSums()
     for number, gone in late.by_source.items():
-        for rows in reader.read(done.bin.sources[number]):
-            hashes = digest.hashes(rows.batch, dict(done.bin.partition_values))
-            found += row_sums(hashes[deleted_between(gone, rows.first, rows.batch.num_rows)])
+        found += _sums_at(reader, done.bin.sources[number], gone, digest, partition)
+    return found
+
+
+def _sums_at(
+    reader: DataFileReader,
+    file: SourceFile,
+    rows: Positions,
+    digest: RowDigest,
+    partition: Mapping[str, str | None],
+) -> RowSums:
+    """Computes the digest of the rows at these physical positions."""
+    found = RowSums()
+    for part in reader.read(file, holding=rows):
+        taken = deleted_between(rows, part.first, part.batch.num_rows)
+        if len(taken):
+            found += row_sums(digest.hashes(part.batch.take(pa.array(taken)), partition))
     return found
 
 

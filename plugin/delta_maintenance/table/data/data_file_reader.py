@@ -112,15 +112,18 @@ class DataFileReader:
         *,
         data: bytes | None = None,
         groups: Sequence[int] | None = None,
+        holding: Positions | None = None,
     ) -> Iterator[FileRows]:
         """Yields all rows of a file, or those of some row groups, in their physical order.
 
-        `data` is the content of the file, if it was read before. Errors name the file:
-        `CorruptTableError` if it is missing, damaged or contradicts the log, `RefusedError` and
-        `UnsupportedFeatureError` if its values cannot be preserved exactly, and `StorageError`.
+        `groups` are the numbers of the row groups to read; with `holding`, those with a row at one
+        of these positions are read. `data` is the content of the file, if it was read before.
+        Errors name the file: `CorruptTableError` if it is missing, damaged or contradicts the log,
+        `RefusedError` and `UnsupportedFeatureError` if its values cannot be preserved exactly, and
+        `StorageError`.
         """
         try:
-            yield from self._rows(file, data, groups)
+            yield from self._rows(file, data, groups, holding)
         except FileNotFoundError:
             raise CorruptTableError(
                 "the data file is gone",
@@ -149,7 +152,11 @@ class DataFileReader:
         return data if len(data) <= WHOLE_FILE else None
 
     def _rows(
-        self, file: SourceFile, data: bytes | None, groups: Sequence[int] | None
+        self,
+        file: SourceFile,
+        data: bytes | None,
+        groups: Sequence[int] | None,
+        holding: Positions | None,
     ) -> Iterator[FileRows]:
         data = data if data is not None else self.fetch(file)
         source = data if data is not None else self._store.open(place_of(self._store, file.path))
@@ -164,6 +171,9 @@ class DataFileReader:
             stored = self._stored_layout(parquet)
             columns = _FileColumns(self._layout, stored, file)
             starts = parquet.group_starts
+            if holding is not None:
+                after = np.searchsorted(np.array(starts, np.uint64), holding, side="right")
+                groups = np.unique(after - 1).tolist()
             parts = [(0, None)] if groups is None else [(starts[at], (at,)) for at in groups]
             for first, part in parts:
                 for batch in parquet.batches(stored.names, part):
