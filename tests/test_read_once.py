@@ -19,7 +19,7 @@ class File:
         """The content."""
         self.reads += 1
         if self.meeting is not None:
-            self.meeting.wait(timeout=30)
+            self.meeting.wait(timeout=120)
         return self.reads
 
 

@@ -47,7 +47,7 @@ def failing_disk(scratch: Path) -> Iterator[FailingDisk]:
     """Compiles the library and starts the process whose children run the verbs."""
     library = scratch / "io_errors.so"
     words = [compiler() or "cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE)]
-    subprocess.run([*words, "-ldl"], check=True, timeout=60)
+    subprocess.run([*words, "-ldl"], check=True, timeout=300)
     with nursery(scratch, io_errors=library) as verbs:
         yield FailingDisk(verbs, scratch)
 

@@ -47,7 +47,7 @@ def test_a_secret_in_a_process_or_a_file_would_be_seen(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stdout.readline() == b"started\n"
         (tmp_path / "below" / "log").write_text(f"the key is {secret}")
         exposure.look()
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=300)
     assert exposure.marked == {process.pid: "sh"}
     log = tmp_path / "below" / "log"
     assert exposure.seen == {"cmdline of sh", "environ of sh", f"file {log}"}

@@ -59,7 +59,7 @@ class Airflow:
         """The text of a page."""
         headers = {"Authorization": f"Bearer {self._token}"}
         request = urllib.request.Request(f"{self._base}{path}", headers=headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return str(answer.read().decode())
 
     def log_in(self) -> None:

@@ -36,7 +36,7 @@ def test_the_next_item_is_produced_while_one_is_used() -> None:
     for item in range(4):
         assert next(items) == item
         for _ in range(2 if item == 0 else item < 3):
-            assert stream.following.acquire(timeout=30)
+            assert stream.following.acquire(timeout=120)
         assert stream.produced == list(range(min(item + 2, 4)))
     assert list(items) == []
     assert threading.current_thread() not in stream.threads and len(stream.threads) == 1
@@ -61,6 +61,6 @@ def test_an_abandoned_stream_ends() -> None:
     assert next(items) == 0
     items.close()
     for thread in stream.threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
         assert not thread.is_alive()
     assert len(stream.produced) <= 3

@@ -18,7 +18,7 @@ from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 
 COMMITS = int(os.environ.get("DELTA_MAINTENANCE_COMMITS", "40"))
-LIMIT_SECONDS = 60 + 2 * COMMITS
+LIMIT_SECONDS = 240 + 4 * COMMITS
 
 OURS = """
 import sys
