@@ -38,9 +38,11 @@ def some(cases: Sequence[Case], most: int) -> list[Case]:
 
 
 # The duration of an example depends on the load of the machine, and no property concerns time.
+# A run can be repeated: only `make nightly` draws other examples each time.
 settings.register_profile(
     "delta-maintenance",
     deadline=None,
+    derandomize=PLAY != "all",
     max_examples=examples(_DEFAULT_EXAMPLES),
     suppress_health_check=[HealthCheck.too_slow],
 )
