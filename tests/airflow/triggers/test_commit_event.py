@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import Asset, AssetWatcher
-from airflow.triggers.base import BaseEventTrigger
+from airflow.sdk import Asset
 from suite.airflow_versions import since_3_3
 from watching import MERGE, OPTIMIZE, WRITE, State, eventually, run, running
 
@@ -459,28 +457,6 @@ def test_a_wrong_address_is_reported() -> None:
         assert "no store supports" in events[0]["message"]
 
     run(scenario())
-
-
-def test_the_same_watcher_looks_the_same_to_airflow() -> None:
-    one = watcher(operations=["MERGE", "write"], poll_interval=30)
-    other = watcher(operations=("WRITE", "merge"), poll_interval=30.0)
-    path, kwargs = one.serialize()
-    assert (path, kwargs) == other.serialize()
-    assert BaseEventTrigger.hash(path, kwargs) == BaseEventTrigger.hash(*other.serialize())
-    assert DeltaCommitEventTrigger(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)
-    assert path == "delta_maintenance_airflow.triggers.commit_event.DeltaCommitEventTrigger"
-
-
-def test_it_is_a_watcher_of_an_asset() -> None:
-    trigger = DeltaCommitEventTrigger(table_uri="s3://lake/events")
-    asset = Asset("events", watchers=[AssetWatcher(name="commits", trigger=trigger)])
-    assert asset.watchers[0].trigger is trigger
-
-
-@pytest.mark.parametrize("arguments", [{"poll_interval": 0}, {"min_commits": 0}])
-def test_conditions_that_never_or_always_hold_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="poll_interval"):
-        watcher(**arguments)
 
 
 @since_3_3

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from servers.spark_processes import free_port
+from servers.ports import free_port
 
 from delta_maintenance.storage.hdfs.store import HdfsStore
 
