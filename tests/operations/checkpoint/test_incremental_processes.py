@@ -145,18 +145,23 @@ def is_half_cleaned(listing: LogListing) -> bool:
     return oldest > 0 and listing.checkpoints[0].version < oldest - 1
 
 
+def require_sidecars(store: LocalStore, listing: LogListing) -> None:
+    there = {status.path for status in store.list_from(f"{LOG}/_sidecars")}
+    for files in listing.checkpoints:
+        missing = set(Checkpoint(store, files, open_sidecars=False).sidecar_paths) - there
+        assert not missing, f"{files.name} has lost {missing}"
+
+
 def require_whole(root: Path) -> None:
     """Every checkpoint has its sidecars, and the versions at and around it are right."""
     store = LocalStore(str(root))
-    there = {status.path for status in store.list_from(f"{LOG}/_sidecars")}
     listing = list_log(store)
+    require_sidecars(store, listing)
     if is_half_cleaned(listing):
         # As designed: its commits go first, and an older checkpoint is left until the next time.
         clean(str(root))
         listing = list_log(store)
-    for files in listing.checkpoints:
-        missing = set(Checkpoint(store, files, open_sidecars=False).sidecar_paths) - there
-        assert not missing, f"{files.name} has lost {missing}"
+        require_sidecars(store, listing)
     first = 0 if 0 in listing.commits else listing.checkpoints[0].version
     last = max(listing.commits)
     versions = {v + more for v in (f.version for f in listing.checkpoints) for more in (-1, 0, 1)}
