@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delta_maintenance import renamed_modules
 from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -17,5 +16,3 @@ __version__ = "0.2.0.dev0"
 __all__ = ["Table", "__version__", "open_table"]
 
 __getattr__ = lazy_names(__name__, {"Table": "table.read.table", "open_table": "table.read.table"})
-
-renamed_modules.install()

@@ -83,7 +83,7 @@ def test_the_layers_in_the_documents_are_those_that_are_checked() -> None:
         if contract.get("containers") == ["delta_maintenance"]
     )
     # These modules are about names and imports, not about layers.
-    helpers = {"__main__", "lazy", "moved_arguments", "read_once", "renamed_modules"}
+    helpers = {"__main__", "lazy", "read_once"}
     checked = [sorted(set(layer.split(" | ")) - helpers) for layer in layers]
     checked = [layer for layer in checked if layer]
 

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment, separate_arguments
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.execute import Context, execute
 from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
@@ -38,7 +38,6 @@ _STATUSES: Mapping[str, RunStatus] = {
 }
 
 
-@separate_arguments
 def run_operation(
     table: Table,
     policy_table: PolicyTable,
@@ -154,7 +153,6 @@ def _run_operation(
     )
 
 
-@separate_arguments
 def run_plans(
     table: Table,
     policy_table: PolicyTable,

@@ -21,7 +21,6 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import (
     RunEnvironment,
     SubmitToSpark,
-    separate_arguments,
 )
 from delta_maintenance.policies.execute import Context, execute, plan_for_approval
 from delta_maintenance.policies.looks import Looks
@@ -58,7 +57,6 @@ _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
 )
 
 
-@separate_arguments
 def run(
     table: Table,
     policy_table: PolicyTable,

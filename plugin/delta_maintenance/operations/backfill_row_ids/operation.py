@@ -41,7 +41,6 @@ from delta_maintenance.operations.backfill_row_ids.options import (
     BackfillRowIdsPlan,
     BackfillRowIdsResult,
 )
-from delta_maintenance.operations.core.deprecation import renamed_keywords
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
@@ -124,7 +123,6 @@ def plan(
     )
 
 
-@renamed_keywords(row_counter="engine")
 def apply(
     table: Table,
     plan: BackfillRowIdsPlan,

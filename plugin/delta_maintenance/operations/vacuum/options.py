@@ -156,9 +156,8 @@ class VacuumPlan(Record):
     files: int
     """The number of files to delete."""
     bytes: int
-    paths_digest: str = ""
-    """A digest of the paths of these files, by which an approval covers exactly these files. Empty
-    in plans of earlier releases, which are planned again before they are run."""
+    paths_digest: str
+    """A digest of the paths of these files, by which an approval covers exactly these files."""
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
     listed: int
