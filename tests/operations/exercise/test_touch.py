@@ -216,11 +216,11 @@ def test_spark_job(installed: dict[str, str], table: str) -> None:
 def test_documents(installed: dict[str, str]) -> None:
     code = """
     import json, build_docs
-    from docs_site import command_line, pages
+    from docs_site import pages
 
     page = pages.collect()["reference/cli/touch.md"]
     text = build_docs.CONFIGURATION.read_text()
-    navigation = build_docs.configured(text, command_line.verb_names())
+    navigation = build_docs.configured(text)
     print(json.dumps([page, "reference/cli/touch.md" in navigation]))
     """
     page, listed = told(installed, code)
