@@ -15,6 +15,7 @@ from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
+from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 
