@@ -294,9 +294,8 @@ def test_inline_vectors_are_compared_with_the_number_of_rows(deep: bool) -> None
     """They are in the log, so no file is opened for them."""
     table = SoundTable(extras=False)
     sound = {**table.live("c"), "deletionVector": inline_vector([3, ROWS - 1])}
-    table.step({"add": sound})
-    again = {**table.live("d%20e"), "deletionVector": inline_vector([3, ROWS])}
-    table.step(log.remove("c"), {"add": again}, log.remove("d%20e"))
+    far = {**table.live("d%20e"), "deletionVector": inline_vector([3, ROWS])}
+    table.step(log.remove("c"), {"add": sound}, log.remove("d%20e"), {"add": far})
     (found,) = look(table, deep=deep).findings.first(20)
     assert (found.kind, found.path) == ("damaged-deletion-vector", "d%20e")
     assert f"marks row {ROWS} of {ROWS}" in found.problem
