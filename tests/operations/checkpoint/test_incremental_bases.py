@@ -20,7 +20,7 @@ from verbs.incremental_checkpoints import (
     sidecars_of,
 )
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
 from delta_maintenance.protocol.delta_log.checkpoint_tags import SUMS_TAG
@@ -278,7 +278,7 @@ def test_a_file_added_twice_is_found_across_the_base(root: str, second: Action) 
     table = based(*others, store=MemoryStore(root))
     table.commit([second])
     for how in ("always", "never"):
-        with pytest.raises(RefusedError, match=r"two (different paths|deletion vectors)"):
+        with pytest.raises(CorruptTableError, match=r"two (different paths|deletion vectors)"):
             write(table.open(), per_sidecar=10, incremental=how)
 
 

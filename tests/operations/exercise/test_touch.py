@@ -96,6 +96,8 @@ def test_command_line(installed: dict[str, str], table: str) -> None:
     assert "add an empty version to an idle table" in run(installed, "--help")
     usage = run(installed, "touch", "--help")
     assert all(flag in usage for flag in ("--older-than I", "--note TEXT", "--engine", "--dry-run"))
+    shown = run(installed, "touch", table, "--dry-run").splitlines()
+    assert [line.split()[0] for line in shown] == ["touch", *"table idle engine reason".split()]
     planned = json.loads(run(installed, "touch", table, "--dry-run", "--json"))
     assert (planned["idle"], planned["engine"], history(table)) == (True, "local", [])
     done = json.loads(run(installed, "touch", table, "--note", "by hand", "--json"))

@@ -48,6 +48,7 @@ from delta_maintenance.table.data.footers import RowCounter, count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_consistent
 
 _logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def plan(
     """
     # Python callers may pass values of other types.
     options = (options or BackfillRowIdsOptions()).validated()
+    require_consistent(snapshot)
     sources = sources_of(snapshot)
     if sources.state is RowTrackingState.ENABLED:
         return _noop(snapshot, options, now, "row tracking is already enabled")

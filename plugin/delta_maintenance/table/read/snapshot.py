@@ -37,6 +37,7 @@ from delta_maintenance.protocol.actions.model import (
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
@@ -129,6 +130,8 @@ class SnapshotState:
     commit_info: CommitInfo | None
     """The `commitInfo` of the commit of this version."""
     draft_high_water_mark: Mapping[str, object] | None
+    repeated_actions: frozenset[str]
+    """Actions in effect of which their commit contains two, so that readers may use the other."""
     unknown_actions: frozenset[str]
     """Names of actions in the tail of the log that no revision of the protocol defines."""
 
@@ -197,6 +200,17 @@ class Snapshot:
     def properties(self) -> TableProperties:
         """The table properties, typed, with their defaults."""
         return TableProperties.from_configuration(self.metadata.configuration)
+
+    @cached_property
+    def contradiction(self) -> str | None:
+        """The first contradiction in the state without files, as a clause; None in a sound state.
+
+        `fsck` reports all of them as corruption. Nothing is read.
+        """
+        if self.state.repeated_actions:
+            return f"a commit contains two actions for {min(self.state.repeated_actions)}"
+        found = contradictions(self.protocol, self.metadata, self.domain_metadata)
+        return next((problem for _, problem in found), None)
 
     @property
     def txns(self) -> dict[str, int]:
