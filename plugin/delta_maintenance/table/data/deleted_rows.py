@@ -39,12 +39,12 @@ class DeletedRows:
         absolute = vector.storage_type == STORED_ABSOLUTE
         place = place_of(self._store, vector.path_or_inline_dv) if absolute else None
         bitmap = load(vector, lambda path: self._read(place or path))
-        positions = np.asarray(bitmap.to_array(), np.uint64)
-        if len(positions) and positions[-1] >= rows:
+        # Checked first: a few bytes of a bitmap can stand for billions of rows.
+        if bitmap and bitmap.max() >= rows:
             raise CorruptTableError(
-                f"the deletion vector marks row {positions[-1]} of {rows}, counted from 0"
+                f"the deletion vector marks row {bitmap.max()} of {rows}, counted from 0"
             )
-        return positions
+        return np.asarray(bitmap.to_array(), np.uint64)
 
     def _read(self, path: str) -> bytes:
         if self._last is None or self._last[0] != path:
