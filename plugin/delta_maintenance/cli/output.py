@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from delta_maintenance.operations.core.facts import (
     size_text,
 )
 from delta_maintenance.operations.core.progress_text import ProgressText, amount_text
+from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +44,7 @@ __all__ = [
     "print_table",
     "printable",
     "say",
+    "say_traceback",
     "size_text",
     "warn",
 ]
@@ -107,6 +110,12 @@ def say(line: str) -> None:
     print(f"delta-maintenance: {message_line(printable(line))}", file=sys.stderr, flush=True)
 
 
+def say_traceback(error: BaseException) -> None:
+    """Prints the traceback of an error to stderr, without credentials in addresses."""
+    # Errors of other libraries may quote addresses with credentials, and names from tables.
+    sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
+
+
 def printable(text: str) -> str:
     """Returns the text on one line and without control characters.
 
@@ -138,7 +147,7 @@ def instant_text(milliseconds: int | None) -> str:
 def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
     """Shows the library's log records on stderr: warnings, and all of them with `verbose`."""
     logger = logging.getLogger("delta_maintenance")
-    handler, level = _SayHandler(), logger.level
+    handler, level = _SayHandler(verbose=verbose), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
     try:
@@ -215,7 +224,14 @@ class _Bars:
 
 
 class _SayHandler(logging.Handler):
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__()
+        self._verbose = verbose
+
     def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if self._verbose and error is not None:
+            say_traceback(error)
         level = record.levelname.lower()
         say(f"{level}: {record.getMessage()}")
 

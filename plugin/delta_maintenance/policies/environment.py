@@ -36,6 +36,8 @@ class RunEnvironment:
 
     submit: SubmitToSpark | None = None
     """Submits operations that are planned for Spark; without it they fail."""
+    raised: tuple[type[Exception], ...] = ()
+    """Errors of `submit` that end the run, because only the caller knows what they mean."""
     lease: Lease | None = None
     """The lease of the table, which a run takes before its first change."""
     progress: Progress | None = None

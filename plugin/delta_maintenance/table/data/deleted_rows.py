@@ -44,11 +44,11 @@ class DeletedRows:
         except CorruptTableError as error:
             error.remedy = _REMEDY
             raise
-        positions = np.asarray(bitmap.to_array(), np.uint64)
-        if len(positions) and positions[-1] >= rows:
-            problem = f"the deletion vector marks row {positions[-1]} of {rows}, counted from 0"
+        # Checked first: a few bytes of a bitmap can stand for billions of rows.
+        if bitmap and bitmap.max() >= rows:
+            problem = f"the deletion vector marks row {bitmap.max()} of {rows}, counted from 0"
             raise CorruptTableError(problem, remedy=_REMEDY)
-        return positions
+        return np.asarray(bitmap.to_array(), np.uint64)
 
     def _read(self, path: str) -> bytes:
         if self._last is None or self._last[0] != path:

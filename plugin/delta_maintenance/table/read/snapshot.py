@@ -34,6 +34,7 @@ from delta_maintenance.protocol.actions.model import (
     Protocol,
     Txn,
 )
+from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
@@ -55,6 +56,7 @@ from delta_maintenance.table.read.checkpoint_reader import (
     UnusableCheckpointError,
 )
 from delta_maintenance.table.read.files.index import FileIndex
+from delta_maintenance.table.read.files.removed_first import FirstActions
 from delta_maintenance.table.read.files.view import (
     column_of,
     file_view,
@@ -116,6 +118,10 @@ class NamedFiles:
     adds: int
     tombstones: int
     places: NamedPlaces
+    removed_first: Hashes
+    """The hashes of the keys of files whose first action in these commits is a remove, ascending.
+    Such files should be in the checkpoint before the commits.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,15 +361,24 @@ class Snapshot:
     @read_once
     def named_in_tail(self) -> NamedFiles:
         """Returns the files that commits since the checkpoint name and that are still in effect."""
-        fields: Mapping[str, Collection[str]] = {"add": (), "remove": ()}
+        tail, fields = self.tail, _with_keys({"add": (), "remove": ()})
+        if any(entry.file.end_version is not None for entry in tail.entries):
+            # A log compaction omits adds of files that its own commits remove.
+            tail = LogTail(self.store, self.segment.commits)
         adds = tombstones = 0
         paths: list[pa.StringArray] = []
-        for batch in self.scan_tail(FileReplay(), fields=fields):
+        first = FirstActions()
+        batches = first.watching(tail.batches(keys=self.map_keys(), fields=fields))
+        for batch in self._located(active_in_tail(batches, FileReplay())):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
-        places = NamedPlaces.of(paths, root=self.table)
-        return NamedFiles(adds=adds, tombstones=tombstones, places=places)
+        return NamedFiles(
+            adds=adds,
+            tombstones=tombstones,
+            places=NamedPlaces.of(paths, root=self.table),
+            removed_first=first.removes(),
+        )
 
     @read_once
     def searched_sidecars(self) -> tuple[SearchedSidecar, ...]:

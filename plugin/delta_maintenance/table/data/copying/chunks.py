@@ -86,15 +86,6 @@ def reading_sources() -> Iterator[None]:
         raise NotCopiedError(str(error)) from None
 
 
-def read_range(file: BinaryIO, start: int, size: int) -> bytes:
-    """Reads `size` bytes of a file. `pa.ArrowInvalid` if the file is too short."""
-    file.seek(start)
-    data = file.read(size)
-    if len(data) != size:
-        raise pa.ArrowInvalid(f"the file ends {size - len(data)} bytes too early")
-    return data
-
-
 def footer_of(file: BinaryIO) -> tuple[Struct, int]:
     """Returns the footer and its position in the file."""
     footer, end = read_footer(file)

@@ -34,7 +34,6 @@ from delta_maintenance.table.data.copying import chunks as fields
 from delta_maintenance.table.data.copying.chunks import (
     Chunk,
     NotCopiedError,
-    read_range,
     reading_sources,
 )
 from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
@@ -42,6 +41,7 @@ from delta_maintenance.table.data.copying.footer_bounds import bounds_of
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
+from delta_maintenance.table.file_for_arrow import read_range
 from delta_maintenance.table.parquet_footer import read_footer
 
 _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
