@@ -58,8 +58,8 @@ COLUMNS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "st.x": ("DOUBLE", ["-1.5", "5", "NaN"]),
 }
-"""The type of each column, and three of its values from the least to the greatest for Spark. Each file
-has two of them, and a null.
+"""The type of each column, and three of its values from the least to the greatest for Spark. Each
+file has two of them, and a null.
 """
 
 
