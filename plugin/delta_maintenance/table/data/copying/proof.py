@@ -252,14 +252,15 @@ def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -
     schema = spec.layout.schema
     places = {names: at for at, names in enumerate(leaf_names(schema, schema.names))}
     copied = {at: each for at, each in enumerate(expected.groups) if each.origin != "encoded"}
+    footers = {at: parquet.metadata.row_group(at) for at in copied}
     collector = expected.encoded
     collector.rows = expected.rows
     decoded: list[StatisticsLeaf] = []
     for leaf in spec.statistics.leaves:
         kind, at = _type_of(spec.layout, leaf.path), places.get(tuple(leaf.path))
         bounds = [
-            None if at is None else bounds_of(leaf, kind, group.source.column(at), group.created_by)
-            for group in copied.values()
+            None if at is None else bounds_of(leaf, kind, footers[of].column(at), group.created_by)
+            for of, group in copied.items()
         ]
         known = [each for each in bounds if each is not None]
         if len(known) < len(bounds):
