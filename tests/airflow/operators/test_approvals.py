@@ -20,7 +20,15 @@ CONTEXT: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", run_type=
 
 
 def pending(name: str, operation: str = "vacuum", **changes: Any) -> PendingPlan:
-    plan = ApprovedPlan(operation=operation, table="t", planned_at=clock.now(), comes_to="x")
+    plan = ApprovedPlan(
+        operation=operation,
+        table="/t",
+        table_id="id",
+        planned_at=clock.now(),
+        options={},
+        effect={},
+        at_most={},
+    )
     fields = {"uri": f"/lake/{name}", "reason": "due", "due_since": clock.now(), **changes}
     return PendingPlan(name=name, plan=plan, **fields)
 
