@@ -34,7 +34,7 @@ def add_approvals(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--approve-from",
         metavar="FILE",
-        help="approve the plans in this file, each for as long as a new plan is the same: the "
+        help="approve the plans in this file, each for its table, its options and its effect: the "
         "output of --json, without the plans that are not approved",
     )
 

@@ -27,7 +27,11 @@ from delta_maintenance.policies.models import OperationOutcome
 _EXAMPLES = ("samples",)
 """Fields of groups that are left out: the samples of files are arbitrary."""
 _AS_OF = "as_of"
-"""The option that an approved plan sets; its effect is compared instead."""
+_UNBOUND = (_AS_OF, "engine", "auto_spark_bytes", "auto_spark_files", "workers")
+"""Options that are not compared: an approved plan sets the first; the others decide where the work
+is done.
+"""
+_REMEDY = "plan again, and approve the new plan"
 _SHOWN = 3
 _SHORT = 40
 """Values of at most so many characters are kept as they are, so that messages can show them."""
@@ -76,14 +80,20 @@ class ApprovedPlan(Record):
             at_most={option: getattr(plan, name) for option, name in record.bounds.items()},
         )
 
-    def narrowed(self, options: Record) -> Record:
+    def narrowed(self, record: AnyOperation, options: Record) -> Record:
         """Returns the options for planning again, so that the operation does no more than approved.
 
-        Files whose retention ended later are kept, files that were added later are left alone, and
-        the limits of the options are at most the approved amounts.
+        Files whose retention ended later are kept, files that were written later are left alone,
+        and the limits of the options are at most the approved amounts. `RefusedError` for another
+        operation.
         """
+        if record.name != self.operation:
+            raise RefusedError(
+                f"the approved plan is for {self.operation}, and {record.name} is requested",
+                remedy=_REMEDY,
+            )
         limits: dict[str, int] = {}
-        for option in find(self.operation).bounds:
+        for option in record.bounds:
             own, most = getattr(options, option), self.at_most.get(option, 0)
             limits[option] = most if own is None else min(own, most)
         return as_of(replace(options, **limits), self.planned_at)
@@ -176,7 +186,7 @@ def _refused(plan: PlanDocument, problem: str) -> RefusedError:
         problem,
         table=plan.table,
         version=plan.version,
-        remedy="plan again, and approve the new plan",
+        remedy=_REMEDY,
     )
 
 
@@ -186,7 +196,7 @@ def _absolute(table: str) -> str:
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _brief(value) for name, value in options.items() if name != _AS_OF}
+    return {name: _brief(value) for name, value in options.items() if name not in _UNBOUND}
 
 
 def _effect(record: AnyOperation, plan: PlanDocument) -> dict[str, str]:

@@ -111,7 +111,7 @@ class _Request:
         self.context = context
         self.record = record
         self.asked: Record = asked
-        self.options: Record = asked if approved is None else approved.narrowed(asked)
+        self.options: Record = asked if approved is None else approved.narrowed(record, asked)
         self.due = due
         self.approved = approved
         self.limits = context.policy_table.rules.limits
@@ -204,7 +204,7 @@ class _Request:
         limited = self.record.effects.deletes and says_more_than_vacuum(self.limits)
         if self.approved is not None or limited:
             plan = self._planned_by_job()
-            self._require_approved(plan, by_job=True)
+            self._require_approved(plan)
             beyond = _beyond_deletions(self.limits, self.record.planned_amounts(plan))
             if beyond is not None:
                 return self._stopped(outcome, beyond, plan)
@@ -256,14 +256,13 @@ class _Request:
             table_id=self.context.looks.table_id(),
         )
 
-    def _require_approved(self, plan: Any, *, by_job: bool = False) -> None:
+    def _require_approved(self, plan: Any) -> None:
         if self.approved is None:
             return
         self.approved.require_table(plan, self.context.looks.table_id())
         # If the table already has the change, possibly from an earlier attempt, no approval is
-        # needed. A job that would plan again might find more to do.
-        plans_again = by_job or self.record.needs_job(plan)
-        if not plan.is_noop or (plans_again and not self.record.effects.changes_table):
+        # needed.
+        if not (plan.is_noop and self.record.effects.changes_table):
             self.approved.require_effect(plan, self.asked)
 
     def _beyond(self, plan: Any, *, commits_made: int) -> str | None:
