@@ -12,6 +12,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.redaction import holds_credentials
 from delta_maintenance_airflow import URL_PREFIX
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class HealthPageLink(BaseOperatorLink):
         # Called in the worker at the end of the task, when its table is known.
         table, uri = getattr(operator, "table", None), getattr(operator, "table_uri", None)
         name = (table.get("name") or table.get("uri")) if isinstance(table, Mapping) else None
+        if any(isinstance(each, str) and holds_credentials(each) for each in (name, uri)):
+            # The address was refused, and the link is stored.
+            return ""
         if isinstance(name, str):
             return _page(f"/table?{urlencode({'name': name})}")
         # The policy may use another name for the table, so the list is searched by address.

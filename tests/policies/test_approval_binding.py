@@ -122,8 +122,14 @@ def file_added(world: World) -> None:
 
 def run_before(world: World) -> None:
     # A retry of the same task, after the first try has done everything.
-    World.run(replace(world, target="A", options={}, plan=ApprovedPlan.of(
-        planned(world.folder / "A", world.operation))))
+    World.run(
+        replace(
+            world,
+            target="A",
+            options={},
+            plan=ApprovedPlan.of(planned(world.folder / "A", world.operation)),
+        )
+    )
 
 
 REFUSED: dict[Callable[[World], None], str] = {
@@ -133,7 +139,7 @@ REFUSED: dict[Callable[[World], None], str] = {
     table_copied_over: "the table was replaced: its ID is ",
     other_option: "now has other options than the approved ones: ",
     plan_of_an_earlier_release: "lacks the ID or the options",
-    plan_of_another_operation: "the approved plan is for clean-log, |the approved plan is for purge, ",
+    plan_of_another_operation: "the approved plan is for clean-log, |plan is for purge, ",
 }
 HARMLESS = (table_renamed, file_added)
 

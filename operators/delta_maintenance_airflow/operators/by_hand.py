@@ -14,7 +14,11 @@ from delta_maintenance_airflow.approver import (
     require_other_person,
     require_table_of_policy,
 )
-from delta_maintenance_airflow.compat import AirflowException, AirflowFailException, AirflowSkipException
+from delta_maintenance_airflow.compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.plan_texts import plan_text
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
