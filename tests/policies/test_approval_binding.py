@@ -15,9 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewrites.data_files import parquet
+from suite.play import examples
 from vacuum_tables import Folder
 from worn_tables import STATS, fingerprint, worn_table
 
@@ -161,6 +162,7 @@ def test_a_plan_of_something_else_is_refused_with_the_difference(
 
 
 @pytest.mark.parametrize("operation", ["vacuum", "optimize"])
+@settings(max_examples=examples(10))
 @given(
     refused=st.sets(st.sampled_from(sorted(REFUSED, key=lambda each: each.__name__)), max_size=2),
     harmless=st.sets(st.sampled_from(HARMLESS)),
