@@ -72,9 +72,10 @@ def test_a_file_that_expires_after_the_plan_is_not_included(tmp_path: Path) -> N
     age_in_days(young, 7, short_of=timedelta(hours=-1))
     # As if it had been planned two hours ago. The file has expired since then.
     then = clock.now() - timedelta(hours=2)
-    plan = replace(approved(tmp_path / "t", "vacuum", as_of=then.isoformat()), planned_at=then)
+    options = {"as_of": then.isoformat()}
+    plan = replace(approved(tmp_path / "t", "vacuum", **options), planned_at=then)
     assert approved(tmp_path / "t", "vacuum").effect != plan.effect
-    result = run(tmp_path / "t", "vacuum", approved=plan)
+    result = run(tmp_path / "t", "vacuum", approved=plan, options=options)
     assert result.status == "done", result.problem
     assert young.exists() and not (tmp_path / "t/0.parquet").exists()
 

@@ -26,11 +26,8 @@ from delta_maintenance.policies.models import OperationOutcome
 
 _EXAMPLES = ("samples",)
 """Fields of groups that are left out: the samples of files are arbitrary."""
-_AS_OF = "as_of"
-_UNBOUND = (_AS_OF, "engine", "auto_spark_bytes", "auto_spark_files", "workers")
-"""Options that are not compared: an approved plan sets the first; the others decide where the work
-is done.
-"""
+_UNBOUND = ("engine", "auto_spark_bytes", "auto_spark_files", "workers")
+"""Options that are not compared: they decide where the work is done."""
 _REMEDY = "plan again, and approve the new plan"
 _SHOWN = 3
 _SHORT = 40
@@ -169,9 +166,11 @@ class Approvals:
 
 def as_of(options: Record, instant: datetime) -> Record:
     """Returns options with which an operation ignores what expires or is added after an instant."""
-    if not has_field(options, _AS_OF):
+    if not has_field(options, "as_of"):
         return options
-    return replace(options, **{_AS_OF: instant})
+    own = options.as_of  # type: ignore[attr-defined]  # see has_field
+    earlier = instant if own is None else min(own, instant)
+    return replace(options, as_of=earlier)  # type: ignore[call-arg]
 
 
 def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
@@ -182,12 +181,7 @@ def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
 
 
 def _refused(plan: PlanDocument, problem: str) -> RefusedError:
-    return RefusedError(
-        problem,
-        table=plan.table,
-        version=plan.version,
-        remedy=_REMEDY,
-    )
+    return RefusedError(problem, table=plan.table, version=plan.version, remedy=_REMEDY)
 
 
 def _absolute(table: str) -> str:
