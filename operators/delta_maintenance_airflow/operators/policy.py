@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
@@ -339,7 +340,8 @@ def task_key(task: BaseOperator, context: Context) -> list[Any]:
 def link_to(context: Context) -> str:
     """Returns the page of a task, relative to Airflow's address."""
     ti = context["ti"]
-    page = f"/dags/{ti.dag_id}/runs/{ti.run_id}/tasks/{ti.task_id}"
+    dag, run, task = (quote(part, safe=":+") for part in (ti.dag_id, ti.run_id, ti.task_id))
+    page = f"/dags/{dag}/runs/{run}/tasks/{task}"
     return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
 
 

@@ -131,7 +131,7 @@ def test_by_hand(installed: dict[str, str], policy: str, table: str) -> None:
     asked = load_policy(sys.argv[1]).named_tables[0]
     table = open_table(asked.uri)
     (planned,) = run_operation(table, asked, "touch", plan_only=True).outcomes
-    approved = ApprovedPlan.of("touch", planned.result, planned_at=planned.started_at)
+    approved = ApprovedPlan.of(planned)
     (done,) = run_operation(table, asked, "touch", approved=approved).outcomes
     asks = asks_for_approval("touch", planned.result)
     print(json.dumps([asks, done.status, "TouchRule" in json_schema()["$defs"]]))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
-from delta_maintenance.cli.approvals import add_approvals, approved_plans
+from delta_maintenance.cli.approvals import add_approvals, plans_by_table, read_plans
 from delta_maintenance.cli.arguments import Verbs, add_spark
 from delta_maintenance.cli.output import Progress, print_json, print_table
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
@@ -46,8 +46,10 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs, and prints the outcomes."""
-    plans = approved_plans(arguments)
+    file = arguments.approve_from
+    named = read_plans(file)
     tables = PolicyTables(arguments)
+    plans = plans_by_table(named, tables.tables, file=file)
     with Progress() as progress:
         results = [
             _run(tables, table, arguments, plans.get(table.name, ()), progress)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.flags import Flag
-from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 
 DELETED_ROWS = "deleted-rows"
 """The reason for rewriting files with too many deleted rows."""
@@ -40,6 +40,10 @@ class RewriteOptions(Record):
         Annotated[int, AtLeast(0)] | None, Flag(help="the maximum number of data files to rewrite")
     ] = None
     """The maximum number of data files that one run rewrites."""
+    as_of: Instant | None = None
+    """Files that were written after this instant are left alone. Used to apply a plan that was
+    approved some time ago.
+    """
     max_duration: Annotated[
         timedelta | None,
         Flag(help="start no further work after this time, such as '30 minutes'"),

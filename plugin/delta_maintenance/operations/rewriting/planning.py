@@ -96,6 +96,8 @@ def survey(
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
     found = list(journals.left_behind(snapshot.store, contract, since=since))
     adopted, taken = adoptable(snapshot, files, contract, found, asked & ~hot, since)
+    if options.as_of is not None:
+        taken = taken | (files.modified > epoch_millis(options.as_of))
     reasons = FooterReasons(
         store=snapshot.store,
         spec=contract.spec.files,
