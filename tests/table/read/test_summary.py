@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.cli.snapshot_document import describe
 from delta_maintenance.operations import checkpoint, checksum, clean_log, fsck, vacuum
+from delta_maintenance.operations.health.inspection import describe
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,

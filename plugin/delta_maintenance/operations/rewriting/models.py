@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 
@@ -97,7 +98,7 @@ class PartitionPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewritePlan(Record):
+class RewritePlan(Document):
     """The files that `apply` would rewrite, in numbers, and why.
 
     `apply` chooses files again on the version that it finds, by the same rules.
@@ -194,7 +195,7 @@ class RefusedFile(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteResult(Record):
+class RewriteResult(Document):
     """The result of a run."""
 
     table: str

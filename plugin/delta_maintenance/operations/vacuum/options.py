@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -141,7 +142,7 @@ class KeptGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumPlan(Record):
+class VacuumPlan(Document):
     """The files to delete and to keep, with reasons. The survey contains the exact list."""
 
     table: str
@@ -185,7 +186,7 @@ class VacuumPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumResult(Record):
+class VacuumResult(Document):
     """The deleted files."""
 
     table: str
