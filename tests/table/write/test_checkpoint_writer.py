@@ -321,3 +321,38 @@ def test_sidecars_are_filled_to_their_size_across_batches() -> None:
     assert top.startswith(f"{LOG}/00000000000000000001.checkpoint.")
     state = state_of(only(table.store, top, 1).snapshot())
     assert (len(state.live), len(state.tombstones)) == (5, 2)
+
+
+def test_row_groups_have_no_bounds_of_floating_point_statistics() -> None:
+    """Arrow would leave out NaN, and kernels skip row groups by the bounds of `stats_parsed`."""
+    schema = (
+        '{"type":"struct","fields":['
+        + ",".join(
+            f'{{"name":"{name}","type":"{kind}","nullable":true,"metadata":{{}}}}'
+            for name, kind in (("x", "double"), ("n", "long"))
+        )
+        + "]}"
+    )
+    table = TableBuilder()
+    settings = {"delta.checkpoint.writeStatsAsStruct": "true"}
+    table.commit(
+        [
+            SUPPORTED,
+            metadata(schema=schema, configuration=settings),
+            add("a", stats='{"numRecords":1,"maxValues":{"x":1.5,"n":1}}'),
+            add("b", stats='{"numRecords":1,"maxValues":{"x":"NaN","n":2}}'),
+        ]
+    )
+    [file] = written(table, "classic").values()
+    greatest = file.read()["add"].combine_chunks().field("stats_parsed").field("maxValues")
+    assert "nan" in repr(greatest.field("x").to_pylist())
+    bounds = {}
+    for at in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(at)
+        for leaf in range(group.num_columns):
+            chunk = group.column(leaf)
+            found = chunk.statistics
+            if found is not None and found.has_min_max:
+                bounds[chunk.path_in_schema] = found.max
+    assert bounds["add.stats_parsed.maxValues.n"] == 2
+    assert "add.stats_parsed.maxValues.x" not in bounds

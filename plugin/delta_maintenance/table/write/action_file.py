@@ -101,7 +101,11 @@ class ActionFile:
             compression=style.codec,
             compression_level=1 if style.codec == "zstd" else None,
             data_page_version=style.page_version,
-            use_dictionary=_dictionary_columns(schema),
+            use_dictionary=[path for path, _ in _leaves(schema) if path.endswith(_REPEATING)],
+            # Arrow leaves NaN out of bounds, and readers may skip rows by those of `stats_parsed`.
+            write_statistics=[
+                path for path, kind in _leaves(schema) if not pa.types.is_floating(kind)
+            ],
             coerce_timestamps="us",
         )
 
@@ -195,22 +199,19 @@ class ActionFile:
         )
 
 
-def _dictionary_columns(schema: pa.Schema) -> list[str]:
-    columns: list[str] = []
-    for column in schema.names:
-        kind = schema.field(column).type
-        columns.extend(path for path in _leaves(column, kind) if path.endswith(_REPEATING))
-    return columns
+def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
+    for field in schema:
+        yield from _leaves_of(field.name, field.type)
 
 
-def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+def _leaves_of(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
     if pa.types.is_struct(kind):
         for child in kind:
-            yield from _leaves(f"{path}.{child.name}", child.type)
+            yield from _leaves_of(f"{path}.{child.name}", child.type)
     elif pa.types.is_map(kind):
-        yield from _leaves(f"{path}.key_value.key", kind.key_type)
-        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+        yield from _leaves_of(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves_of(f"{path}.key_value.value", kind.item_type)
     elif pa.types.is_list(kind):
-        yield from _leaves(f"{path}.list.element", kind.value_type)
+        yield from _leaves_of(f"{path}.list.element", kind.value_type)
     else:
-        yield path
+        yield path, kind
