@@ -19,7 +19,6 @@ from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 
-
 _LARGEST = 2**63 - 1
 
 
