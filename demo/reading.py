@@ -18,7 +18,7 @@ from typing import Any
 
 
 def open_with_delta_maintenance(table: str) -> dict[str, Any]:
-    """The newest version and its live files, with the CPU seconds of the second time that it took."""
+    """The newest version, its live files, and the seconds of CPU time of the second opening."""
     from delta_maintenance import open_table
 
     def opened() -> tuple[int, int]:

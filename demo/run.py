@@ -204,14 +204,14 @@ def _compare(before: State, after: State, checkpoint: str) -> None:
     for reader in READERS:
         slow, fast = before.seconds[reader], after.seconds[reader]
         grid.add_row(
-            f"   CPU time to open, {reader}",
+            f"   open, {reader}",
             f"{slow:.2f} s",
             f"{fast:.2f} s",
-            f"[bold green]{slow / fast:.1f} times less[/]" if slow > _CLEARLY * fast else "",
+            f"[bold green]{slow / fast:.1f} times faster[/]" if slow > _CLEARLY * fast else "",
         )
     console.print(grid)
     console.print(
-        f"   [dim]each time the second opening of a process of its own, medians of {TRIES}[/]"
+        f"   [dim]CPU time of the second opening of a process of its own, median of {TRIES}[/]"
     )
 
 

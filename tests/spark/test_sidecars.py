@@ -186,13 +186,23 @@ def test_two_types_of_an_unknown_field_are_refused(spark: SparkSession, tmp_path
     assert sidecar_files(table.open()) == set()
 
 
+def test_two_actions_of_a_commit_for_one_file_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = start(tmp_path)
+    table.commit([*(add(f"{n}") for n in range(40)), add("33", size=2)])
+    with pytest.raises(CorruptTableError, match="two actions for the file 33"):
+        write(table.open(), SparkSidecars(spark, str(tmp_path)))
+    assert sidecar_files(table.open()) == set()
+
+
 @pytest.mark.conformance("FILE-03")
 def test_two_spellings_of_a_file_meet_in_one_share(spark: SparkSession, tmp_path: Path) -> None:
     table = start(tmp_path)
     table.commit([add(f"p=1%202/{n}") for n in range(40)])
     table.commit([add(f"file:{tmp_path}/p=1%202/33")])
     before = table.names()
-    with pytest.raises(RefusedError, match="two different paths"):
+    with pytest.raises(CorruptTableError, match="two different paths"):
         write(table.open(), SparkSidecars(spark, str(tmp_path)))
     # Other shares were fine and had been published.
     assert sidecar_files(table.open()) == set()

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
-from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.actions.paths import locations, repeated_file
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.delta_log.replay import FileReplay
@@ -28,6 +28,7 @@ from delta_maintenance.table.read.active_files import ActiveFiles, active_in_tai
 from delta_maintenance.table.read.checkpoint_reader import CheckpointPart, read_part
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.writable import EXAMINE
 
 LogPart = tuple[LogEntry, ...] | CheckpointPart
 """The part of the log that one task reads: adjacent commits and compactions by ascending version,
@@ -125,6 +126,8 @@ class LogReading:
         layout = self.layout
         try:
             for files in self._files(store, pickle.loads(self.parts[number])):
+                if files.repeated is not None:
+                    raise CorruptTableError(repeated_file(files.repeated), remedy=EXAMINE)
                 schemas = _schema(files.adds), _schema(files.tombstones)
                 wider = layout.widened(*schemas)
                 if wider != layout:

@@ -19,6 +19,8 @@ from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 
+_LARGEST = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
@@ -34,12 +36,16 @@ class FileRules:
     @classmethod
     def of(cls, snapshot: Snapshot) -> FileRules:
         """Derives the rules. Raises `CorruptTableError` for an unreadable high-water mark."""
-        domain = snapshot.state.domains.get(row_tracking.DOMAIN)
+        row_ids = row_tracking_state(snapshot.protocol, snapshot.metadata.configuration)
+        mark = row_tracking.NO_ROW_ID
+        if row_ids is not RowTrackingState.UNSUPPORTED:
+            domain = snapshot.state.domains.get(row_tracking.DOMAIN)
+            mark = row_tracking.high_water_mark(None if domain is None else domain.configuration)
         return cls(
             version=snapshot.version,
             has_vectors=supports(snapshot.protocol, "deletionVectors"),
-            row_ids=row_tracking_state(snapshot.protocol, snapshot.metadata.configuration),
-            mark=row_tracking.high_water_mark(None if domain is None else domain.configuration),
+            row_ids=row_ids,
+            mark=min(mark, _LARGEST),
         )
 
     @property
@@ -84,7 +90,7 @@ class FileRules:
         # Row counts are taken from the text, and parsed only where they decide.
         for stated in (stated_row_counts, num_records):
             rows = pc.max_element_wise(pc.fill_null(record_counts(adds, stated=stated), 1), 0)
-            above = pc.greater(pc.add(base, rows), self.mark + 1)
+            above = pc.greater(pc.add(base, pc.subtract(rows, 1)), self.mark)
             above = pc.fill_null(pc.and_(above, pc.greater(rows, 0)), False)
             adds, base = adds.filter(above), base.filter(above)
         return _first(adds, f"has row IDs above the high-water mark {self.mark}")

@@ -97,7 +97,13 @@ def test_command_line(installed: dict[str, str], table: str) -> None:
     usage = run(installed, "touch", "--help")
     assert all(flag in usage for flag in ("--older-than I", "--note TEXT", "--engine", "--dry-run"))
     shown = run(installed, "touch", table, "--dry-run").splitlines()
-    assert [line.split()[0] for line in shown] == ["touch", *["table", "idle", "engine", "reason"]]
+    assert [line.split()[0] for line in shown[1:]] == [
+        "table",
+        "version",
+        "idle",
+        "engine",
+        "reason",
+    ]
     planned = json.loads(run(installed, "touch", table, "--dry-run", "--json"))
     assert (planned["idle"], planned["engine"], history(table)) == (True, "local", [])
     done = json.loads(run(installed, "touch", table, "--note", "by hand", "--json"))

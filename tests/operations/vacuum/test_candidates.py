@@ -253,8 +253,7 @@ def test_hidden_names_foreign_files_and_the_log_stay() -> None:
 )
 def test_the_metadata_of_iceberg_is_kept(configuration: dict[str, str]) -> None:
     listed = features(writer_only=["icebergCompatV2", "columnMapping"])
-    first = [listed, metadata(configuration={"delta.columnMapping.mode": "name", **configuration})]
-    table = Folder(first=first)
+    table = Folder(first=[listed, metadata(configuration=configuration)])
     table.file("metadata/v1.metadata.json", "metadata/snap.avro", "metadata/m.parquet")
     assert table.going(foreign_files=True) == set()
     plain = Folder()

@@ -14,6 +14,7 @@ from delta_maintenance.errors import CorruptTableError, RefusedError, Unsupporte
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import (
     OMIT,
+    SCHEMA_STRING,
     Action,
     add,
     cdc,
@@ -96,7 +97,9 @@ def test_new_metadata_replaces_the_old_whole_and_is_kept_as_written() -> None:
 @pytest.mark.conformance("META-06")
 def test_partition_columns_keep_their_order_and_need_no_match_in_the_schema_to_be_read() -> None:
     table = TableBuilder()
-    table.commit([protocol(), metadata(partitioned_by=["z", "PART", "a"]), add("x")])
+    table.commit(
+        [protocol(), metadata(schema=SCHEMA_STRING, partitioned_by=["z", "PART", "a"]), add("x")]
+    )
     snapshot = table.open().snapshot()
     assert snapshot.metadata.partition_columns == ("z", "PART", "a")
     assert dict(only(table)["partitionValues"]) == {"z": None, "PART": None, "a": None}

@@ -97,7 +97,7 @@ class PathAudit:
     def problem(self) -> str | None:
         """Returns the first problem that forbids writing, as one clause, or None."""
         if self._repeated is not None:
-            return f"a commit has two actions for the file {self._repeated}"
+            return repeated_file(self._repeated)
         live = np.sort(np.concatenate(self._live)) if self._with_vector else np.empty(0, np.uint64)
         for paths in self._with_vector:
             hashes = hash_texts(paths)
@@ -124,6 +124,11 @@ class PathAudit:
                 path = absolute[int(np.argmax(twice))].as_py()
                 return f"one file has two different paths, {path} and a relative one"
         return None
+
+
+def repeated_file(path: str) -> str:
+    """Returns the problem of a file for which one commit has two actions, as one clause."""
+    return f"a commit has two actions for the file {path}"
 
 
 def locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
