@@ -110,6 +110,16 @@ def test_a_measurement_of_another_table_is_ignored() -> None:
     assert health(new, previous=health(old)) == health(new)
 
 
+@pytest.mark.parametrize("commits", [1, 3])
+def test_a_measurement_of_a_log_with_other_commits_is_ignored(commits: int) -> None:
+    old, copy = Folder(), Folder()
+    for _ in range(2):
+        old.log(commit_info("OPTIMIZE"), add("a"))
+    for number in range(commits):
+        copy.log(commit_info("WRITE"), add(f"{number}"))
+    assert health(copy, previous=health(old)) == health(copy)
+
+
 def test_maintenance_is_recorded_beyond_the_series() -> None:
     table = Folder()
     table.log(vacuumed(30), days=30)

@@ -63,12 +63,10 @@ def commit_series(
     An unreadable commit and all commits before it have no operation.
     """
     versions = sorted(listing.commits)[-max_commits:] if max_commits else []
+    if previous is not None and not _continues(previous, listing):
+        previous = None
     known = {point.version: point for point in previous.commits} if previous is not None else {}
-    unread = [
-        listing.commits[version]
-        for version in versions
-        if version not in known or known[version].bytes != listing.commits[version].status.size
-    ]
+    unread = [listing.commits[version] for version in versions if version not in known]
     infos, warnings = _infos(snapshot.store, unread)
     times = _times(snapshot, listing, infos)
     checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
@@ -98,6 +96,16 @@ def commit_series(
         maintenance=_last_of_each([*(previous.maintenance if previous else ()), *seen]),
         warnings=warnings,
     )
+
+
+def _continues(previous: TableHealth, listing: LogListing) -> bool:
+    """Whether a log has the commits of an earlier measurement, except those that were deleted.
+
+    A table that was replaced by a copy of an earlier state has other ones, with the same table ID.
+    """
+    sizes = {version: entry.status.size for version, entry in listing.commits.items()}
+    same = all(sizes.get(p.version, p.bytes) == p.bytes for p in previous.commits)
+    return same and previous.version <= max(sizes, default=-1)
 
 
 def _infos(

@@ -254,6 +254,7 @@ class _Gathered:
         return KnownSums(
             table_id=snapshot.metadata.id,
             version=snapshot.version,
+            commit=snapshot.segment.last_commit,
             with_vectors=self.with_vectors,
             live=self.live,
             live_paths=None if paths is None else np.concatenate([np.empty(0, np.uint64), *paths]),

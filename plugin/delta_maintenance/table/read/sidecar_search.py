@@ -2,8 +2,8 @@
 
 Sidecars of this library have summaries: most are excluded by their first and last location, others
 by a filter, which is read by its range in the file. Sidecars of other writers are searched by their
-paths. A sidecar without any of the files may be found by mistake; a sidecar with one of them is
-always found.
+paths. A sidecar without any of the files may be found by mistake. A sidecar with one of them is
+always found if its tags and its filter are right; `files.removed_first` helps to detect wrong ones.
 """
 
 from __future__ import annotations

@@ -209,9 +209,9 @@ def surveyed(
 
 
 def require_found(survey: ReuseSurvey, missing: int) -> None:
-    """Raises `NotReusableError` if so many removed files are in no sidecar that is written again.
+    """Raises `NotReusableError` if so many removed files are in no sidecar that is rewritten.
 
-    One of them may be live in a sidecar that wrong tags led past.
+    They may be live in a sidecar that wrong tags or filters did not point to.
     """
     if missing:
         raise NotReusableError(

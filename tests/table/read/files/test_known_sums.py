@@ -124,6 +124,16 @@ def test_another_table_at_the_same_place_is_replayed(replays: list[int]) -> None
     assert replays == [1, 2]
 
 
+def test_a_copy_of_an_earlier_state_with_other_commits_is_replayed(replays: list[int]) -> None:
+    table, copy, memory = begun(), begun(), SumMemory()
+    table.commit([commit_info(), add("x", size=5)])
+    looked(table, memory)
+    copy.commit([commit_info(), add("other", size=500), add("one more", size=700)])
+    copy.commit([commit_info(), add("x", size=5)])
+    assert looked(copy, memory) == looked(copy, None)
+    assert replays == [2, 3, 3]
+
+
 def test_a_checkpoint_with_other_totals_is_replayed(replays: list[int]) -> None:
     table, memory = begun(), SumMemory()
     looked(table, memory)

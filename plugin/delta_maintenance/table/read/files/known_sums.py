@@ -22,6 +22,7 @@ from delta_maintenance.table.read.files.changes import (
     FileChanges,
     RolledCommits,
 )
+from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
 
 Counts = npt.NDArray[np.int64]
@@ -116,6 +117,10 @@ class KnownSums:
 
     table_id: str | None
     version: int
+    commit: LogEntry | None
+    """The commit of the version. A table that was replaced by a copy of an earlier state has the
+    same ID, but other commits.
+    """
     with_vectors: bool
     """Whether the table supports deletion vectors."""
     live: SizeBuckets
@@ -135,7 +140,8 @@ class KnownSums:
         if (
             snapshot.metadata.id != self.table_id
             or supports(snapshot.protocol, "deletionVectors") is not self.with_vectors
-            or not segment.base_version <= self.version <= segment.version
+            or self.commit is None
+            or self.commit not in (segment.base_commit, *segment.commits)
             or any(entry.file.end_version is not None for entry in segment.tail)
             or sum(entry.status.size for entry in newer) > MOST_TAIL_BYTES
         ):
@@ -149,7 +155,7 @@ class KnownSums:
         followed = self._followed(rolled, changes) if rolled.lines else self
         if followed is None or not _is_checkpointed(snapshot, self):
             return None
-        return replace(followed, version=segment.version)
+        return replace(followed, version=segment.version, commit=segment.last_commit)
 
     def _followed(self, rolled: RolledCommits, changes: FileChanges) -> KnownSums | None:
         if self.with_vectors or self.vectors or changes.vectors or changes.deleted_rows:
