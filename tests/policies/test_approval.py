@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     plan = approved(tmp_path / "t", "vacuum")
     young.write_bytes(b"x")
-    age_in_days(young, 7, short_of=timedelta(seconds=-1))
+    age_in_days(young, 7, short_of=timedelta(seconds=-1), now=plan.planned_at)
     result = run(tmp_path / "t", "vacuum", approved=plan)
     # It was there when the plan was made, for all that anybody can tell.
     assert result.status == "failed" and young.exists()
@@ -136,6 +136,6 @@ def append(table: TableBuilder, path: str) -> None:
         table.commit([remove(path)])
 
 
-def age_in_days(file: Path, days: int, *, short_of: timedelta) -> None:
-    then = (clock.now() - timedelta(days=days) + short_of).timestamp()
+def age_in_days(file: Path, days: int, *, short_of: timedelta, now: datetime | None = None) -> None:
+    then = ((now or clock.now()) - timedelta(days=days) + short_of).timestamp()
     os.utime(file, (then, then))
