@@ -12,8 +12,10 @@ from delta_maintenance.protocol.actions.paths import ABSOLUTE, PathAudit, locati
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
 from delta_maintenance.protocol.vacuum.protected_paths import (
+    PathSet,
     ProtectedPaths,
     deletion_vector_paths,
+    hash_spellings,
     spellings_of,
 )
 from delta_maintenance.table.read.active_files import ActiveFiles
@@ -59,21 +61,21 @@ class FileReferences:
 
     def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
         """Returns the live files below the root that the listing does not contain under any
-        spelling. They must have been kept.
+        spelling that readers use: decoded once, or as written. They must have been kept.
 
         Each is a pair of the path in the log and the location relative to the root.
         """
-        there = ProtectedPaths(self.in_use.roots)
-        there.add_literal(listed)
+        there = PathSet(hash_spellings)
+        there.add(listed)
         found: list[tuple[str, str]] = []
         for paths in self.live:
-            known = there.covers(paths)
+            known = there.has(paths)
             if known.all():
                 continue
             for root in self.in_use.roots:
                 places = locations(paths, root=root)
                 below = ~to_bools(pc.match_substring_regex(places, ABSOLUTE))
-                known |= there.covers(places)
+                known |= there.has(places)
                 missing = booleans(below & ~known)
                 known |= below
                 found += zip(
