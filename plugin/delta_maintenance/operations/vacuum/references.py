@@ -18,6 +18,7 @@ from delta_maintenance.protocol.vacuum.protected_paths import (
     hash_spellings,
     spellings_of,
 )
+from delta_maintenance.protocol.vacuum.visibility import Reason, VisibilityRules, reasons
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -37,7 +38,7 @@ class FileReferences:
     in_use: ProtectedPaths
     """Files of live adds, and of unexpired tombstones."""
     expired: list[pa.BinaryArray] = field(default_factory=list)
-    """Files of expired tombstones; some of them may also be live."""
+    """Files of expired tombstones, and `recorded` ones; some of them may also be live."""
     live: list[pa.StringArray] = field(default_factory=list)
     """The files of live adds, with their paths as written; empty unless `keeps_live`."""
     keeps_live: bool = True
@@ -52,6 +53,14 @@ class FileReferences:
     def none(cls, roots: tuple[str, ...], *, keeps_live: bool = True) -> FileReferences:
         """Returns empty references; `roots` are the addresses of the table."""
         return cls(ProtectedPaths(roots), keeps_live=keeps_live)
+
+    def record(self, removed: pa.Table, *, rules: VisibilityRules) -> None:
+        """Adds files that the log records as removed, if their names alone do not make them
+        candidates.
+        """
+        for places in spellings_of(removed, roots=self.in_use.roots).places:
+            unusual = rules.hidden(places) | (reasons(places, expired=None) == Reason.FOREIGN)
+            self.expired.append(places.filter(booleans(unusual)))
 
     @staticmethod
     def live_paths(adds: pa.Table) -> list[pa.StringArray]:
