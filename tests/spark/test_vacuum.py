@@ -65,8 +65,6 @@ def build(root: Path) -> Folder:
     table.checkpoint()
     table.log(*(remove(path, deletionTimestamp=recent) for path in gone[20:]), days=2)
     table.log(remove("kept/version.parquet", deletionTimestamp=old), days=1)
-    # As deltalake 0.8 encodes names.
-    table.log(add("R%26D.parquet"), days=30)
     table.file("R%2526D.parquet", "_former=1/stray.parquet")
     table.file(*live, *gone, "vectored.parquet", VECTOR, "deep/er/absolute.parquet")
     table.file("unknown-address.parquet", "kept/version.parquet", "readme.txt", "_tmp/x.parquet")
@@ -95,11 +93,19 @@ def rows(surveyed: Survey) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.conformance("VAC-03", "VAC-04", "VAC-09", "VAC-11", "VAC-15")
-@pytest.mark.parametrize("options", [{}, {"foreign_files": True}, {"keep_versions": (1,)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"ignore_missing_files": True}, {"foreign_files": True}, {"keep_versions": (1,)}],
+    ids=str,
+)
 def test_both_engines_find_the_same(
     spark: SparkSession, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     table = build(tmp_path / "my table")
+    misnamed = "ignore_missing_files" in options
+    if misnamed:
+        # deltalake 0.8 encodes names once more than the paths in the log.
+        table.log(add("R%26D.parquet"), days=0)
     local, ours = both(spark, table, **options)
     assert rows(ours) == rows(local) and len(rows(local)) > 10
     plans = [
@@ -112,7 +118,8 @@ def test_both_engines_find_the_same(
     assert set(ours.found.directories) == set(local.found.directories) != set()
     paths = set(ours.found.files()["path"].to_pylist())
     assert paths >= {"_former=1/gone.parquet", "_former=2/.gone.parquet"}
-    assert not paths & {VECTOR, "R%2526D.parquet", "_former=1/stray.parquet"}
+    assert not paths & {VECTOR, "_former=1/stray.parquet"}
+    assert ("R%2526D.parquet" in paths) is not misnamed
 
 
 @pytest.mark.conformance("VAC-17", "VAC-19", "VAC-20")
