@@ -188,7 +188,8 @@ KINDS: Mapping[str, FindingKind] = {
     "sidecar-size": FindingKind("warning", _CHECKPOINT),
     "sidecar-summary": FindingKind(
         "warning",
-        "run checkpoint --incremental never: incremental checkpoints rely on the summary",
+        "run checkpoint --incremental never after the next commit: incremental checkpoints rely on "
+        "the summary",
     ),
     "orphan-sidecar": FindingKind("note", "run clean-log, which deletes the file once it is old"),
     "checkpoint-differs": FindingKind(
