@@ -157,6 +157,8 @@ def test_no_fault_loses_the_only_copy() -> None:
         fsck.apply(Table(store), plan, now=NOW)
 
     for outcome in play_faults(repair, lambda: store_of(files, now_ms=lambda: 1)):
+        if not outcome.is_new:
+            continue
         left = {path: data for path, (data, _) in all_files(outcome.store).items()}
         assert left.items() >= {path: data for path, (data, _) in files.items()}.items()
         assert left.get("p=R&D/x", DATA) == DATA, outcome.where
