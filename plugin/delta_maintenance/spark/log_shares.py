@@ -46,9 +46,10 @@ SCHEMA = "label int, age int, kind string, payload binary"
 `kind` is `add`, `remove` or `notice`.
 """
 
-_ARROW_SCHEMA = pa.schema(
+ARROW_SCHEMA = pa.schema(
     [("label", pa.int32()), ("age", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())]
 )
+"""`SCHEMA` in Arrow."""
 _ROWS_PER_PAYLOAD = 8192
 _BYTES_PER_BATCH = 4 << 20
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -215,9 +216,9 @@ def gone(error: FileNotFoundError) -> CorruptTableError:
 
 def _batch(rows: list[ShareRow]) -> pa.RecordBatch:
     columns = [
-        pa.array([getattr(row, field.name) for row in rows], field.type) for field in _ARROW_SCHEMA
+        pa.array([getattr(row, field.name) for row in rows], field.type) for field in ARROW_SCHEMA
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def to_payload(rows: pa.Table) -> bytes:

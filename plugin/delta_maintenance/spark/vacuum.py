@@ -38,6 +38,7 @@ from delta_maintenance.spark.vacuum_tasks import (
     BucketTally,
     FolderListing,
     ShareReferences,
+    expired_rows,
     group_digests,
     paths_by_group,
 )
@@ -99,6 +100,7 @@ class SparkVacuum:
         came = FileReferences.none(snapshot.store.addresses)
         latest = request.complete(came)
         rows = listing
+        rows = rows.unionAll(self._recorded(came, buckets))
         for version in (snapshot, *request.kept_versions):
             only_live = version is not snapshot
             rows = rows.unionAll(self._references(request, version, buckets, only_live=only_live))
@@ -209,6 +211,12 @@ class SparkVacuum:
         rows = self._spark.range(0, len(parts), 1, len(parts))
         shares = rows.mapInArrow(reading.read, log_shares.SCHEMA)
         return by_label(shares, buckets).mapInArrow(task.find, log_shares.SCHEMA)
+
+    def _recorded(self, came: FileReferences, buckets: int) -> DataFrame:
+        """Returns the files with unusual names that commits removed as rows for buckets."""
+        rows = (row for places in came.expired for row in expired_rows(places, buckets))
+        table = pa.Table.from_batches(log_shares.in_batches(rows), log_shares.ARROW_SCHEMA)
+        return self._spark.createDataFrame(table, log_shares.SCHEMA)
 
     def _digest(self, dead: DataFrame, *, tasks: int) -> str:
         """Computes the digest of all paths, from one digest per group.

@@ -151,9 +151,7 @@ class ShareReferences:
             for label in range(self.buckets):
                 yield ShareRow(label, _REFERENCES, "names outside", names.tobytes())
         for expired in references.expired:
-            for label, rows in _dealt(expired, self.buckets):
-                table = pa.table({"place": expired.take(integers(rows))})
-                yield from _payloads(label, _REFERENCES, "expired", table)
+            yield from expired_rows(expired, self.buckets)
         if not self.only_live:
             tally = ReferenceTally(
                 live_files=references.num_live,
@@ -308,6 +306,13 @@ class BucketDeletion:
             # Spark must not retry the task, because deleted files would be counted twice.
             error = raised
         return ShareRow(0, 0, "deletion", pickle.dumps((done, error)))
+
+
+def expired_rows(places: pa.BinaryArray, buckets: int) -> Iterator[ShareRow]:
+    """Returns the rows of removed files for buckets."""
+    for label, rows in _dealt(places, buckets):
+        table = pa.table({"place": places.take(integers(rows))})
+        yield from _payloads(label, _REFERENCES, "expired", table)
 
 
 def paths_by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -313,6 +313,11 @@ SEEDS: dict[str, Seed] = {
         lambda t: t.step(_again(t, "c", defaultRowCommitVersion=6)), "c"
     ),
     "missing-data-file": Seed(lambda t: t.store.delete("d e"), "d%20e"),
+    "misnamed-file": Seed(
+        lambda t: [t.store.put("d%2520e", DATA), t.store.delete("d e")],
+        "d%20e",
+    ),
+    "doubtful-file": Seed(lambda t: [t.store.put("C", DATA + b"x"), t.store.delete("c")], "c"),
     "data-file-size": Seed(lambda t: t.store.put("c", parquet(part="longer")), "c"),
     "missing-deletion-vector": Seed(lambda t: t.store.delete(VECTOR_FILE), "b"),
     "missing-removed-file": Seed(

@@ -16,9 +16,12 @@ from delta_maintenance.protocol.delta_log.file_names import (
     classic_checkpoint_name,
     commit_name,
     multipart_checkpoint_name,
+    uuid_checkpoint_name,
 )
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.fault_store import FaultStore
 
 MANIFEST = "00000000000000000003.checkpoint.00000000-0000-4000-8000-000000000000.json"
 
@@ -188,14 +191,40 @@ def test_the_only_base_checkpoint_is_never_touched() -> None:
     assert files_of(table) == before
 
 
-def test_an_empty_checkpoint_is_deleted_once_it_is_old_and_then_written() -> None:
-    table = SoundTable(extras=False)
+@pytest.mark.parametrize("hours", [0, 30])
+def test_an_empty_checkpoint_is_replaced_at_any_age_and_never_deleted(hours: int) -> None:
+    """A writer may still hold the file open, and a reader may open it at any time."""
+    table = SoundTable(FaultStore(MemoryStore()), extras=False)
     name = classic_checkpoint_name(2)
     table.write(name, b"")
     before = states(table)
+    table.store.trace.clear()
+
+    result = run(table, REPAIR, now=NOW - timedelta(hours=hours))
+
+    assert outcomes(result) == {"fill-empty-checkpoint": "done"}
+    assert result.status == "sound" and table.read(name)
+    assert states(table) == before
+    steps = [step.kind for step in table.store.trace if step.path.endswith(name)]
+    assert "put" in steps and "delete" not in steps
+    assert checkpoint.plan(table.open().snapshot(version=2), now=NOW).is_noop
+
+
+def test_a_checkpoint_is_written_over_an_empty_file() -> None:
+    table = SoundTable(extras=False)
     plan = checkpoint.plan(table.open().snapshot(version=2), now=NOW)
+    table.write(classic_checkpoint_name(2), b"")
+    assert checkpoint.apply(table.open(), plan).status == "written"
+    assert run(table).status == "sound"
+    table.write(classic_checkpoint_name(2), b"PAR1")
     with pytest.raises(RefusedError, match="run fsck --repair"):
         checkpoint.apply(table.open(), plan)
+
+
+def test_an_empty_checkpoint_with_another_name_is_deleted_once_it_is_old() -> None:
+    table = SoundTable(extras=False)
+    name = uuid_checkpoint_name(2, "1b671a64-40d5-491e-99b0-da01ff1f3341", "parquet")
+    table.write(name, b"")
 
     young = run(table, REPAIR, now=NOW - timedelta(hours=30))
     assert (young.repairs, table.read(name)) == ((), b"")
@@ -203,9 +232,7 @@ def test_an_empty_checkpoint_is_deleted_once_it_is_old_and_then_written() -> Non
     result = run(table, REPAIR)
 
     assert outcomes(result) == {"remove-empty-checkpoint": "done"}
-    assert result.status == "sound"
-    assert checkpoint.apply(table.open(), plan).status == "written"
-    assert states(table) == before
+    assert (result.status, name in table.names()) == ("sound", False)
 
 
 def test_an_empty_checkpoint_that_its_writer_finished_is_not_touched() -> None:
@@ -218,7 +245,7 @@ def test_an_empty_checkpoint_that_its_writer_finished_is_not_touched() -> None:
 
     result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
 
-    assert outcomes(result) == {"remove-empty-checkpoint": "already-done"}
+    assert outcomes(result) == {"fill-empty-checkpoint": "already-done"}
     assert table.read(name) == theirs
 
 

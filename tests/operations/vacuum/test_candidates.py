@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vacuum_tables import NOW, Folder, named_memory, paths_of
+from vacuum_tables import NOW, Folder, days_ago, named_memory, paths_of
 from verbs.vacuum_cases import VECTOR, removed
 
+from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.vacuum import engine
@@ -272,10 +273,44 @@ def test_a_table_inside_the_table_stops_the_run(name: str) -> None:
         table.survey()
 
 
-def test_a_table_in_a_hidden_folder_is_no_hindrance() -> None:
+def test_a_table_in_a_hidden_folder_is_no_hindrance_and_keeps_its_files() -> None:
     table = Folder()
-    table.file("dead.parquet", "_copies/t/_delta_log/0.json", "_copies/t/x.parquet")
-    assert table.going() == {"dead.parquet"}
+    inner = "_copies/t/x.parquet"
+    table.log(add(inner), add("_copies/y.parquet"))
+    table.log(removed(inner, 30), removed("_copies/y.parquet", 30), days=30)
+    table.file("dead.parquet", "_copies/t/_delta_log/0.json", inner, "_copies/y.parquet")
+    assert table.going() == {"dead.parquet", "_copies/y.parquet"}
+
+
+@pytest.mark.conformance("VAC-11", "VAC-18")
+@pytest.mark.parametrize("mode", ["full", "lite"])
+@pytest.mark.parametrize("pruned", [False, True])
+def test_removed_files_are_data_files_whatever_their_names(
+    tmp_path: Path, mode: str, pruned: bool
+) -> None:
+    """The table was partitioned by `_g`, and another writer names its files without a suffix."""
+    now = clock.now()
+    table = Folder(tmp_path / "t", now=now, first=[protocol(), metadata(partitioned_by=["_g"])])
+
+    def removed(path: str, days: float) -> Any:
+        return remove(path, deletionTimestamp=days_ago(days, now))
+
+    gone = ["_g=1/_x/0.parquet", "_g=2/.1.parquet", "_2.parquet", "plain", "_g=3/%C3%BC.parquet"]
+    stay = {"_g=1/live.parquet", "_g=1/_x/recent.parquet", "_g=1/stray.parquet", "notes", "_g=9/y"}
+    table.log(*(add(path) for path in gone), cdc("_change_data/_g=1/c.parquet"))
+    table.log(add("_g=1/live.parquet"), add("_g=1/_x/recent.parquet"), days=39)
+    table.log(metadata(), *(removed(path, 30) for path in gone), days=30)
+    table.log(removed("_g=1/_x/recent.parquet", 3), days=3)
+    places = {path.replace("%C3%BC", "ü") for path in gone} | {"_change_data/_g=1/c.parquet"}
+    table.file(*places, *stay)
+    table.file("_g=1/_x/.0.parquet.crc", "_g=1/.live.parquet.crc", "_delta_log/0.parquet")
+    if pruned:
+        # The tombstones are dropped, and only the retained commits know the names.
+        table.checkpoint(2)
+    planned = table.survey(mode=mode)
+    assert paths_of(planned) == places | ({"_g=1/_x/.0.parquet.crc"} if mode == "full" else set())
+    assert table.vacuum(planned).status == "vacuumed"
+    assert stay <= table.files() and not places & table.files()
 
 
 @pytest.mark.conformance("VAC-06")

@@ -18,6 +18,7 @@ from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageE
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.report import write_report
 from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import (
     add,
     cdc,
@@ -80,12 +81,57 @@ def test_the_mode_lite_needs_every_commit_since_the_last_one() -> None:
 
 
 @pytest.mark.conformance("VAC-18")
-def test_the_mode_lite_does_not_record_what_it_could_not_delete() -> None:
+def test_a_full_vacuum_leaves_the_mark_that_the_mode_lite_begins_at() -> None:
+    table = Folder()
+    table.log(add("a.parquet"), add("b.parquet"))
+    table.log(removed("a.parquet", 30), days=30)
+    last = table.log(commit_info(), days=20)
+    table.checkpoint()
+    table.drop(*(f"{version:020}.json" for version in (0, 1)))
+    table.log(removed("b.parquet", 3), days=3)
+    table.file("a.parquet", "b.parquet")
+    with pytest.raises(RefusedError, match="vacuum with the mode full"):
+        table.survey(mode="lite")
+    assert table.vacuum(keep_versions=(last,)).deleted == 1
+    assert "_last_vacuum_info" not in table.names(), "kept versions may need removed files"
+    assert table.vacuum(retention=timedelta(days=25)).status == "nothing-to-do"
+    mark = {"latestCommitVersionOutsideOfRetentionWindow": last - 1}
+    assert json.loads(table.read("_last_vacuum_info")) == mark
+    assert table.vacuum().status == "nothing-to-do"
+    mark = {"latestCommitVersionOutsideOfRetentionWindow": last}
+    assert json.loads(table.read("_last_vacuum_info")) == mark
+    table.vacuum(retention=timedelta(days=25))
+    assert json.loads(table.read("_last_vacuum_info")) == mark, "it never goes back"
+    table.now += timedelta(days=6)
+    later = table.survey(mode="lite")
+    assert paths_of(later) == {"b.parquet"} and later.plan.first_commit == last + 1
+
+
+@pytest.mark.conformance("VAC-18")
+def test_a_mark_that_cannot_be_written_does_not_hide_the_result() -> None:
+    class ReadOnlyLog(MemoryStore):
+        def put(self, path: str, data: bytes) -> None:
+            if path.endswith("_last_vacuum_info"):
+                raise StorageError("access denied", file=path)
+            super().put(path, data)
+
+    table = Folder(ReadOnlyLog())
+    table.log(commit_info())
+    table.file("orphan.parquet")
+    result = table.vacuum()
+    assert (result.status, result.deleted) == ("vacuumed", 1)
+    assert any("access denied" in note for note in result.notes)
+    assert any("access denied" in note for note in table.vacuum().notes)
+
+
+@pytest.mark.conformance("VAC-18")
+@pytest.mark.parametrize("mode", ["full", "lite"])
+def test_no_mode_records_what_it_could_not_delete(mode: str) -> None:
     table = Folder(Stubborn())
     table.log(add("stuck.parquet"), add("a.parquet"))
     table.log(removed("stuck.parquet", 30), removed("a.parquet", 30), days=30)
     table.file("stuck.parquet", "a.parquet")
-    assert table.vacuum(mode="lite").status == "partly"
+    assert table.vacuum(mode=mode).status == "partly"
     assert "_last_vacuum_info" not in table.names()
 
 

@@ -381,13 +381,12 @@ def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
     checkpoint = snapshot.checkpoint
     if checkpoint is None or checkpoint.files.version != plan.version:
         raise RefusedError(
-            "there is a checkpoint file of this version that cannot be read, and none is ever "
-            "overwritten",
+            "there is a checkpoint file of this version that cannot be read",
             table=table.uri,
             version=plan.version,
             file=f"_delta_log/{classic_checkpoint_name(plan.version)}",
-            remedy="run fsck --repair, which replaces a damaged checkpoint, and deletes an empty "
-            "one once it is a day old; or checkpoint the next version",
+            remedy="run fsck --repair, which replaces a damaged checkpoint if the log before it is "
+            "complete; or checkpoint the next version",
         )
     return CheckpointResult(
         table=plan.table,

@@ -128,9 +128,8 @@ def _require_readable(snapshot: Snapshot, path: str) -> None:
         Checkpoint(snapshot.store, files)
     except UnusableCheckpointError as error:
         raise RefusedError(
-            f"an unreadable checkpoint file exists, and existing files are never overwritten "
-            f"({error.problem})",
+            f"an unreadable checkpoint file exists ({error.problem})",
             file=path,
-            remedy="run fsck --repair, which replaces a damaged checkpoint, and deletes an empty "
-            "one once it is a day old",
+            remedy="run fsck --repair, which replaces a damaged checkpoint if the log before it is "
+            "complete",
         ) from None

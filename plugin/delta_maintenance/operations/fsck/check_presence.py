@@ -9,15 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.operations.fsck.check_live_files import LiveFiles
 from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.other_spellings import (
+    find_other_spellings,
+    reached_by_the_store,
+)
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE, STORED_RELATIVE
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, locations
-from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import TREE, EntryKind
@@ -35,7 +40,9 @@ class Presence:
     the column `place`.
     """
     missing: pa.Table
-    """The rows whose data files do not exist."""
+    """The rows whose data files do not exist under any spelling of their paths."""
+    other_spellings: pa.Table
+    """Missing data files and vector files of which another spelling exists (`OTHER_SPELLINGS`)."""
     external: int
     """The number of data files outside the root, which are not checked."""
 
@@ -48,6 +55,8 @@ class TableFiles:
         tree = pa.concat_tables([TREE.empty_table(), *batches])
         self._files = tree.filter(pc.equal(tree["kind"], int(EntryKind.FILE)))
         self._names = self._files["path"].cast(pa.binary())
+        self._used: list[pa.ChunkedArray] = []
+        """The found files."""
         self._store = store
 
     def find(self, paths: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
@@ -57,19 +66,40 @@ class TableFiles:
         root.
         """
         raw = _one_array(paths)
+        place, external = self._placed(raw)
+        found = pc.index_in(place, value_set=self._names)
+        if found.null_count:
+            # Some writers do not encode paths.
+            found = pc.coalesce(found, pc.index_in(raw.cast(pa.binary()), value_set=self._names))
+        where = self._files["path"].take(found)
+        self._used.append(where.drop_null())
+        return where, pa.chunked_array([external])
+
+    def find_other_spellings(self, missing: pa.Table) -> pa.Table:
+        """Finds missing files among those that `find` has never returned (`OTHER_SPELLINGS`).
+
+        The columns are `path` and `size`, null if unknown.
+        """
+        place, _ = self._placed(_one_array(missing["path"]))
+        used = pa.chunked_array([c for part in self._used for c in part.chunks], pa.string())
+        files = self._files.select(["path", "size"])
+        files = files.filter(pc.invert(pc.is_in(files["path"], value_set=used)))
+        wanted = missing.append_column("place", pa.chunked_array([place]))
+        return find_other_spellings(wanted, files)
+
+    def reaches(self, found: pa.Table) -> npt.NDArray[np.bool_]:
+        """Marks the other spellings that the store takes for the name that readers use."""
+        return reached_by_the_store(self._store, found)
+
+    def _placed(self, raw: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+        """Returns the location of each path, and whether it is outside the root."""
         absolute = pc.match_substring_regex(raw, ABSOLUTE)
         place = locations(raw, root=self._store.root)
         for address in self._store.addresses[1:]:
             # The log may use another address for the table than the user.
             outside = pc.and_(absolute, _is_absolute(place))
             place = pc.if_else(outside, locations(raw, root=address), place)
-        external = pc.and_(absolute, _is_absolute(place))
-        found = pc.index_in(place, value_set=self._names)
-        if found.null_count:
-            # Some writers do not encode paths.
-            found = pc.coalesce(found, pc.index_in(raw.cast(pa.binary()), value_set=self._names))
-        where = self._files["path"].take(found)
-        return where, pa.chunked_array([external])
+        return place, pc.and_(absolute, _is_absolute(place))
 
     def sizes(self, places: pa.ChunkedArray) -> pa.ChunkedArray:
         """Returns the sizes in bytes of existing files."""
@@ -99,18 +129,29 @@ def check_presence(
     """
     adds = live.adds
     places, external = files.find(adds["path"])
-    there = pc.is_valid(places)
-    missing = adds.filter(pc.and_(pc.invert(there), pc.invert(external)))
+    lost = adds.filter(pc.and_(pc.is_null(places), pc.invert(external)))
+    _check_removed(files, live.tombstones, findings, version, kept_from_ms)
+    vectors = _missing_vectors(files, adds, findings, version)
+    wanted = [lost.select(["path", "size"]), _without_size(pc.unique(vectors["uri"]))]
+    found = files.find_other_spellings(pa.concat_tables(wanted))
+    reached = booleans(files.reaches(found))
+    there, others = found.filter(reached), found.filter(pc.invert(reached))
+    rows = pc.index_in(adds["path"], value_set=there["path"])
+    places = pc.coalesce(places, there["found"].take(rows))
+    missing = lost.filter(pc.invert(pc.is_in(lost["path"], value_set=found["path"])))
     problem = "the data file does not exist"
     findings.add_files("missing-data-file", problem, paths=missing["path"], version=version)
-    present = adds.append_column("place", places).filter(there)
+    vectors = vectors.filter(pc.invert(pc.is_in(vectors["uri"], value_set=found["path"])))
+    _add_vectors("missing-deletion-vector", vectors, findings, version)
+    _add_other_spellings(others, findings, version)
+    present = adds.append_column("place", places).filter(pc.is_valid(places))
     _check_sizes(files, present, findings, version)
-    _check_vectors(files, adds, "missing-deletion-vector", findings, version)
-    kept = live.tombstones.filter(
-        pc.fill_null(pc.greater_equal(live.tombstones["deletionTimestamp"], kept_from_ms), False)
+    return Presence(
+        present=present,
+        missing=missing,
+        other_spellings=others,
+        external=pc.sum(external).as_py() or 0,
     )
-    _check_removed(files, kept, findings, version)
-    return Presence(present=present, missing=missing, external=pc.sum(external).as_py() or 0)
 
 
 def as_uris(paths: pa.StringArray, *, absolute: bool = False) -> pa.StringArray:
@@ -133,11 +174,15 @@ def _check_sizes(files: TableFiles, present: pa.Table, findings: Findings, versi
     findings.add_files("data-file-size", text, paths=paths, version=version)
 
 
-def _check_vectors(
-    files: TableFiles, actions: pa.Table, kind: str, findings: Findings, version: int
-) -> None:
+def _missing_vectors(
+    files: TableFiles, actions: pa.Table, findings: Findings, version: int
+) -> pa.Table:
+    """Returns the `path` of each data file whose vector file does not exist, with the vector's path
+    as text and as `uri`.
+    """
     vectors = actions["deletionVector"]
     storage, texts = (pc.struct_field(vectors, n) for n in ("storageType", "pathOrInlineDv"))
+    parts = [pa.schema(dict.fromkeys(("path", "vector", "uri"), pa.string())).empty_table()]
     for stored in (STORED_RELATIVE, STORED_ABSOLUTE):
         chosen = pc.fill_null(pc.equal(storage, stored), False)
         names = _one_array(pc.unique(texts.filter(chosen)))
@@ -151,28 +196,59 @@ def _check_vectors(
         # A relative path is a path of the store and not encoded.
         encoded = as_uris(paths) if stored == STORED_RELATIVE else paths
         where, external = files.find(pa.chunked_array([encoded]))
-        missing = pc.and_(pc.is_null(where), pc.invert(external))
-        lost = pc.index_in(texts, value_set=names.filter(_one_array(missing)))
+        missing = _one_array(pc.and_(pc.is_null(where), pc.invert(external)))
+        lost = pc.index_in(texts, value_set=names.filter(missing))
         rows = pc.and_(chosen, pc.is_valid(lost))
-        named = paths.filter(_one_array(missing)).take(_one_array(lost.filter(rows)))
-        problem = pc.binary_join_element_wise(
-            "the file of its deletion vector does not exist:", named, " "
-        )
-        findings.add_files(
-            kind,
-            pa.chunked_array([problem]),
-            paths=actions["path"].filter(rows),
-            version=version,
-        )
+        at = lost.filter(rows)
+        columns = [paths.filter(missing).take(at), encoded.filter(missing).take(at)]
+        table = pa.table([actions["path"].filter(rows), *columns], schema=parts[0].schema)
+        parts.append(table)
+    return pa.concat_tables(parts)
 
 
-def _check_removed(files: TableFiles, kept: pa.Table, findings: Findings, version: int) -> None:
-    places, external = files.find(kept["path"])
-    missing = pc.and_(pc.is_null(places), pc.invert(external))
+def _add_vectors(kind: str, missing: pa.Table, findings: Findings, version: int) -> None:
+    problem = pc.binary_join_element_wise(
+        "the file of its deletion vector does not exist:", missing["vector"], " "
+    )
+    findings.add_files(kind, problem, paths=missing["path"], version=version)
+
+
+def _add_other_spellings(others: pa.Table, findings: Findings, version: int) -> None:
+    sure = others.filter(pc.is_null(others["doubt"]))
+    problem = pc.binary_join_element_wise(
+        "the file is stored under another spelling of its name:", sure["found"], " "
+    )
+    findings.add_files("misnamed-file", problem, paths=sure["path"], version=version)
+    doubtful = others.filter(pc.is_valid(others["doubt"]))
+    start = "the file does not exist, but there is another spelling of its name:"
+    problem = pc.binary_join_element_wise(start, doubtful["found"], " ")
+    problem = pc.binary_join_element_wise(problem, doubtful["doubt"], "; ")
+    findings.add_files("doubtful-file", problem, paths=doubtful["path"], version=version)
+
+
+def _check_removed(
+    files: TableFiles,
+    tombstones: pa.Table,
+    findings: Findings,
+    version: int,
+    kept_from_ms: int,
+) -> None:
+    # Files of expired tombstones may exist, too, and are then no other spelling of a live file.
+    places, external = files.find(tombstones["path"])
+    since = pc.greater_equal(tombstones["deletionTimestamp"], kept_from_ms)
+    is_kept = pc.fill_null(since, False)
+    missing = pc.and_(is_kept, pc.and_(pc.is_null(places), pc.invert(external)))
     problem = "the file of an unexpired tombstone does not exist"
-    paths = kept["path"].filter(missing)
+    paths = tombstones["path"].filter(missing)
     findings.add_files("missing-removed-file", problem, paths=paths, version=version)
-    _check_vectors(files, kept, "missing-removed-file", findings, version)
+    kept = tombstones.filter(is_kept)
+    _add_vectors(
+        "missing-removed-file", _missing_vectors(files, kept, findings, version), findings, version
+    )
+
+
+def _without_size(paths: pa.Array | pa.ChunkedArray) -> pa.Table:
+    return pa.table({"path": paths, "size": pa.nulls(len(paths), pa.int64())})
 
 
 def _vector_paths(stored: str, names: pa.StringArray) -> pa.StringArray:

@@ -134,7 +134,10 @@ _BY_WRITER = "find the writer of the commit, and let it commit the intended stat
 _CHECKPOINT = (
     "run fsck --repair, which writes the checkpoint again if the log before it is complete"
 )
-_EMPTY = "run fsck --repair, which deletes the file once it is a day old; then write a checkpoint"
+_EMPTY = (
+    "run fsck --repair, which puts a complete checkpoint in its place, or deletes a file with "
+    "another name than that of a classic checkpoint once it is a day old"
+)
 _UPGRADE = "repair the protocol with upgrade-protocol"
 
 KINDS: Mapping[str, FindingKind] = {
@@ -185,7 +188,8 @@ KINDS: Mapping[str, FindingKind] = {
     "sidecar-size": FindingKind("warning", _CHECKPOINT),
     "sidecar-summary": FindingKind(
         "warning",
-        "run checkpoint --incremental never: incremental checkpoints rely on the summary",
+        "run checkpoint --incremental never after the next commit: incremental checkpoints rely on "
+        "the summary",
     ),
     "orphan-sidecar": FindingKind("note", "run clean-log, which deletes the file once it is old"),
     "checkpoint-differs": FindingKind(
@@ -250,6 +254,15 @@ KINDS: Mapping[str, FindingKind] = {
         "corrupt",
         f"{_RESTORE}; if its rows are lost for good, run fsck --remove-missing-files, which "
         "removes the entry from the table",
+    ),
+    "misnamed-file": FindingKind(
+        "corrupt",
+        "run fsck --repair, which copies the file to the name that readers look for",
+    ),
+    "doubtful-file": FindingKind(
+        "corrupt",
+        "find out which file was committed, and copy it to the name that readers look for; "
+        "--remove-missing-files does not remove the entry while such a file exists",
     ),
     "data-file-size": FindingKind(
         "corrupt", f"{_RESTORE}, because it is not the file that was committed"

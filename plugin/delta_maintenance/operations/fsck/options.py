@@ -55,13 +55,15 @@ class FsckOptions(Record):
         bool,
         Flag(
             help="make the repairs that cannot lose data: let _last_checkpoint name an existing "
-            "checkpoint, write damaged checkpoints again where the log before them is complete, "
-            "and delete empty checkpoint files that are a day old"
+            "checkpoint, write damaged and empty checkpoints again where the log before them is "
+            "complete, delete other empty checkpoint files that are a day old, and copy data "
+            "files to the names that the log states"
         ),
     ] = False
     """Whether `apply` may make the repairs that cannot lose data: point `_last_checkpoint` to an
-    existing checkpoint, rewrite damaged checkpoints if the log before them is complete, and delete
-    empty checkpoint files that are a day old.
+    existing checkpoint, rewrite damaged and empty checkpoints if the log before them is complete,
+    delete other empty checkpoint files that are a day old, and copy data files to the names that
+    the log states.
     """
     remove_missing_files: Annotated[
         bool,
@@ -106,7 +108,9 @@ RepairAction = Literal[
     "rewrite-hint",
     "remove-hint",
     "replace-checkpoint",
+    "fill-empty-checkpoint",
     "remove-empty-checkpoint",
+    "copy-misnamed-files",
     "remove-missing-files",
     "restore-append-only",
 ]
@@ -126,7 +130,7 @@ class Repair(Record):
     reason: str
     """The change, and why it cannot lose data, in a sentence."""
     paths: tuple[str, ...] = ()
-    """The entries to remove, as in the log."""
+    """The entries to remove, or whose files are copied, as in the log."""
 
     def __str__(self) -> str:
         return ": ".join([self.action, *filter(None, [self.path]), self.reason])
@@ -182,7 +186,7 @@ class RepairOutcome(Record):
     version: int | None = None
     """The commit that was made, or the version of the checkpoint that was written."""
     count: int = 0
-    """The number of removed entries."""
+    """The number of removed entries, or of copied files."""
     reason: str | None = None
 
     def __str__(self) -> str:

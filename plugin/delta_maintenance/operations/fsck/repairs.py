@@ -25,10 +25,13 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.fsck.check_live_files import read_live_files
 from delta_maintenance.operations.fsck.check_log import is_old
-from delta_maintenance.operations.fsck.check_presence import TableFiles
+from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.examination import Examination
+from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
+from delta_maintenance.operations.fsck.other_spellings import copy_files
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.commit.conflicts import IsolationLevel
 from delta_maintenance.protocol.commit.staged import removes_of
@@ -52,6 +55,8 @@ OPERATION = "FSCK"
 _HINT = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
 _APPEND_ONLY = "delta.appendOnly"
 _SUSPENDED = "suspendedProperty"
+_NAMED = 20
+"""The number of entries that notes name."""
 
 
 def proposed_repairs(
@@ -66,6 +71,7 @@ def proposed_repairs(
         repairs.extend(_checkpoints(found, notes))
         repairs.extend(_empty_checkpoints(found, notes, now))
         repairs.extend(_hint(found))
+        repairs.extend(_misnamed(found))
     if options.repair or options.remove_missing_files:
         repairs.extend(_append_only(found))
     if options.remove_missing_files:
@@ -89,8 +95,12 @@ class Repairing:
             match repair.action:
                 case "replace-checkpoint":
                     return self._replace_checkpoint(repair)
+                case "fill-empty-checkpoint":
+                    return self._fill_empty_checkpoint(repair)
                 case "remove-empty-checkpoint":
                     return self._remove_empty_checkpoint(repair)
+                case "copy-misnamed-files":
+                    return self._copy_misnamed_files(repair)
                 case "rewrite-hint" | "remove-hint":
                     return self._write_hint(repair)
                 case "restore-append-only":
@@ -125,6 +135,22 @@ class Repairing:
         if files.kind is not LogFileKind.CLASSIC_CHECKPOINT:
             self._delete(files)
         return _outcome(repair, "done", version=files.version, reason=result.path)
+
+    def _fill_empty_checkpoint(self, repair: Repair) -> RepairOutcome:
+        assert repair.version is not None
+        snapshot = self._without_bad_checkpoints(repair.version)
+        options = CheckpointOptions(
+            kind=_classic_kind(snapshot), engine="local", incremental="never"
+        )
+        plan = checkpoint.plan(snapshot, options, now=self.now)
+        result = checkpoint.apply(self.table, plan, new_id=self.new_id, snapshot=snapshot)
+        done = result.status == "written"
+        return _outcome(
+            repair,
+            "done" if done else "already-done",
+            version=repair.version,
+            reason=result.path if done else "another writer has written the checkpoint",
+        )
 
     def _remove_empty_checkpoint(self, repair: Repair) -> RepairOutcome:
         store = self.table.store
@@ -180,12 +206,29 @@ class Repairing:
         put_hint(store, sound)
         return _outcome(repair, "done", version=sound.checkpoint.files.version)
 
+    def _copy_misnamed_files(self, repair: Repair) -> RepairOutcome:
+        snapshot = self.table.snapshot()
+        require_supported(snapshot.protocol, Operation.VACUUM, table=self.table.uri)
+        others = self._presence(snapshot).other_spellings
+        chosen = pc.and_(
+            pc.is_null(others["doubt"]),
+            pc.is_in(others["path"], value_set=pa.array(repair.paths, pa.string())),
+        )
+        count = copy_files(self.table.store, others.filter(chosen))
+        return _outcome(repair, "done" if count else "already-done", count=count)
+
+    def _presence(self, snapshot: Snapshot) -> Presence:
+        """Lists the files again."""
+        files = TableFiles(self.table.store)
+        live = read_live_files(snapshot)
+        return check_presence(files, live, Findings(), version=snapshot.version, kept_from_ms=0)
+
     def _remove_missing_files(self, repair: Repair) -> RepairOutcome:
         snapshot = self.table.snapshot()
         rows = _live_rows(snapshot, repair.paths)
-        # Listed again, so that entries whose files exist now are kept.
-        places, external = TableFiles(self.table.store).find(rows["path"])
-        rows = rows.filter(pc.and_(pc.is_null(places), pc.invert(external)))
+        # Entries whose files exist now are kept.
+        missing = self._presence(snapshot).missing
+        rows = rows.filter(pc.is_in(rows["path"], value_set=missing["path"]))
         if not rows.num_rows:
             return _outcome(
                 repair, "already-done", reason="the table no longer contains such an entry"
@@ -279,7 +322,16 @@ def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> I
     if found.snapshot is None:
         return
     for entry in found.inventory.empty_checkpoints:
-        if is_old(entry, now):
+        version, commits = entry.file.version, found.inventory.listing.commits
+        if entry.file.kind is LogFileKind.CLASSIC_CHECKPOINT and version in commits:
+            yield Repair(
+                action="fill-empty-checkpoint",
+                path=entry.path,
+                version=version,
+                reason="the file is empty, and a complete checkpoint of its version takes its "
+                "place in one step",
+            )
+        elif is_old(entry, now):
             yield Repair(
                 action="remove-empty-checkpoint",
                 path=entry.path,
@@ -307,9 +359,31 @@ def _append_only(found: Examination) -> Iterator[Repair]:
         yield Repair(action="restore-append-only", version=found.version, reason=reason)
 
 
+def _misnamed(found: Examination) -> Iterator[Repair]:
+    if found.presence is None:
+        return
+    others = found.presence.other_spellings
+    paths = others["path"].filter(pc.is_null(others["doubt"]))
+    if len(paths):
+        yield Repair(
+            action="copy-misnamed-files",
+            version=found.version,
+            reason=f"{len(paths)} files are copied to the names that readers look for; the "
+            "originals are kept",
+            paths=tuple(paths.to_pylist()),
+        )
+
+
 def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -> Iterator[Repair]:
     snapshot, presence = found.snapshot, found.presence
-    if snapshot is None or presence is None or not presence.missing.num_rows:
+    if snapshot is None or presence is None:
+        return
+    others = presence.other_spellings
+    for row in others.select(["path", "found"]).slice(0, _NAMED).to_pylist():
+        notes.append(f"the entry {row['path']} stays: its file may be {row['found']}")
+    if others.num_rows > _NAMED:
+        notes.append(f"{others.num_rows - _NAMED} other entries stay for the same reason")
+    if not presence.missing.num_rows:
         return
     count = presence.missing.num_rows
     if _is_append_only(snapshot) and not options.allow_append_only:
@@ -347,6 +421,10 @@ def _live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
 def _kind(files: CheckpointFiles, snapshot: Snapshot) -> CheckpointKind:
     if files.kind is LogFileKind.UUID_CHECKPOINT:
         return "v2-json" if files.entries[0].file.encoding == "json" else "v2-parquet"
+    return _classic_kind(snapshot)
+
+
+def _classic_kind(snapshot: Snapshot) -> CheckpointKind:
     v2 = snapshot.properties.checkpoint_policy == "v2"
     return "v2-classic" if v2 and supports(snapshot.protocol, "v2Checkpoint") else "classic"
 

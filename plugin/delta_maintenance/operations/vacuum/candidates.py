@@ -16,15 +16,23 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.vacuum.references import FileReferences
-from delta_maintenance.protocol.columns.arrays import booleans, integers
+from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools, valid_texts
 from delta_maintenance.protocol.vacuum.visibility import (
     Reason,
     VisibilityRules,
+    checksums_for,
     checksums_of,
+    in_a_log,
     reasons,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.listing import STATUSES, EntryKind, directories_of, unclean
+from delta_maintenance.storage.core.listing import (
+    STATUSES,
+    TREE,
+    EntryKind,
+    directories_of,
+    unclean,
+)
 
 DEAD_FILES = pa.schema([*STATUSES, ("reason", pa.uint8())])
 """Files that may be deleted, each with its `Reason`."""
@@ -43,6 +51,10 @@ class Search:
     """Files modified at or after this instant may belong to a commit in progress."""
     foreign_files: bool
     """Whether to delete also files whose names do not look like files of Delta."""
+    lists_folder: bool = False
+    """Whether the candidates are a listing of the folder, without the contents of hidden
+    directories.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +114,15 @@ def find_dead_files(
     dead = DeadFiles()
     for batch in entries:
         require_no_table_inside(batch, search)
-    loose = [out_of_use(batch, references, search, dead) for batch in entries]
+    recorded = recorded_in_hidden_places(references, search)
+    if search.lists_folder:
+        entries = [*entries, unlisted(store, entries, recorded)]
+    loose = [out_of_use(batch, references, search, dead, recorded) for batch in entries]
     candidates = with_reasons(
         pa.concat_tables([STATUSES.empty_table(), *loose]), references, search, dead
     )
     found = old_enough(store, candidates, search, dead)
+    found = without_other_tables(store, found, recorded, dead)
     checksums = old_enough(store, _checksums(entries, found), search, DeadFiles())
     # Their names made them count as hidden before.
     dead.keep(HIDDEN, -checksums.num_rows)
@@ -127,10 +143,60 @@ def require_no_table_inside(entries: pa.Table, search: Search) -> None:
             )
 
 
-def out_of_use(
-    entries: pa.Table, references: FileReferences, search: Search, dead: DeadFiles
+def recorded_in_hidden_places(references: FileReferences, search: Search) -> pa.StringArray:
+    """Returns the files with hidden names that the log records as removed.
+
+    They are data files nevertheless, such as those in the folder of a former partition column whose
+    name begins with `_`.
+    """
+    places = pc.unique(pa.chunked_array(references.expired, pa.binary()))
+    texts = valid_texts(places.filter(booleans(search.rules.hidden(places))))
+    return texts.filter(booleans(~in_a_log(texts) & ~to_bools(unclean(texts))))
+
+
+def unlisted(store: Store, entries: Sequence[pa.Table], recorded: pa.StringArray) -> pa.Table:
+    """Returns those of the recorded files that exist and that a listing omits, with their
+    checksums (`listing.TREE`).
+    """
+    names = pa.concat_arrays([recorded, checksums_for(recorded)])
+    for batch in entries:
+        names = names.filter(pc.invert(pc.is_in(names, value_set=_one(batch["path"]))))
+    found = store.statuses(pa.chunked_array([names]))
+    kinds = pa.repeat(pa.scalar(int(EntryKind.FILE), pa.uint8()), found.num_rows)
+    return found.append_column(TREE.field("kind"), kinds)
+
+
+def without_other_tables(
+    store: Store, files: pa.Table, recorded: pa.StringArray, dead: DeadFiles
 ) -> pa.Table:
-    """Returns the visible files (`listing.STATUSES`) of a listing that are unreferenced.
+    """Returns the files except recorded ones below the root of another table, which may need them.
+
+    Tables in hidden directories do not stop a vacuum.
+    """
+    paths = _one(files["path"])
+    folders: set[str] = set()
+    hidden = paths.filter(pc.is_in(paths, value_set=recorded))
+    for folder in pc.unique(directories_of(hidden)).to_pylist():
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    others = [f for f in sorted(folders) if next(store.list_from(f"{f}/_delta_log"), None)]
+    for other in others:
+        inside = pc.starts_with(files["path"], f"{other}/")
+        dead.keep("in the folder of another table", pc.sum(inside).as_py() or 0)
+        files = files.filter(pc.invert(inside))
+    return files
+
+
+def out_of_use(
+    entries: pa.Table,
+    references: FileReferences,
+    search: Search,
+    dead: DeadFiles,
+    recorded: pa.StringArray,
+) -> pa.Table:
+    """Returns the visible and the recorded files (`listing.STATUSES`) of a listing that are
+    unreferenced.
 
     Counts the others in `dead`.
     """
@@ -143,6 +209,8 @@ def out_of_use(
     paths = _one(files["path"])
     dead.listed += len(paths)
     hidden = search.rules.hidden(paths)
+    if len(recorded):
+        hidden &= ~to_bools(pc.is_in(paths, value_set=recorded))
     dead.keep(HIDDEN, int(hidden.sum()))
     in_use = ~hidden & references.in_use.covers(paths)
     dead.keep("in use", int(in_use.sum()))

@@ -113,13 +113,11 @@ def apply(
             )
         if surveyed is None or surveyed.plan.is_noop:
             made = plan if surveyed is None else surveyed.plan
-            if made.last_commit is not None:
-                record_vacuumed(table.store, made.last_commit)
             return VacuumResult(
                 table=made.table,
                 version=made.version,
                 status="nothing-to-do",
-                notes=(made.reason, *made.notes),
+                notes=(made.reason, *made.notes, *_recorded(table, made)),
             )
         return _VacuumRun(table, surveyed, started, new_id, progress).run()
     except DeltaMaintenanceError as error:
@@ -174,6 +172,7 @@ class _VacuumRun:
         new_id: NewId,
         progress: Progress | None,
     ) -> None:
+        self.table = table
         self.store = table.store
         self.planned = surveyed.plan
         self.found = surveyed.found
@@ -212,8 +211,8 @@ class _VacuumRun:
                 "a backup, or restore the table to a version without them"
             )
         complete = finished and not done.lost
-        if complete and planned.last_commit is not None:
-            record_vacuumed(self.store, planned.last_commit)
+        if complete:
+            self.notes += _recorded(self.table, planned)
         return VacuumResult(
             table=planned.table,
             version=max(self.watch.latest.version, start or 0, end or 0),
@@ -329,6 +328,16 @@ def _require_young(planned: VacuumPlan, now: datetime) -> None:
             version=planned.version,
             remedy="plan again: a plan is valid for an hour",
         )
+
+
+def _recorded(table: Table, planned: VacuumPlan) -> tuple[str, ...]:
+    """Records where the next `lite` vacuum begins. Returns a note if that fails."""
+    try:
+        if planned.last_commit is not None:
+            record_vacuumed(table.store, planned.last_commit, newest=planned.version)
+    except DeltaMaintenanceError as error:
+        return (f"where the next lite vacuum begins could not be recorded: {error.problem}",)
+    return ()
 
 
 def _millis(length: timedelta) -> int:

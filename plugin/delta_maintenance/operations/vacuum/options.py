@@ -175,6 +175,8 @@ class VacuumPlan(Document):
     first_commit: int | None = None
     """With `lite`: the first commit whose removes were read."""
     last_commit: int | None = None
+    """The last commit whose removed files are all deleted afterwards, with those of all older
+    commits. The next `lite` vacuum begins after it."""
     reason: str
     """One sentence: how the files were found, or why none are deleted."""
     notes: tuple[str, ...] = ()

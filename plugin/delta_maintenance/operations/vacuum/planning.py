@@ -33,7 +33,7 @@ from delta_maintenance.operations.vacuum.options import (
 from delta_maintenance.operations.vacuum.references import FileReferences
 from delta_maintenance.operations.vacuum.removed_in_log import (
     LogWindow,
-    RemovedSince,
+    Removals,
     removed_paths,
     window_to,
 )
@@ -148,6 +148,8 @@ class _SurveyRun:
         self.now = now
         self.notes = list(snapshot.warnings)
         self.settings = Settings.of(snapshot)
+        self.swept_to: int | None = None
+        """The last commit such that no file is needed that it or an older one removed."""
 
     def run(self) -> Survey:
         snapshot, options = self.snapshot, self.options
@@ -171,6 +173,7 @@ class _SurveyRun:
                     rules=self.settings.rules,
                     modified_before_ms=self.before_ms,
                     foreign_files=options.foreign_files,
+                    lists_folder=options.mode == "full",
                 ),
                 deleted_before_ms=self.before_ms,
                 kept_versions=kept,
@@ -187,6 +190,8 @@ class _SurveyRun:
                 f"{found.ageless_tombstones} tombstones have no deletion time, so they protect "
                 "their files"
             )
+        if window is not None and not window.is_empty and not options.keep_versions:
+            self.swept_to = window.last
         return Survey(self._plan(found, window), found)
 
     def _chosen_engine(self) -> tuple[LogWindow | None, VacuumEngine]:
@@ -235,8 +240,9 @@ class _SurveyRun:
         times = file_times(listing, now_ms=epoch_millis(self.now))
         return newest_commit_not_after(self.snapshot, listing, times, instant_ms=self.before_ms - 1)
 
-    def _protect_removed_since(self, references: FileReferences) -> None:
-        """Protects files that retained commits removed within the retention, by any known time.
+    def _take_removals(self, references: FileReferences) -> None:
+        """Protects files that retained commits removed within the retention, by any known time, and
+        records the others.
 
         Checkpoints drop tombstones after the table's retention, judged by the clocks of their
         writers.
@@ -244,9 +250,16 @@ class _SurveyRun:
         listing = list_log(self.store)
         times = file_times(listing, now_ms=epoch_millis(self.now))
         entries = [listing.commits[version] for version in sorted(listing.commits)]
-        removed = RemovedSince(self.store, entries, times, since_ms=self.before_ms)
-        for actions in removed.actions():
-            references.in_use.add(actions)
+        removed = Removals(self.store, entries, times, since_ms=self.before_ms)
+        for actions, is_recent in removed.actions():
+            if is_recent:
+                references.in_use.add(actions)
+            else:
+                references.record(actions, rules=self.settings.rules)
+        # A version that is kept needs files that were removed after it.
+        complete = self.options.mode == "full" and not self.options.keep_versions
+        if complete and removed.swept_to is not None:
+            self.swept_to = min(removed.swept_to, self.snapshot.version)
         longer = self.retention > self.settings.retention
         if removed.unreadable:
             if longer:
@@ -265,7 +278,7 @@ class _SurveyRun:
 
     def _complete(self, references: FileReferences) -> Snapshot:
         """Protects files that were committed while the folder was listed and the log was read."""
-        relisting(lambda: self._protect_removed_since(references))
+        relisting(lambda: self._take_removals(references))
         advanced = advance(self.snapshot)
         for commit in advanced.commits:
             references.in_use.add(commit.adds)
@@ -336,7 +349,7 @@ class _SurveyRun:
             large=_large(files, size, found),
             logs_commits=logs if logs is not None else self.store.address.kind is not StoreKind.S3,
             first_commit=window.first if window is not None and swept else None,
-            last_commit=window.last if window is not None and swept else None,
+            last_commit=self.swept_to,
             reason=self._reason(files, window),
             notes=tuple(dict.fromkeys(self.notes)),
         )

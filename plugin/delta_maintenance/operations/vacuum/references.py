@@ -12,10 +12,13 @@ from delta_maintenance.protocol.actions.paths import ABSOLUTE, PathAudit, locati
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
 from delta_maintenance.protocol.vacuum.protected_paths import (
+    PathSet,
     ProtectedPaths,
     deletion_vector_paths,
+    hash_spellings,
     spellings_of,
 )
+from delta_maintenance.protocol.vacuum.visibility import Reason, VisibilityRules, reasons
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -35,7 +38,7 @@ class FileReferences:
     in_use: ProtectedPaths
     """Files of live adds, and of unexpired tombstones."""
     expired: list[pa.BinaryArray] = field(default_factory=list)
-    """Files of expired tombstones; some of them may also be live."""
+    """Files of expired tombstones, and `recorded` ones; some of them may also be live."""
     live: list[pa.StringArray] = field(default_factory=list)
     """The files of live adds, with their paths as written; empty unless `keeps_live`."""
     keeps_live: bool = True
@@ -51,6 +54,14 @@ class FileReferences:
         """Returns empty references; `roots` are the addresses of the table."""
         return cls(ProtectedPaths(roots), keeps_live=keeps_live)
 
+    def record(self, removed: pa.Table, *, rules: VisibilityRules) -> None:
+        """Adds files that the log records as removed, if their names alone do not make them
+        candidates.
+        """
+        for places in spellings_of(removed, roots=self.in_use.roots).places:
+            unusual = rules.hidden(places) | (reasons(places, expired=None) == Reason.FOREIGN)
+            self.expired.append(places.filter(booleans(unusual)))
+
     @staticmethod
     def live_paths(adds: pa.Table) -> list[pa.StringArray]:
         """Returns the data files of adds, and the files of their vectors below the root."""
@@ -59,21 +70,21 @@ class FileReferences:
 
     def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
         """Returns the live files below the root that the listing does not contain under any
-        spelling. They must have been kept.
+        spelling that readers use: decoded once, or as written. They must have been kept.
 
         Each is a pair of the path in the log and the location relative to the root.
         """
-        there = ProtectedPaths(self.in_use.roots)
-        there.add_literal(listed)
+        there = PathSet(hash_spellings)
+        there.add(listed)
         found: list[tuple[str, str]] = []
         for paths in self.live:
-            known = there.covers(paths)
+            known = there.has(paths)
             if known.all():
                 continue
             for root in self.in_use.roots:
                 places = locations(paths, root=root)
                 below = ~to_bools(pc.match_substring_regex(places, ABSOLUTE))
-                known |= there.covers(places)
+                known |= there.has(places)
                 missing = booleans(below & ~known)
                 known |= below
                 found += zip(

@@ -1,7 +1,7 @@
 """Reads the files that a range of commits removed from a table.
 
 A `lite` vacuum takes its candidates from here. Every vacuum uses these files to protect those whose
-tombstones a checkpoint has dropped too early.
+tombstones a checkpoint has dropped too early, and to recognise data files with unusual names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, locations
+from delta_maintenance.protocol.columns.arrays import valid_texts
 from delta_maintenance.protocol.delta_log.file_names import MAX_VERSION
 from delta_maintenance.protocol.ndjson.parse import (
     FileLines,
@@ -32,7 +33,7 @@ from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
 
 LAST_VACUUM = "_last_vacuum_info"
-"""The file in which Delta Spark stores the progress of its `lite` vacuums, relative to
+"""The file in which Delta Spark stores where its next `lite` vacuum begins, relative to
 `_delta_log`.
 """
 _KEY = "latestCommitVersionOutsideOfRetentionWindow"
@@ -58,7 +59,7 @@ class LogWindow:
 
 
 def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
-    """The commits up to `last` that no `lite` vacuum has read.
+    """The commits up to `last` whose removed files no vacuum has deleted.
 
     Raises `RefusedError` if some of them were deleted: files that they removed would never be
     found.
@@ -67,8 +68,8 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
     done = last_vacuumed(store)
     if earliest > 0 and (done is None or done < earliest - 1):
         raise RefusedError(
-            f"the commits before version {earliest} were deleted, and no earlier lite vacuum has "
-            "through them",
+            f"the commits before version {earliest} were deleted, and no vacuum is known to have "
+            "deleted the files that they removed",
             file=LOG_DIRECTORY,
             remedy="vacuum with the mode full",
         )
@@ -76,7 +77,7 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
 
 
 def last_vacuumed(store: Store) -> int | None:
-    """The last commit that a `lite` vacuum has read, if it is recorded."""
+    """The last commit whose removed files a vacuum has deleted, if it is recorded."""
     try:
         value = json.loads(read_hint(store, f"{LOG_DIRECTORY}/{LAST_VACUUM}"))
     except (FileNotFoundError, ValueError, RecursionError):
@@ -87,8 +88,14 @@ def last_vacuumed(store: Store) -> int | None:
     return version if 0 <= version <= MAX_VERSION else None
 
 
-def record_vacuumed(store: Store, version: int) -> None:
-    """Records that all files removed by commits up to a version have been deleted."""
+def record_vacuumed(store: Store, version: int, *, newest: int) -> None:
+    """Records that all files removed by commits up to a version have been deleted.
+
+    Keeps the record of a later version, unless that is beyond `newest`, the newest version.
+    """
+    done = last_vacuumed(store)
+    if done is not None and version <= done <= newest:
+        return
     store.put(f"{LOG_DIRECTORY}/{LAST_VACUUM}", json.dumps({_KEY: version}).encode())
 
 
@@ -104,16 +111,14 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     everything = ((_readable(content)[0], True) for _, content in contents)
     for sources, _ in _batches(everything):
         found += _places(_parsed(sources), store.addresses)
-    places = pc.unique(pa.chunked_array(found, pa.binary()))
-    try:
-        return places.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([text for text in map(_text, places.to_pylist()) if text], pa.string())
+    return valid_texts(pc.unique(pa.chunked_array(found, pa.binary())))
 
 
 @dataclass(slots=True)
-class RemovedSince:
-    """Files that commits removed, or wrote as change data, if any of their known times is recent.
+class Removals:
+    """Files that commits removed, or wrote as change data, divided by age.
+
+    A file is recent if any of its known times is.
 
     The known times are the modification time of the commit file, the times in the commit, and the
     `deletionTimestamp` of each remove. All are in milliseconds since 1970-01-01 UTC.
@@ -127,33 +132,45 @@ class RemovedSince:
     """Times from this instant on are recent."""
     goes_back: bool = False
     """Whether any of the commits is not recent."""
+    swept_to: int | None = None
+    """The newest version such that its commit and all older ones can be read and are not recent."""
     unreadable: list[CorruptTableError] = field(default_factory=list)
     """The errors of commits that cannot be read."""
 
-    def actions(self) -> Iterator[pa.Table]:
-        """Yields the actions in batches: their `path`, and their `deletionVector` if any has one.
+    def actions(self) -> Iterator[tuple[pa.Table, bool]]:
+        """Yields the actions in batches, each with whether its files are recent.
 
-        `FileNotFoundError` if a commit was deleted after the listing.
+        Their columns are `path`, and `deletionVector` if any has one. `FileNotFoundError` if a
+        commit was deleted after the listing.
         """
         for sources, late in _batches(self._lines()):
             for parsed in self._parsed(sources):
+                yield pa.table({"path": parsed.cdc_paths}), late
                 removes = parsed.removes
                 if late:
-                    yield pa.table({"path": parsed.cdc_paths})
+                    yield removes, True
                 else:
                     is_late = pc.greater_equal(removes["deletionTimestamp"], self.since_ms)
-                    removes = removes.filter(pc.fill_null(is_late, False))
-                yield removes
+                    is_late = pc.fill_null(is_late, False)
+                    yield removes.filter(is_late), True
+                    yield removes.filter(pc.invert(is_late)), False
 
     def _lines(self) -> Iterator[tuple[FileLines, bool]]:
+        # The last commit is read first.
         for entry, content in read_ahead(self.store, self.entries, partial(_content, self.store)):
+            version = entry.file.version or 0
             try:
                 lines, told_ms = _readable(content)
             except CorruptTableError as error:
                 self.unreadable.append(error)
+                self.swept_to = None
                 continue
-            late = max(self.times[entry.file.version or 0], told_ms or 0) >= self.since_ms
+            late = max(self.times[version], told_ms or 0) >= self.since_ms
             self.goes_back |= not late
+            if late:
+                self.swept_to = None
+            elif self.swept_to is None:
+                self.swept_to = version
             yield lines, late
 
     def _parsed(self, sources: list[FileLines]) -> Iterator[ParsedFileActions]:
@@ -221,10 +238,3 @@ def _places(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryA
     for root in roots:
         places += [locations(chunk, root=root) for chunk in paths]
     return [place.filter(pc.invert(pc.match_substring_regex(place, ABSOLUTE))) for place in places]
-
-
-def _text(place: bytes) -> str | None:
-    try:
-        return place.decode()
-    except UnicodeDecodeError:
-        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def integers(values: npt.NDArray[np.int64]) -> pa.Int64Array:
@@ -30,3 +31,12 @@ def to_bools(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     bits = np.frombuffer(values.buffers()[1], np.uint8)
     end = values.offset + len(values)
     return np.unpackbits(bits, count=end, bitorder="little")[values.offset :].view(np.bool_)
+
+
+def valid_texts(values: pa.BinaryArray) -> pa.StringArray:
+    """Returns the values that are valid UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([value.decode(errors="ignore") for value in values.to_pylist()])
+        return texts.filter(pc.equal(texts.cast(pa.binary()), values))

@@ -1,17 +1,17 @@
 """The files below a table's root that its log refers to, in every spelling they may have.
 
 Implements "Add File and Remove File" and "Deletion Vectors" for operations that delete files. The
-path of an action is a URI and is decoded once. Some writers do not encode paths, however, and an
-absolute path may name the same table by another address. A file is therefore protected under every
-spelling that could refer to it: an extra spelling can keep an unneeded file, a missing one could
-delete a live file.
+path of an action is a URI and is decoded once. Some writers do not encode paths, however, or encode
+the names of their files once more, and an absolute path may name the same table by another address.
+A file is therefore protected under every spelling that could refer to it: an extra spelling can
+keep an unneeded file, a missing one could delete a live file.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,10 +46,12 @@ _Z85_DIGITS = np.full(256, -1, np.int64)
 _Z85_DIGITS[np.frombuffer(Z85, np.uint8)] = np.arange(len(Z85))
 
 
-class _HashSet:
-    """A set of path hashes, sorted on demand."""
+class PathSet:
+    """A set of paths as hashes, sorted on demand."""
 
-    def __init__(self) -> None:
+    def __init__(self, hashes_of: Callable[[pa.Array], Hashes]) -> None:
+        """`hashes_of` decides which paths are equal: `hash_paths` or `hash_spellings`."""
+        self._hashes_of = hashes_of
         self._sorted = np.empty(0, np.uint64)
         self._added: list[Hashes] = []
 
@@ -57,21 +59,25 @@ class _HashSet:
         return bool(len(self._sorted) or self._added)
 
     def add(self, paths: Sequence[pa.Array]) -> None:
-        self._added += [hash_paths(chunk) for chunk in paths if len(chunk)]
+        """Adds all of these paths."""
+        self._added += [self._hashes_of(chunk) for chunk in paths if len(chunk)]
 
     def add_hashes(self, hashes: Hashes) -> None:
+        """Adds the paths with these hashes."""
         if len(hashes):
             self._added.append(hashes)
 
     def sorted(self) -> Hashes:
+        """Returns all hashes in ascending order."""
         if self._added:
             self._sorted = np.unique(np.concatenate([self._sorted, *self._added]))
             self._added = []
         return self._sorted
 
     def has(self, paths: pa.Array) -> Mask:
+        """Marks the paths that are in the set."""
         ordered = self.sorted()
-        hashes = hash_paths(paths)
+        hashes = self._hashes_of(paths)
         if not len(ordered):
             return np.zeros(len(hashes), np.bool_)
         at = np.searchsorted(ordered, hashes)
@@ -84,15 +90,14 @@ class _HashSet:
 class ProtectedPaths:
     """The set of files that a log refers to, with a test for membership.
 
-    It stores hashes of the paths instead of text, ignoring case and Unicode normalisation, because
-    some file systems ignore them too. Two paths with the same hash protect each other. This can
-    keep an unneeded file and never deletes a live one.
+    It stores `hash_paths` instead of text. Two paths with the same hash protect each other. This
+    can keep an unneeded file and never deletes a live one.
     """
 
     roots: Sequence[str]
     """All addresses of the table's root, starting with the one given by the user."""
-    _places: _HashSet = field(default_factory=_HashSet)
-    _names: _HashSet = field(default_factory=_HashSet)
+    _places: PathSet = field(default_factory=lambda: PathSet(hash_paths))
+    _names: PathSet = field(default_factory=lambda: PathSet(hash_paths))
     """The file names of paths outside all known addresses. A store may be known under addresses
     that were not given, such as a mount, a link or an alias."""
 
@@ -118,10 +123,6 @@ class ProtectedPaths:
     def hashes(self) -> tuple[Hashes, Hashes]:
         """The hashes of paths below the root and of names outside, to send to another process."""
         return self._places.sorted(), self._names.sorted()
-
-    def add_literal(self, paths: Sequence[pa.StringArray]) -> None:
-        """Adds paths of existing files, relative to the root and not encoded."""
-        self._places.add(paths)
 
     def covers(self, paths: pa.StringArray) -> Mask:
         """Marks those of the literal paths, relative to the root, that are in the set."""
@@ -263,10 +264,16 @@ def _raw_and_decoded(paths: pa.StringArray) -> list[pa.BinaryArray]:
 
 
 def hash_paths(paths: pa.Array) -> Hashes:
-    """Hashes of paths that ignore case and Unicode normalisation, as some file systems do.
+    """Hashes of paths that are equal for all spellings of one path (`plain`), and that ignore case
+    and Unicode normalisation.
 
     The hashes are the same in every process.
     """
+    return hash_spellings(plain(paths))
+
+
+def hash_spellings(paths: pa.Array) -> Hashes:
+    """Hashes of paths that ignore case and Unicode normalisation, as some file systems do."""
     try:
         texts = paths.cast(pa.string())
     except pa.ArrowInvalid:
@@ -275,3 +282,14 @@ def hash_paths(paths: pa.Array) -> Hashes:
     if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
         return hash_texts(pc.ascii_lower(texts))
     return hash_texts(pc.utf8_lower(pc.utf8_normalize(texts, form="NFC")))
+
+
+def plain(paths: pa.Array) -> pa.BinaryArray:
+    """The paths without percent-encoding, however often they were encoded.
+
+    Encoding a path once more turns each `%` into `%25`, so `%2525C3` and `%C3` are the same byte.
+    """
+    literal = paths.cast(pa.binary())
+    if not pc.any(pc.match_substring(literal, "%")).as_py():
+        return literal
+    return decoded(pc.replace_substring_regex(literal, b"%(25)+", b"%"))

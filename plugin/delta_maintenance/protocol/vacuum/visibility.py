@@ -123,15 +123,16 @@ def in_a_log(paths: pa.Array) -> Mask:
     return to_bools(pc.match_substring_regex(paths, _LOG))
 
 
-def reasons(paths: pa.Array, *, expired: pa.Array) -> npt.NDArray[np.uint8]:
+def reasons(paths: pa.Array, *, expired: pa.Array | None) -> npt.NDArray[np.uint8]:
     """The `Reason` for which each unreferenced file may be deleted.
 
-    `expired` marks the files that an expired tombstone names.
+    `expired` marks the files that an expired tombstone names, if these are known.
     """
     found = np.full(len(paths), Reason.FOREIGN, np.uint8)
     found[to_bools(pc.match_substring_regex(paths, _DATA))] = Reason.UNREFERENCED
     found[to_bools(pc.match_substring_regex(paths, _VECTOR))] = Reason.DELETION_VECTOR
-    found[to_bools(expired) & (found != Reason.DELETION_VECTOR)] = Reason.EXPIRED
+    if expired is not None:
+        found[to_bools(expired) & (found != Reason.DELETION_VECTOR)] = Reason.EXPIRED
     found[to_bools(pc.starts_with(paths, f"{CHANGE_DATA}/"))] = Reason.CHANGE_DATA
     return found
 
@@ -143,6 +144,11 @@ def checksums_of(paths: pa.Array, owners: pa.Array) -> Mask:
     files = checksum_owners(paths.filter(booleans(found)))
     found[rows] = to_bools(pc.is_in(files, value_set=owners))
     return found
+
+
+def checksums_for(paths: pa.Array) -> pa.Array:
+    """The paths of the Hadoop checksums of files."""
+    return pc.replace_substring_regex(paths, r"([^/]+)$", r".\1.crc")
 
 
 def checksum_owners(paths: pa.Array) -> pa.Array:

@@ -15,6 +15,9 @@ from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
 
+MOST_REPLACED = 512 << 20
+"""The largest file in bytes that replaces an empty one; it is held in memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staging:
@@ -45,15 +48,23 @@ def staging() -> Iterator[Staging]:
 
 
 def publish(staged: Staging, store: Store, name: str) -> FileStatus:
-    """Publishes a staged file of the log, and deletes the local copy.
+    """Publishes a staged checkpoint file or sidecar, and deletes the local copy.
 
-    Raises `FileExistsError` if another file of that name exists, and `VerificationError` if the
-    published file is incomplete.
+    An empty file of that name is replaced in one step. Raises `FileExistsError` if another file
+    of that name exists, and `VerificationError` if the published file is incomplete.
     """
     path = f"{LOG_DIRECTORY}/{name}"
     size = staged.path(name).stat().st_size
-    with staged.path(name).open("rb") as source, store.create(path) as target:
-        shutil.copyfileobj(source, target, 1 << 20)
+    try:
+        with staged.path(name).open("rb") as source, store.create(path) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+    except FileExistsError:
+        found = store.stat(path)
+        if found is None or found.size or size > MOST_REPLACED:
+            raise
+        # Its writer has died, or will replace this file by a checkpoint of the same version. At no
+        # time is the name without a checkpoint, as it would be after a deletion.
+        store.put(path, staged.path(name).read_bytes())
     status = require_whole(store, path, size=size)
     staged.path(name).unlink()
     return status
