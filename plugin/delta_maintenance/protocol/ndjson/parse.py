@@ -29,6 +29,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     keyless_rows,
     normalise,
 )
+from delta_maintenance.protocol.data_files.tags import READ_TAGS
 from delta_maintenance.protocol.ndjson.bounds import MOST_KEYS, has_too_many_keys, is_too_deep
 from delta_maintenance.protocol.ndjson.lenient import tidy_lines
 from delta_maintenance.protocol.ndjson.split import SINGLE_ACTIONS, CommitText, LineRun
@@ -115,9 +116,10 @@ def parse_file_actions(
     """Parses the lines of all sources.
 
     `keys` are the known keys of maps; new ones are added. `fields` selects the fields of each
-    action, and restricts partition values to the table's partition columns; without it, all fields
-    are read, including unknown ones. `CorruptTableError` names the file and the damage;
-    `RefusedError` is for unknown fields that cannot be represented as columns.
+    action, and restricts partition values to the table's partition columns and tags to
+    `READ_TAGS`; without it, all fields are read, including unknown ones. `CorruptTableError` names
+    the file and the damage; `RefusedError` is for unknown fields that cannot be represented as
+    columns.
     """
     if fields is not None:
         fields = {action: _written(names) for action, names in fields.items()}
@@ -168,7 +170,7 @@ class MapKeys:
     """The physical names of the table's partition columns; their nulls are kept."""
     partition_values: frozenset[str] = frozenset()
     """Other keys found in partition values."""
-    tags: frozenset[str] = frozenset()
+    tags: frozenset[str] = READ_TAGS
     usual: frozenset[tuple[str, str]] = frozenset(_USUAL_FIELDS)
     """The fields found so far; reading other fields would cost time in every row."""
     as_pairs: bool = False
