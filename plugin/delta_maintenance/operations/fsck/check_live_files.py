@@ -1,8 +1,8 @@
 """Checks whether the actions of live files are plausible.
 
 Opens no file, except for the footers of files whose row IDs look wrong and whose number of rows is
-not in the log. Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking" and "Action
-Reconciliation", in columns throughout.
+not in the log. Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking"
+and "Action Reconciliation", in columns throughout.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     ROW_COUNT,
     STRING_MAP,
     empty,
+    key_problem,
     keyless_rows,
     normalise,
 )
@@ -143,7 +144,7 @@ def parse_file_actions(
         keyless = keyless_rows(batch)
         if len(keyless):
             raise CorruptTableError(
-                "an add or remove lacks its path, or its deletion vector's storageType or path",
+                key_problem(batch, int(keyless[0]), action=action),
                 file=sources[source_of_line[lines[rows][keyless[0]]]].name,
             )
     (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
