@@ -54,6 +54,7 @@ check: venv ## Lint, formatting, types, import contracts, conformance document, 
 check-types:
 	$(PY) -m mypy
 	$(PY) -m mypy tools
+	MYPYPATH=tests/operations/exercise $(PY) -m mypy -p delta_touch
 
 check-lint:
 	$(PY) -m ruff check

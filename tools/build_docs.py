@@ -13,10 +13,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 
-from docs_site import command_line, markdown_site, pages
+from docs_site import command_line, markdown_site, pages, releases
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGURATION = ROOT / "zensical.toml"
@@ -25,7 +24,7 @@ BUILD = ROOT / "build" / "docs"
 
 def main() -> int:
     """Returns the exit status: 0 if the site was built without a warning."""
-    configuration = configured(CONFIGURATION.read_text(), command_line.verb_names())
+    configuration = configured(CONFIGURATION.read_text())
     project = tomllib.loads(configuration)["project"]
     try:
         collected = pages.collect()
@@ -61,10 +60,15 @@ def main() -> int:
     return 0
 
 
-def configured(text: str, verbs: Sequence[str]) -> str:
-    """The configuration with an entry of the navigation for each verb of the command line."""
-    entries = (f'{{ "{verb}" = "{pages.VERB_PAGES}{verb}.md" }},' for verb in verbs)
-    return text.replace("# verbs\n", "\n      ".join(entries) + "\n")
+def configured(text: str) -> str:
+    """The configuration with entries of the navigation for each verb and each release."""
+    for mark, folder, names in (
+        ("# verbs", pages.VERB_PAGES, command_line.verb_names()),
+        ("# releases", pages.RELEASE_PAGES, releases.versions()),
+    ):
+        entries = (f'{{ "{name}" = "{folder}{name}.md" }},' for name in names)
+        text = re.sub(rf"^( *){mark}$", rf"\1{' '.join(entries)}", text, flags=re.MULTILINE)
+    return text
 
 
 def require_navigation(nav: markdown_site.Nav, known: set[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance.redaction import redact_address
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.settings import any_address, separate_approver
 
@@ -70,6 +71,6 @@ def require_table_of_policy(policy: Policy, uri: str) -> None:
     named = any(table.uri.rstrip("/") == plain for table in policy.named_tables)
     if leaves or not (named or any(entry.covers(plain) for entry in policy.patterns)):
         raise AirflowFailException(
-            f"{uri[:300]} is not a table of the policy: add it there, or set [delta_maintenance] "
-            "any_address in Airflow's configuration"
+            f"{redact_address(uri)[:300]} is not a table of the policy: add it there, or set "
+            "[delta_maintenance] any_address in Airflow's configuration"
         )

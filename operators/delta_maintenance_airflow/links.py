@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
+from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.redaction import holds_credentials
 from delta_maintenance_airflow import URL_PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
+
+
+# Without blanks, control characters and backslashes, which browsers remove or replace.
+_PRINTABLE = re.compile(r"[^\s\x00-\x20\x7f\\]+")
 
 
 class HealthPageLink(BaseOperatorLink):
@@ -29,6 +37,9 @@ class HealthPageLink(BaseOperatorLink):
         # Called in the worker at the end of the task, when its table is known.
         table, uri = getattr(operator, "table", None), getattr(operator, "table_uri", None)
         name = (table.get("name") or table.get("uri")) if isinstance(table, Mapping) else None
+        if any(isinstance(each, str) and holds_credentials(each) for each in (name, uri)):
+            # The address was refused, and the link is stored.
+            return ""
         if isinstance(name, str):
             return _page(f"/table?{urlencode({'name': name})}")
         # The policy may use another name for the table, so the list is searched by address.
@@ -48,8 +59,7 @@ class ReportLink(BaseOperatorLink):
         from airflow.sdk.execution_time.xcom import XCom
 
         value = XCom.get_value(ti_key=ti_key, key=BaseXCom.XCOM_RETURN_KEY)
-        address = value.get("report_uri") if isinstance(value, Mapping) else None
-        return address if isinstance(address, str) else ""
+        return _in_store(value.get("report_uri") if isinstance(value, Mapping) else None)
 
 
 class SparkUILink(BaseOperatorLink):
@@ -65,8 +75,36 @@ class SparkUILink(BaseOperatorLink):
         # Called again at the end of the task, and replaces the value that was pushed while it ran.
         from airflow.sdk.execution_time.xcom import XCom
 
-        address = XCom.get_value(ti_key=ti_key, key=self.xcom_key)
-        return address if isinstance(address, str) else ""
+        return _on_web(XCom.get_value(ti_key=ti_key, key=self.xcom_key))
+
+
+def _in_store(address: object) -> str:
+    """Returns the address of a file in an object store or on HDFS; an empty text for any other.
+
+    A browser could run other addresses as a script, or take a local path for a page of a host.
+    """
+    if not isinstance(address, str) or not _PRINTABLE.fullmatch(address):
+        return ""
+    try:
+        kind = Address.parse(address).kind
+    except InvalidRequestError:
+        return ""
+    return address if kind not in (StoreKind.OTHER, StoreKind.LOCAL, StoreKind.MEMORY) else ""
+
+
+def _on_web(address: object) -> str:
+    """Returns the address of a web page without credentials; an empty text for any other.
+
+    The address comes from the output of the driver.
+    """
+    if not isinstance(address, str) or not _PRINTABLE.fullmatch(address):
+        return ""
+    try:
+        parts = urlsplit(address)
+        plain = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    except ValueError:
+        return ""
+    return address if plain else ""
 
 
 def _page(path: str) -> str:

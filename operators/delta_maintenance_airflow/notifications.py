@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.bases.xcom import BaseXCom
 
-from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException, mask
 from delta_maintenance_airflow.operators.summary import summary_text
 from delta_maintenance_airflow.settings import notify_conn_id
 
@@ -82,7 +82,18 @@ def _post(conn_id: str, message: dict[str, Any]) -> None:
         raise AirflowFailException(
             f"the connection {conn_id} has no URL as its host; give https://..."
         )
+    # The path of a webhook is a secret, and the log of the HTTP client contains it.
+    mask(address)
+    mask(httpx.URL(address).raw_path.decode())
     token = connection.password
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    answer = httpx.post(address, json=message, headers=headers, timeout=_SECONDS)
-    answer.raise_for_status()
+    try:
+        answer = httpx.post(address, json=message, headers=headers, timeout=_SECONDS)
+    except httpx.HTTPError as error:
+        raise AirflowException(f"{_lost(conn_id)}: {type(error).__name__}") from None
+    if not answer.is_success:
+        raise AirflowException(f"{_lost(conn_id)}: HTTP status {answer.status_code}")
+
+
+def _lost(conn_id: str) -> str:
+    return f"the notification through the connection {conn_id} was not accepted"

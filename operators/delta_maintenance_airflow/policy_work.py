@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
+from delta_maintenance.redaction import redact
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.settings import policy_path, report_folder
@@ -64,9 +66,11 @@ class PolicyWork:
             named = {table.name: table.uri for table in self.policy.named_tables}
             if name not in named:
                 raise AirflowFailException(
-                    f"the policy names no table {name!r}; give its address instead"
+                    f"the policy names no table {redact(str(name))!r}; give its address instead"
                 )
             uri = named[name]
+        # Refused before the address gets into names, links and logs.
+        Address.parse(uri)
         table = self.policy.table_at(uri, name=name)
         if table.rules.other_writers is None:
             stated = PolicyHook(table.rules.storage).other_writers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_shared.libraries import DagsterLibraryRegistry
 
-from delta_maintenance import __version__, renamed_modules
+from delta_maintenance import __version__
 
 if TYPE_CHECKING:
     from delta_maintenance_dagster.approvals import ApprovalConfig, build_approval_job
@@ -71,16 +71,6 @@ _MODULES = {
     "build_maintenance_schedule": "schedules",
 }
 
-_RENAMED = {
-    "commit_sensor": "commits.sensor",
-    "commit_watch": "commits.watch",
-    "health_checks": "health.checks",
-    "log_picture": "health.log_picture",
-    "metadata": "health.metadata",
-    "observation": "commits.observation",
-    "spark_process": "spark.spark_process",
-}
-renamed_modules.install(__name__, _RENAMED)
 DagsterLibraryRegistry.register("delta-maintenance", __version__, is_dagster_package=False)
 
 

@@ -108,7 +108,7 @@ def _approved(
             continue
         for waiting in memory.recall(context.instance, table).pending:
             plan = shown.get((table.uri, waiting.operation))
-            if plan is None or plan.plan.comes_to != waiting.plan.comes_to:
+            if plan is None or not plan.plan.same_as(waiting.plan):
                 continue
             if not config.operations or plan.operation in config.operations:
                 found.setdefault(table.uri, []).append(plan)

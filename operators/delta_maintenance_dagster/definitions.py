@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import Field
 
-from delta_maintenance.moved_arguments import moved_arguments
 from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits.observation import build_table_asset
 from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
@@ -95,25 +94,6 @@ class Execution(dg.Model, dg.Resolvable):
 _EXECUTION = Execution()
 
 
-def _with_checks(given: HealthThresholds | None, moved: dict[str, Any]) -> HealthThresholds | None:
-    return (given or HealthThresholds()) if moved["checks"] else None
-
-
-def _with_retries(given: Execution | None, moved: dict[str, Any]) -> Execution:
-    return (given or _EXECUTION).model_copy(update=moved)
-
-
-def _with_sensor(given: CommitSensor | None, moved: dict[str, Any]) -> CommitSensor:
-    own = _SENSOR if given is None else given
-    return CommitSensor(
-        min_commits=moved.get("min_commits", own.min_commits),
-        interval_seconds=moved.get("sensor_interval_seconds", own.interval_seconds),
-    )
-
-
-@moved_arguments("execution", ("retry_policy",), _with_retries)
-@moved_arguments("thresholds", ("checks",), _with_checks)
-@moved_arguments("sensor", ("min_commits", "sensor_interval_seconds"), _with_sensor)
 def build_definitions(
     tables: Sequence[DeltaTable],
     *,

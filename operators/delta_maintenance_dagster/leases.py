@@ -64,7 +64,7 @@ class InstanceLease:
             if not self._claimed():
                 raise self._busy()
         ended = threading.Event()
-        self._renew()
+        self._renew(self.run_id)
         renewing = threading.Thread(
             target=self._keep_renewing, args=(ended,), name="lease", daemon=True
         )
@@ -112,7 +112,8 @@ class InstanceLease:
         """Frees the slots and queue entries of runs that no longer use them."""
         info = self.instance.event_log_storage.get_concurrency_info(self.pool)
         for slot in info.claimed_slots:
-            if self._has_ended(slot.run_id) or self._has_expired(slot.run_id):
+            is_lease = slot.step_key == self._claim
+            if self._has_ended(slot.run_id) or (is_lease and self._has_expired(slot.run_id)):
                 self._free(slot.run_id, slot.step_key)
         for step in info.pending_steps:
             if self._has_ended(step.run_id):
@@ -126,18 +127,23 @@ class InstanceLease:
         found = self.instance.run_storage.get_cursor_values({self._expiry_key})
         try:
             lease = json.loads(found.get(self._expiry_key, ""))
-            return lease["run"] == run_id and datetime.fromisoformat(lease["until"]) < self.now()
+            if lease["run"] == run_id:
+                return datetime.fromisoformat(lease["until"]) < self.now()
         except (ValueError, KeyError, TypeError):
-            return False
+            pass
+        # A run that is killed between its claim and its first renewal has no expiry time, and would
+        # keep the slot if Dagster never notices its end. If it lives, it renews the lease itself.
+        self._renew(run_id)
+        return False
 
-    def _renew(self) -> None:
-        lease = {"run": self.run_id, "until": (self.now() + self.life).isoformat()}
+    def _renew(self, run_id: str) -> None:
+        lease = {"run": run_id, "until": (self.now() + self.life).isoformat()}
         self.instance.run_storage.set_cursor_values({self._expiry_key: json.dumps(lease)})
 
     def _keep_renewing(self, ended: threading.Event) -> None:
         while not ended.wait(self.life.total_seconds() / 3):
             try:
-                self._renew()
+                self._renew(self.run_id)
             # Databases raise errors of any class; the next renewal may succeed.
             except Exception as error:
                 _log.warning("the lease of %s could not be renewed: %s", self.pool, error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from delta_maintenance import clock
-from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import BusyError, InvalidRequestError
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
@@ -171,19 +171,24 @@ class TableRun:
             instance=self.context.instance, pool=self.table.pool, run_id=self.context.run.run_id
         )
         return RunEnvironment(
-            submit=self._submit, lease=lease, progress=LoggedProgress(self.context.log)
+            submit=self._submit,
+            raised=(dg.Failure, dg.RetryRequested),
+            lease=lease,
+            progress=LoggedProgress(self.context.log),
         )
 
     def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> FinishedRun:
         """Opens the table and runs the work. A table that cannot be opened is a failed run."""
+        from delta_maintenance.policies.failures import failure_of
         from delta_maintenance.policies.run import failed_run
 
         known = memory.recall(self.context.instance, self.table)
         policy = self.table.policy
         try:
             table = self.resources.storage.resolve(self.context.resources).open_table(policy)
-        except DeltaMaintenanceError as error:
-            result = failed_run(policy, error, now=clock.now(), last_runs=known.last_runs)
+        except Exception as error:
+            failure = failure_of(error, where=policy.name)
+            result = failed_run(policy, failure, now=clock.now(), last_runs=known.last_runs)
         else:
             result = work(table, known)
         return self._ended(result, known)

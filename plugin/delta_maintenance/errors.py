@@ -196,5 +196,11 @@ class StorageAccessError(StorageError):
     retryable = False
 
 
+class UnexpectedError(DeltaMaintenanceError):
+    """An error of another library, or a defect of this one. Run again; report it if it persists."""
+
+    retryable = True
+
+
 class VerificationError(DeltaMaintenanceError):
     """A written file does not read back as intended, and was not published. Report it."""

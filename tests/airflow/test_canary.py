@@ -32,7 +32,10 @@ from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.lineage import dataset_name
+from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator, DeltaFsckOperator
+from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
+from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.outlets import asset_uri
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, DeltaCommitTrigger
@@ -240,6 +243,43 @@ def test_an_address_with_credentials_is_refused_and_not_shown(
         raised += every(refused.value)
     assert dataset_name(address) is None
     assert not sings(*raised, printed(), task_context["ti"].mock_calls)
+
+
+@pytest.mark.parametrize("any_address", ["False", "True"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"s3://AKIA1:{CANARIES[0]}@{BUCKET}/t",
+        f"az://data/t?sv=1&sig={CANARIES[4]}",
+        f"abfss://user:{CANARIES[1]}@acct.dfs.core.windows.net/t",
+    ],
+)
+def test_an_address_that_a_form_gives_is_neither_shown_nor_stored(
+    connections: None,
+    airflow_db: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    task_context: dict[str, Any],
+    printed: Printed,
+    address: str,
+    any_address: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ANY_ADDRESS", any_address)
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path / "store"))
+    (tmp_path / "policy.yaml").write_text("version: 1\n")
+    seen: list[str] = []
+    for table in ({"uri": address}, {"name": address}):
+        given = {"table": table, "policy": str(tmp_path / "policy.yaml")}
+        for task in (
+            DeltaManualOperator(task_id="m", operation="vacuum", plan_only=True, **given),
+            DeltaPolicyRunOperator(task_id="p", **given),
+        ):
+            with pytest.raises(AirflowFailException) as failure:
+                task.execute(task_context)
+            seen += every(failure.value)
+            seen.append(HealthPageLink().get_link(task, ti_key=None))
+    stored = [path.name + path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not sings(*seen, *stored, printed(), task_context["ti"].mock_calls)
 
 
 def store_text(store: Any, folder: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance_airflow.links import HealthPageLink, ReportLink
+from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators import DeltaVacuumOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 
@@ -49,6 +49,14 @@ def test_an_operator_with_an_address_links_to_the_list_of_tables_and_to_its_repo
     [
         ({"report_uri": "s3://lake/reports/1.parquet"}, "s3://lake/reports/1.parquet"),
         ({"status": "done"}, ""),
+        ({"report_uri": "javascript:alert(1)"}, ""),
+        ({"report_uri": "javascript://%0aalert(1)"}, ""),
+        ({"report_uri": "java\nscript:alert(1)"}, ""),
+        ({"report_uri": "https://evil.example/report"}, ""),
+        ({"report_uri": "//evil.example/report"}, ""),
+        ({"report_uri": "/\t/evil.example/report"}, ""),
+        ({"report_uri": "s3://key:secret@lake/report"}, ""),
+        ({"report_uri": ["s3://lake/reports"]}, ""),
         (None, ""),
     ],
 )
@@ -57,3 +65,25 @@ def test_a_report_is_linked_where_one_was_written(
 ) -> None:
     monkeypatch.setattr("airflow.sdk.execution_time.xcom.XCom.get_value", lambda ti_key, key: told)
     assert ReportLink().get_link(None, ti_key=None) == link
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("http://driver.example:4040", True),
+        ("https://proxy.example/application_1/", True),
+        ("javascript:alert(1)", False),
+        ("https:/\\evil.example", False),
+        ("http://user:secret@driver.example:4040", False),
+        ("http://driver.example\n.evil.example", False),
+        ("data:text/html,x", False),
+        ("//evil.example", False),
+        ("http://[", False),
+        (None, False),
+    ],
+)
+def test_spark_is_linked_by_an_address_of_the_web_only(
+    airflow_db: None, monkeypatch: pytest.MonkeyPatch, told: Any, shown: bool
+) -> None:
+    monkeypatch.setattr("airflow.sdk.execution_time.xcom.XCom.get_value", lambda ti_key, key: told)
+    assert SparkUILink().get_link(None, ti_key=None) == (told if shown else "")

@@ -110,12 +110,10 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.errors",
         "delta_maintenance.address",
         "delta_maintenance.lazy",
-        "delta_maintenance.moved_arguments",
         "delta_maintenance.operations",
         "delta_maintenance.operations.core",
         "delta_maintenance.operations.core.logged_progress",
         "delta_maintenance.redaction",
-        "delta_maintenance.renamed_modules",
         "delta_maintenance.submission",
         "delta_maintenance.submission.left_running",
     }

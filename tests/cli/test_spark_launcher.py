@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from sound_tables import SoundTable
 
+from delta_maintenance.cli import spark_launcher
 from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
@@ -232,6 +233,14 @@ def test_an_error_of_the_job_is_the_error_of_the_command(
     )
     spark.answers({"status": "failed", "error": {**error, "type": "NoSuchError"}})
     assert cli("checkpoint", v2_table, "--engine", "spark").status == 1
+
+
+@pytest.mark.process
+def test_lines_of_a_job_are_shown_without_credentials(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "print('s3://AKIA1:canary@lake/t'); print('az://data/t?sig=canary')"
+    last = spark_launcher._run([sys.executable, "-c", lines], os.environ, verbose=True)
+    assert last == "az://data/t?***"
+    assert "canary" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.process

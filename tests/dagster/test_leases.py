@@ -105,6 +105,32 @@ def test_a_lease_that_is_not_renewed_expires(
             pass
 
 
+def test_a_run_that_was_killed_after_its_claim_loses_its_lease(
+    instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
+) -> None:
+    """It has never stated an expiry time, and its run never ends."""
+    earlier, lost, next_run = running(), running(), running()
+    with lease(instance_with_pools, earlier)():
+        pass
+    assert lease(instance_with_pools, lost)._claimed()
+    with pytest.raises(BusyError), lease(instance_with_pools, next_run)():
+        pass
+    with lease(instance_with_pools, next_run, at=NOW + LIFE + timedelta(seconds=1))():
+        pass
+
+
+def test_a_step_of_a_running_run_keeps_the_slot(
+    instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
+) -> None:
+    storage = instance_with_pools.event_log_storage
+    limit_to_one(instance_with_pools, POOL)
+    assert storage.claim_concurrency_slot(POOL, running(), "step").is_claimed
+    next_run = running()
+    for at in (NOW, NOW + 2 * LIFE):
+        with pytest.raises(BusyError), lease(instance_with_pools, next_run, at=at)():
+            pass
+
+
 def test_the_holder_renews_its_lease(
     instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
 ) -> None:

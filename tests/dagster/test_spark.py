@@ -136,6 +136,16 @@ def test_a_job_without_a_report_quotes_its_last_line(spark: Spark) -> None:
         run_job(DeltaSparkResource(spark_home=str(spark.home)))
 
 
+def test_lines_of_spark_are_shown_without_credentials(
+    spark: Spark, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for line in ("s3://AKIA1:canary@lake/t", "delta-maintenance: az://data/t?sig=canary"):
+        spark.answers(body=f"print({line!r}); sys.exit(3)")
+        with pytest.raises(DeltaMaintenanceError, match=r"without a report: .*\*\*\*") as failure:
+            run_job(DeltaSparkResource(spark_home=str(spark.home)))
+        assert "canary" not in str(failure.value) + "".join(capfd.readouterr())
+
+
 def test_job_output_is_logged_in_the_run(spark: Spark, capfd: pytest.CaptureFixture[str]) -> None:
     spark.answers({"status": "done", "result": {}})
     run_job(DeltaSparkResource(spark_home=str(spark.home)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import itertools
 import json
@@ -71,6 +72,23 @@ def test_the_output_in_the_tutorial_is_correct(
     assert re.search("commits since +0\n", _output(capsys, "inspect", "lake/events"))
     assert _commits_since_checkpoint(capsys) == 0
     assert "nothing" in _output(capsys, "vacuum", "lake/events")
+
+
+def test_the_cells_of_the_notebook_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells, names, shown = blocks("docs/how-to/notebook.md", "python"), dict[str, object](), []
+    for cell in cells:
+        program = ast.parse(cell)
+        last = program.body[-1]
+        if isinstance(last, ast.Expr):
+            program.body.pop()
+        exec(compile(program, "cell", "exec"), names)
+        if isinstance(last, ast.Expr):
+            # A notebook shows the value of the last expression.
+            shown.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+    documents = [each for each in shown if hasattr(each, "_repr_html_")]
+    assert len(documents) >= 6
+    assert all("<table" in each._repr_html_() for each in documents)
 
 
 GUIDES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]

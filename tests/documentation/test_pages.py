@@ -135,6 +135,31 @@ def test_the_navigation_has_every_page_once(monkeypatch: pytest.MonkeyPatch) -> 
         build_docs.require_navigation([*nav, {"Again": "a.md"}], {"index.md", "a.md", "b.md"})
 
 
+def test_each_release_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from docs_site import pages, releases
+
+    log = (
+        "# Changelog\n\nOf all.\n\n"
+        "## 1.1.0 (unreleased)\n\n### New\n\n- `b`\n\n"
+        "## 1.0.0 (2026-01-31)\n\n- a\n"
+    )
+    assert releases.pages(log) == {
+        "index": (
+            "# Releases\n\nOf all.\n\n"
+            "- [1.1.0](1.1.0.md) (unreleased)\n- [1.0.0](1.0.0.md) (2026-01-31)\n"
+        ),
+        "1.1.0": "# 1.1.0 (unreleased)\n\n## New\n\n- `b`\n",
+        "1.0.0": "# 1.0.0 (2026-01-31)\n\n- a\n",
+    }
+    with pytest.raises(ValueError, match=r"CHANGELOG\.md: a section"):
+        releases.pages(log.replace("(2026-01-31)", "of January"))
+    collected = pages.collect()
+    for version in releases.versions():
+        assert f"[{version}]({version}.md)" in collected["releases/index.md"]
+        assert collected[f"releases/{version}.md"].startswith(f"# {version} (")
+
+
 def test_the_page_of_a_verb_has_every_option_of_its_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
     from docs_site import command_line

@@ -38,7 +38,7 @@ def policy(folder: Path) -> PolicyTable:
 def approved(folder: Path, operation: str, **options: Any) -> ApprovedPlan:
     outcome = run(folder, operation, plan_only=True, options=options).outcomes[0]
     assert outcome.result is not None
-    plan = ApprovedPlan.of(operation, outcome.result, planned_at=outcome.started_at)
+    plan = ApprovedPlan.of(outcome)
     return ApprovedPlan.from_json(plan.to_json())
 
 
@@ -72,9 +72,10 @@ def test_a_file_that_expires_after_the_plan_is_not_included(tmp_path: Path) -> N
     age_in_days(young, 7, short_of=timedelta(hours=-1))
     # As if it had been planned two hours ago. The file has expired since then.
     then = clock.now() - timedelta(hours=2)
-    plan = replace(approved(tmp_path / "t", "vacuum", as_of=then.isoformat()), planned_at=then)
-    assert approved(tmp_path / "t", "vacuum").comes_to != plan.comes_to
-    result = run(tmp_path / "t", "vacuum", approved=plan)
+    options = {"as_of": then.isoformat()}
+    plan = replace(approved(tmp_path / "t", "vacuum", **options), planned_at=then)
+    assert approved(tmp_path / "t", "vacuum").effect != plan.effect
+    result = run(tmp_path / "t", "vacuum", approved=plan, options=options)
     assert result.status == "done", result.problem
     assert young.exists() and not (tmp_path / "t/0.parquet").exists()
 
@@ -121,7 +122,7 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     shown = run_operation(open_table(table.uri), table, "vacuum", plan_only=True, **given)
     (outcome,) = shown.outcomes
     assert outcome.engine == "spark" and outcome.result is not None
-    plan = ApprovedPlan.of("vacuum", outcome.result, planned_at=outcome.started_at)
+    plan = ApprovedPlan.of(outcome)
     result = run_operation(open_table(table.uri), table, "vacuum", approved=plan, **given)
     assert result.status == ("failed" if moved else "done")
     then = outcome.started_at

@@ -86,10 +86,18 @@ def test_it_is_renewed_for_as_long_as_the_work_takes() -> None:
             pass
 
 
-def test_an_unreadable_lease_is_replaced() -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"what is this",
+        b'{"name":"orders","holder":"other","until":"2099-01-01T00:00:00","nonce":"1"}',
+    ],
+    ids=["no JSON", "no time zone"],
+)
+def test_an_unreadable_lease_is_replaced(data: bytes) -> None:
     store = MemoryStore()
     leases = Leases(store)
-    store.put(_path(leases, store), b"what is this")
+    store.put(_path(leases, store), data)
     with leases.held("orders", holder="first"):
         pass
 

@@ -63,7 +63,7 @@ def planned(builder: TableBuilder, operation: str, *args: Any, **given: Any) -> 
     """Returns the plan to approve."""
     outcome = only(run(builder, operation, *args, plan_only=True, **given))
     assert outcome.status == "planned" and outcome.result is not None, outcome.reason
-    approved = ApprovedPlan.of(operation, outcome.result, planned_at=outcome.started_at)
+    approved = ApprovedPlan.of(outcome)
     return ApprovedPlan.from_json(approved.to_json()), outcome.result
 
 

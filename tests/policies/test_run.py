@@ -17,9 +17,12 @@ from vacuum_tables import NOW, Folder, days_ago
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
 from delta_maintenance.operations.checkpoint import operation as checkpoint_code
+from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assess import assess
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.models import RunResult
+from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, remove
 
@@ -231,6 +234,51 @@ def test_a_failed_operation_ends_the_run_and_is_named(monkeypatch: pytest.Monkey
     assert result.problem == "table memory:, version 7: another writer won; run again"
     assert result.after is not None, "the state after the failure is told"
     assert [(r.operation, r.status) for r in result.last_runs] == [("checkpoint", "failed")]
+
+
+def test_an_unexpected_error_fails_its_operation_and_keeps_what_the_others_did(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def exhausted(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(checkpoint_code, "apply", exhausted)
+    table = worn()
+    result = run_on(table, asked(fsck=True, checkpoint={"max_commits": 1}))
+    assert statuses(result) == {"fsck": "done", "checkpoint": "failed"}
+    assert (result.status, result.exit_status, result.retryable) == ("failed", 1, True)
+    assert result.problem == (
+        f"table {table.store.root}: MemoryError; "
+        "give the process more memory, or see the log for the details"
+    )
+    assert [run.operation for run in result.last_runs] == ["fsck", "checkpoint"]
+    assert "checkpoint: MemoryError" in caplog.text and "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "cannot read"), RuntimeError("no")])
+def test_an_unexpected_error_while_assessing_is_a_result(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(assess_module, "measure", failing)
+    result = run_on(worn(), asked(**EVERYTHING))
+    assert (result.status, result.exit_status) == ("failed", 1)
+    assert result.problem is not None and type(error).__name__ in result.problem
+
+
+def test_errors_that_the_caller_names_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise LookupError("a decision of the orchestrator")
+
+    monkeypatch.setattr(checkpoint_code, "apply", failing)
+    table = worn().open()
+    environment = RunEnvironment(raised=(LookupError,))
+    with pytest.raises(LookupError):
+        run_module.run(table, asked(checkpoint={"max_commits": 1}), environment=environment)
+    with pytest.raises(LookupError):
+        run_operation(table, asked(), "checkpoint", environment=environment)
 
 
 def test_a_corrupt_table_is_not_touched_after_its_integrity_check() -> None:

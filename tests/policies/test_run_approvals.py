@@ -30,11 +30,12 @@ def test_an_approved_plan_runs_as_shown() -> None:
     (shown,) = run_on(table, policy_table).outcomes
     assert shown.status == "needs-approval" and shown.result is not None
     assert shown.result["files"] == 1
-    plan = ApprovedPlan.of("vacuum", shown.result, planned_at=shown.started_at)
-    other = replace(plan, comes_to="something else")
+    plan = ApprovedPlan.of(shown)
+    other = replace(plan, effect={**plan.effect, "files": "2"})
     refused = run_on(table, policy_table, approvals=Approvals(plans=[other]))
     assert (refused.status, refused.exit_status) == ("failed", 3)
     assert "the table has changed" in (refused.problem or "") and "0.parquet" in table.files()
+    assert "the approved one: files 1 instead of 2" in (refused.problem or "")
     done = run_on(table, policy_table, approvals=Approvals(plans=[plan]))
     assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
 

@@ -307,9 +307,7 @@ def commit(uri: str) -> None:
 def approved(table: PolicyTable, operation: str) -> ApprovedPlan:
     """The plan of an operation as a person approves it."""
     planned = run_operation(open_table(table.uri), table, operation, plan_only=True)
-    plan = planned.outcomes[0].result
-    assert plan is not None
-    return ApprovedPlan.of(operation, plan, planned_at=planned.outcomes[0].started_at)
+    return ApprovedPlan.of(planned.outcomes[0])
 
 
 def on_spark(table: PolicyTable) -> PolicyTable:

@@ -215,6 +215,7 @@ def waiting(name: str, *, seed: int = 0, **numbers: Any) -> tuple[Assessment, Ru
         delete_before=NOW,
         files=numbers.get("files", 12),
         bytes=numbers.get("bytes", 3 << 30),
+        paths_digest="",
         groups=(),
         kept=(),
         listed=numbers.get("listed", 40),

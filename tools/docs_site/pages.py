@@ -20,6 +20,7 @@ from docs_site import (
     policy,
     python_api,
     records,
+    releases,
     table_protocol,
 )
 from docs_site.source import ROOT
@@ -45,6 +46,8 @@ PARTS: Mapping[str, Callable[[str], str]] = {
 
 # The page of a verb has the same name as the verb.
 VERB_PAGES = "reference/cli/"
+# So has the page of a version.
+RELEASE_PAGES = "releases/"
 
 _DIRECTIVE = re.compile(r"^<!-- generated: ([a-z-]+)(?: (\S+))? -->$", re.MULTILINE)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -59,6 +62,10 @@ def collect() -> dict[str, str]:
     """Every page of the site, by its path, complete with its generated parts."""
     sources = {f"docs/{name}": name for name in _in_docs()} | _of_the_repository()
     texts = {source: (ROOT / source).read_text() for source in sources}
+    for name, text in releases.pages().items():
+        # The sections are linked from the change log as if they were files beside it.
+        source = "CHANGELOG.md" if name == "index" else f"{name}.md"
+        sources[source], texts[source] = f"{RELEASE_PAGES}{name}.md", text
     for verb in command_line.verb_names():
         name = f"{VERB_PAGES}{verb}.md"
         if f"docs/{name}" not in sources:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.moved_arguments import moved_arguments
 from delta_maintenance_airflow.dags.scheduled import RunLimits, scheduled_dag
 
 if TYPE_CHECKING:
@@ -31,12 +30,6 @@ class DagIds:
     trigger it to few people."""
 
 
-def _with_ids(given: DagIds | None, moved: dict[str, Any]) -> DagIds:
-    names = {"scheduled" if name == "dag_id" else name: moved[name] for name in moved}
-    return replace(given or DagIds(), **names)
-
-
-@moved_arguments("ids", ("dag_id", "on_commit", "manual", "short_retention"), _with_ids)
 def delta_maintenance_dags(
     policy: str | None = None,
     *,

@@ -6,12 +6,13 @@ It opens no table and parses no Dag: everything it shows was stored by the last 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
@@ -35,6 +36,7 @@ from delta_maintenance_airflow.health_page.overview import SHOWN, overview_of
 
 MANUAL_DAG = "delta_manual"
 _FOLDER = Path(__file__).parent
+_PATH = re.compile(r"/[A-Za-z0-9\-._~%!$&'()*+,;=:@/]+")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
@@ -224,9 +226,15 @@ def _environment() -> Environment:
 
 
 def _within(link: str | None) -> str | None:
-    """Returns a link that stays within Airflow; None for any other."""
-    plain = link is not None and link.startswith("/") and not link.startswith(("//", "/\\"))
-    return link if plain else None
+    """Returns a link that stays within Airflow; None for any other.
+
+    Browsers remove tabs and line breaks from addresses, take backslashes for slashes, and resolve
+    encoded dots. Only characters and segments without such a meaning are therefore allowed.
+    """
+    if link is None or not _PATH.fullmatch(link):
+        return None
+    leaves = any(unquote(part) in ("", ".", "..") for part in link.split("/")[1:])
+    return None if leaves else link
 
 
 async def _with_headers(

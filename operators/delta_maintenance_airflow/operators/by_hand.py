@@ -14,7 +14,11 @@ from delta_maintenance_airflow.approver import (
     require_other_person,
     require_table_of_policy,
 )
-from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
+from delta_maintenance_airflow.compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.plan_texts import plan_text
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
@@ -93,6 +97,8 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             chosen = (self.approval or {}).get("chosen_options")
             if self.plan["needs_approval"] and chosen != [ApprovalOperator.APPROVE]:
                 raise AirflowSkipException("this plan was not approved")
+            if self.plan["needs_approval"] and not self.plan.get("plan"):
+                raise AirflowFailException("there is no plan that could have been approved")
         return super().execute(context)
 
     def policy_work(self) -> PolicyWork:
@@ -148,10 +154,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         outcome = result.outcomes[-1]
         plan = outcome.result
         if plan is not None:
-            approved = ApprovedPlan.of(
-                outcome.operation, plan, planned_at=outcome.started_at
-            ).to_json()
-            result_facts["plan"] = approved
+            result_facts["plan"] = ApprovedPlan.of(outcome).to_json()
         result_facts["plan_text"] = plan_text(outcome.operation, outcome.reason, plan)
         self.log.info("%s", result_facts["plan_text"])
         return result_facts

@@ -129,8 +129,8 @@ class DeltaOptimizeOperator(DeltaSparkOperator):
     writers changed the sources of all its work, with `partly` if it ended early, and may then be
     retried; with `failed` it is not retried. Takes the parameters of `DeltaSparkOperator`.
     `options` are fields of `OptimizeOptions`: `where`, `quiet_for`, `target_bytes`, `min_files`,
-    `deleted_percent`, `int96`, `other_codecs`, `full`, `max_bytes`, `max_files`, `max_duration`,
-    `proof`, `workers`, `auto_spark_bytes`, `other_writers`.
+    `deleted_percent`, `int96`, `other_codecs`, `full`, `max_bytes`, `max_files`, `as_of`,
+    `max_duration`, `proof`, `workers`, `auto_spark_bytes`, `other_writers`.
     """
 
     operation = "optimize"
@@ -147,7 +147,7 @@ class DeltaPurgeOperator(DeltaSparkOperator):
     writers changed the sources of all its work, with `partly` if it ended early, and may then be
     retried; with `failed` it is not retried. Takes the parameters of `DeltaSparkOperator`.
     `options` are fields of `PurgeOptions`: `where`, `quiet_for`, `above_percent`,
-    `dropped_columns`, `max_bytes`, `max_files`, `max_duration`, `proof`, `workers`,
+    `dropped_columns`, `max_bytes`, `max_files`, `as_of`, `max_duration`, `proof`, `workers`,
     `auto_spark_bytes`, `other_writers`.
     """
 

@@ -49,12 +49,12 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
 def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> str:
     """Formats one plan: a sentence, and a table of its facts."""
     if plan is None:
-        return f"{operation}: {reason}"
+        return f"{operation}: {_cell(reason)}"
     record = core.find(operation)
     read = record.plan.from_json(plan)
     facts = ((n, v) for n, v in core.shown(record.plan_facts(read)) if n not in _TOLD)
     rows = [(name, line) for name, value in facts for line in _first(value)]
-    sentences = "\n\n".join(filter(None, (f"{operation}: {reason}", read.reason)))
+    sentences = "\n\n".join(filter(None, (f"{operation}: {_cell(reason)}", _cell(read.reason))))
     return _bounded(f"{sentences}\n\n", ("fact", "value"), rows)
 
 

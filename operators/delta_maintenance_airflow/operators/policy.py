@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
-from delta_maintenance.errors import BusyError, DeltaMaintenanceError
+from delta_maintenance.errors import BusyError
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.compat import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
-_log = logging.getLogger(__name__)
 _PAUSE = 15.0
 """The pause in seconds before temporary failures are tried again."""
 _AT_ONCE = 8
@@ -260,6 +259,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 deferral=Deferral(required=bool(self.deferrable)) if deferrable else None,
                 finished=finished,
             ),
+            raised=(AirflowException,),
             lease=partial(leases(store).held, table.name, holder=holder(context)),
             progress=LoggedProgress(self.log),
             paused=paused,
@@ -340,7 +340,8 @@ def task_key(task: BaseOperator, context: Context) -> list[Any]:
 def link_to(context: Context) -> str:
     """Returns the page of a task, relative to Airflow's address."""
     ti = context["ti"]
-    page = f"/dags/{ti.dag_id}/runs/{ti.run_id}/tasks/{ti.task_id}"
+    dag, run, task = (quote(part, safe=":+") for part in (ti.dag_id, ti.run_id, ti.task_id))
+    page = f"/dags/{dag}/runs/{run}/tasks/{task}"
     return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
 
 
@@ -384,6 +385,7 @@ def _assess_one(
 ) -> Assessment:
     from delta_maintenance import clock
     from delta_maintenance.policies.assess import assess_table
+    from delta_maintenance.policies.failures import failure_of
     from delta_maintenance.policies.models import Assessment
 
     uri = entry["uri"]
@@ -397,14 +399,12 @@ def _assess_one(
             last_runs=known.last_runs if known is not None else (),
             previous=known.health if known is not None else None,
         )
-    except (AirflowException, DeltaMaintenanceError) as error:
+    except AirflowException as error:
         # For example a missing connection: other tables have other connections.
-        problem = " ".join(str(error).split())
-        retryable = isinstance(error, DeltaMaintenanceError) and error.retryable
+        problem, retryable = " ".join(str(error).split()), False
     except Exception as error:
-        # A defect that concerns one table must not stop the others.
-        _log.exception("%s cannot be assessed", name)
-        problem, retryable = f"{type(error).__name__}: {error}; see the log of the task", False
+        failure = failure_of(error, where=name)
+        problem, retryable = str(failure), failure.retryable
     return Assessment(
         name=name,
         uri=uri,

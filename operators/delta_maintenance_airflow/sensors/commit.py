@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from delta_maintenance.moved_arguments import moved_arguments
 from delta_maintenance_airflow.compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -85,7 +84,6 @@ class DeltaCommitSensor(BaseSensorOperator):
     )
     ui_color = "#00add4"
 
-    @moved_arguments("commits", _CONDITIONS, lambda given, moved: {**(given or {}), **moved})
     def __init__(
         self,
         *,

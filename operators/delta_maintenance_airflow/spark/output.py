@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from delta_maintenance.redaction import redact
 from delta_maintenance.submission.job_report import (
     APPLICATION_LINE,
     OWN_LINE,
@@ -33,7 +34,7 @@ class JobOutput:
     def sift(self, lines: Iterable[str]) -> Iterator[str]:
         """Logs the lines for people and yields those of Spark."""
         try:
-            for line in lines:
+            for line in map(redact, lines):
                 text = line.strip()
                 if text.startswith(OWN_LINE):
                     self._fold(False)

@@ -12,7 +12,6 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
@@ -189,12 +188,14 @@ def _assessed(
 ) -> "Assessment":
     # Loads pyarrow, which loading definitions must not require.
     from delta_maintenance.policies.assess import assess_table, failed_assessment
+    from delta_maintenance.policies.failures import failure_of
 
     now = clock.now()
     try:
         opened = storage.open_table(table.policy)
-    except DeltaMaintenanceError as error:
-        return failed_assessment(table.policy, error, now=now)
+    except Exception as error:
+        failure = failure_of(error, where=table.policy.name)
+        return failed_assessment(table.policy, failure, now=now)
     return assess_table(opened, table.policy, now=now, last_runs=known.last_runs)
 
 

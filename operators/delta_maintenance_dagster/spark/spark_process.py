@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from delta_maintenance.redaction import redact
+
 _GRACE_SECONDS = 15
 _TAIL = 20
 _YARN_APPLICATION = re.compile(r"\b(application_\d+_\d+)\b")
@@ -55,7 +57,8 @@ class SparkProcess:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                self._hear(line.rstrip())
+                # Spark quotes addresses of its configuration and of the user's.
+                self._hear(redact(line.rstrip()))
             return process.wait()
         finally:
             if process.poll() is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from delta_maintenance.operations.core.registry import policy_operations
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.approval import ApprovedPlan
+    from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 _MOST_BYTES = 256 << 20
@@ -33,32 +33,54 @@ def add_approvals(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--approve-from",
         metavar="FILE",
-        help="approve the plans in this file, each for as long as a new plan is the same: the "
+        help="approve the plans in this file, each for its table, its options and its effect: the "
         "output of --json, without the plans that are not approved",
     )
 
 
-def approved_plans(arguments: argparse.Namespace) -> Mapping[str, Sequence[ApprovedPlan]]:
-    """Reads the plans of `--approve-from`, by the name of their table.
+NamedPlans = Mapping[str, Sequence["ApprovedPlan"]]
+"""Plans by the name of their table."""
 
-    `InvalidRequestError` names the file if it is not a list of RunResults.
+
+def read_plans(file: str | None) -> NamedPlans:
+    """Reads the plans of `--approve-from`.
+
+    `InvalidRequestError` names the file if it is not a list of RunResults with plans.
     """
-    file = arguments.approve_from
-    if file is None:
-        return {}
+    from delta_maintenance.policies.approval import ApprovedPlan
+
     found: dict[str, list[ApprovedPlan]] = {}
-    for result in _results(file):
-        plans = [plan for each in result.outcomes if (plan := _plan(each)) is not None]
+    for result in _results(file) if file is not None else ():
+        try:
+            plans = [ApprovedPlan.of(each) for each in result.outcomes if _has_plan(each)]
+        except InvalidRequestError as error:
+            raise _wrong(str(file), f"{result.name}: {error.problem}") from None
         found.setdefault(result.name, []).extend(plans)
     return found
 
 
-def _plan(outcome: OperationOutcome) -> ApprovedPlan | None:
-    from delta_maintenance.policies.approval import ApprovedPlan
+def plans_by_table(
+    plans: NamedPlans, tables: Sequence[PolicyTable], *, file: str | None
+) -> NamedPlans:
+    """Returns the plans for the tables of a run, by the name that each table has now.
 
-    if outcome.status not in ("needs-approval", "planned") or outcome.result is None:
-        return None
-    return ApprovedPlan.of(outcome.operation, outcome.result, planned_at=outcome.started_at)
+    A plan for none of their addresses goes to the table of the same name, whose run states the
+    difference. `InvalidRequestError` if no plan is for any of the tables.
+    """
+    found: dict[str, list[ApprovedPlan]] = {}
+    for name, each in plans.items():
+        for plan in each:
+            at = [table.name for table in tables if plan.is_for(table.uri)]
+            for table in at or [table.name for table in tables if table.name == name]:
+                found.setdefault(table, []).append(plan)
+    if any(plans.values()) and not found:
+        names = ", ".join([*plans][:3])
+        raise _wrong(str(file), f"its plans are for {names}, which are no tables of this run")
+    return found
+
+
+def _has_plan(outcome: OperationOutcome) -> bool:
+    return outcome.status in ("needs-approval", "planned") and outcome.result is not None
 
 
 def _results(file: str) -> list[RunResult]:

@@ -11,19 +11,17 @@ import argparse
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 from delta_maintenance import __version__
 from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs
-from delta_maintenance.cli.output import logging_to_stderr, say, without_controls
+from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
-from delta_maintenance.redaction import redact
 
 _FAILED = 1
 _INTERRUPTED = 130
@@ -96,8 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        # Errors of other libraries may quote addresses with credentials, and names from tables.
-        sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
+        say_traceback(error)
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 

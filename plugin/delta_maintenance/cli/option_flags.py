@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 
 from delta_maintenance.cli.arguments import at_least, key_value
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.record import Record
 
@@ -96,7 +97,7 @@ def _is_mapping(kind: Any) -> bool:
 
 def _value(field: FlagField, value: Any) -> Any:
     if field.kind is timedelta:
-        return _interval(value)
+        return parse_duration(value)
     if _item(field.kind) is not None:
         return tuple(value)
     if _is_mapping(field.kind):
@@ -107,10 +108,3 @@ def _value(field: FlagField, value: Any) -> Any:
             )
         return mapping
     return value
-
-
-def _interval(text: str) -> timedelta:
-    # Imported here, because most command lines contain no duration.
-    from delta_maintenance.protocol.features.properties import parse_interval
-
-    return parse_interval(text)

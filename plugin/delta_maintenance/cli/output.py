@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import message_line
-from delta_maintenance.operations.core.facts import (
-    Facts,
-    Grid,
-    count_text,
-    fact_text,
-    shown,
-    size_text,
-)
+from delta_maintenance.operations.core.facts import Facts, count_text, shown, size_text
 from delta_maintenance.operations.core.progress_text import ProgressText, amount_text
+from delta_maintenance.operations.core.rendering import (
+    cell_text,
+    divided,
+    drawn_table,
+    fields_text,
+    printable,
+    without_controls,
+)
+from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +45,10 @@ __all__ = [
     "print_table",
     "printable",
     "say",
+    "say_traceback",
     "size_text",
     "warn",
+    "without_controls",
 ]
 
 _PIPED_WIDTH = 160
@@ -62,41 +67,24 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
 
     On a terminal the list has a frame; elsewhere lines are not wrapped, for `grep` and for logs.
     """
-    cells = {
-        name: _cell(value) for name, value in fields.items() if value not in (None, "", (), [], {})
-    }
+    filled = dict(shown(fields))
     if sys.stdout.isatty():
-        _print_panel(printable(title), cells)
-        return
-    width = max(map(len, cells), default=0)
-    lines = [printable(title)]
-    for name, cell in cells.items():
-        first, *others = cell.split("\n")
-        lines.append(f"  {name:<{width}}  {first}")
-        lines += [f"  {'':<{width}}  {line}" for line in others]
-    print("\n".join(lines))
+        _print_panel(printable(title), filled)
+    else:
+        print(fields_text(title, filled))
 
 
 def print_facts(title: str, facts: Facts) -> None:
     """Prints facts about a Plan or a Result, for people; grids come last."""
-    named = dict(shown(facts))
-    grids = [value for value in named.values() if isinstance(value, Grid)]
-    print_fields(title, {k: v for k, v in named.items() if not isinstance(v, Grid)})
+    fields, grids = divided(facts)
+    print_fields(title, fields)
     for grid in grids:
         print_table(grid.columns, grid.rows)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table with a header, for people."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    _console().print(table)
+    _console().print(drawn_table(columns, rows))
 
 
 def say(line: str) -> None:
@@ -107,20 +95,10 @@ def say(line: str) -> None:
     print(f"delta-maintenance: {message_line(printable(line))}", file=sys.stderr, flush=True)
 
 
-def printable(text: str) -> str:
-    """Returns the text on one line and without control characters.
-
-    Names and messages come from tables of any origin: an escape sequence must not reach the
-    terminal.
-    """
-    return without_controls(" ".join(text.split()))
-
-
-def without_controls(text: str) -> str:
-    """Returns the text with control characters escaped, except line ends."""
-    return "".join(
-        char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text
-    )
+def say_traceback(error: BaseException) -> None:
+    """Prints the traceback of an error to stderr, without credentials in addresses."""
+    # Errors of other libraries may quote addresses with credentials, and names from tables.
+    sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
 
 
 def instant_text(milliseconds: int | None) -> str:
@@ -138,7 +116,7 @@ def instant_text(milliseconds: int | None) -> str:
 def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
     """Shows the library's log records on stderr: warnings, and all of them with `verbose`."""
     logger = logging.getLogger("delta_maintenance")
-    handler, level = _SayHandler(), logger.level
+    handler, level = _SayHandler(verbose=verbose), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
     try:
@@ -215,12 +193,19 @@ class _Bars:
 
 
 class _SayHandler(logging.Handler):
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__()
+        self._verbose = verbose
+
     def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if self._verbose and error is not None:
+            say_traceback(error)
         level = record.levelname.lower()
         say(f"{level}: {record.getMessage()}")
 
 
-def _print_panel(title: str, cells: Mapping[str, str]) -> None:
+def _print_panel(title: str, fields: Mapping[str, object]) -> None:
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
@@ -228,8 +213,8 @@ def _print_panel(title: str, cells: Mapping[str, str]) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column(overflow="fold")
-    for name, cell in cells.items():
-        grid.add_row(name, cell)
+    for name, value in fields.items():
+        grid.add_row(name, cell_text(value))
     # A plain string would be parsed as markup, and may be the address of a table.
     _console().print(Panel(grid, title=Text(title), title_align="left", expand=False))
 
@@ -246,11 +231,3 @@ def _console(*, stderr: bool = False) -> Console:
         emoji=False,
         highlight=False,
     )
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return "\n".join(_cell(item) for item in value)
-    if isinstance(value, Mapping):
-        return "\n".join(f"{printable(str(key))}={_cell(item)}" for key, item in value.items())
-    return printable(fact_text(value))

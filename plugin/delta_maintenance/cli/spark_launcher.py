@@ -22,6 +22,7 @@ from typing import Any
 from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.redaction import redact
 from delta_maintenance.scratch import scratch_folder
 
 _GRACE_SECONDS = 10
@@ -151,7 +152,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: boo
     ) as process:
         assert process.stdout is not None
         for raw in process.stdout:
-            line = raw.rstrip()
+            line = redact(raw.rstrip())
             if line:
                 tail.append(line)
             if line.startswith(OWN_LINE):

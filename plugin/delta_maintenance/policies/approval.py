@@ -1,8 +1,10 @@
-"""Approvals: the digest of a plan, and its comparison with a later plan.
+"""Approvals: what an approved plan binds, and its comparison with a later plan.
 
-Hours can pass between a plan and its approval, and the retention of further files can end in that
-time. The operation is therefore planned again as of the time of the approved plan, and runs only if
-the effect is the same.
+An approval binds the table, by its address and its ID; the operation and its options; and what the
+plan would do. Hours can pass between a plan and its approval, and the retention of further files
+can end in that time. The operation is therefore planned again as of the time of the approved plan,
+and runs only if everything that the approval binds is the same. The record of the operation names
+the fields of the Plan that must be equal (`decisive`), and those that may not grow (`bounds`).
 """
 
 from __future__ import annotations
@@ -14,13 +16,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.address import Address
+from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.flags import has_field
+from delta_maintenance.operations.core.operation import PlanDocument
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.core.registry import AnyOperation, find
+from delta_maintenance.policies.models import OperationOutcome
 
 _EXAMPLES = ("samples",)
 """Fields of groups that are left out: the samples of files are arbitrary."""
+_UNBOUND = ("engine", "auto_spark_bytes", "auto_spark_files", "workers")
+"""Options that are not compared: they decide where the work is done."""
+_REMEDY = "plan again, and approve the new plan"
+_SHOWN = 3
+_SHORT = 40
+"""Values of at most so many characters are kept as they are, so that messages can show them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,38 +40,109 @@ class ApprovedPlan(Record):
 
     operation: str
     table: str
+    """The address of the table."""
+    table_id: str | None
+    """The ID in the table's metadata. Without one, the plan cannot be approved."""
     planned_at: Instant
-    comes_to: str
-    """A digest of the effect on the table. Values that other writers change without effect on the
-    plan, such as the version, are not included.
+    options: dict[str, str] | None
+    """The requested options, as short text or as a digest. Without them, the plan cannot be
+    approved.
     """
+    effect: dict[str, str]
+    """The decisive fields of the Plan, as short text or as a digest. Values that other writers
+    change without effect on the plan, such as the version, are not included.
+    """
+    at_most: dict[str, int]
+    """The most that options such as `max_files` may allow."""
 
     @classmethod
-    def of(cls, operation: str, plan: Mapping[str, Any], *, planned_at: datetime) -> Self:
-        """Builds the approved plan from a Plan as JSON."""
+    def of(cls, outcome: OperationOutcome) -> Self:
+        """Returns what an approval of a planned operation binds.
+
+        `InvalidRequestError` if the outcome has no plan of this release.
+        """
+        record = find(outcome.operation)
+        if outcome.result is None:
+            raise InvalidRequestError(
+                f"{record.name} has no plan to approve", remedy="plan it, and approve the plan"
+            )
+        plan = record.plan.from_json(outcome.result)
         return cls(
-            operation=operation,
-            table=plan["table"],
-            planned_at=planned_at,
-            comes_to=_digest(operation, plan),
+            operation=record.name,
+            table=_absolute(plan.table),
+            table_id=outcome.table_id,
+            planned_at=outcome.started_at,
+            options=None if outcome.options is None else _options(outcome.options),
+            effect=_effect(record, plan),
+            at_most={option: getattr(plan, name) for option, name in record.bounds.items()},
         )
 
-    def options(self, options: Record) -> Record:
-        """Returns the options for planning again, so that no further files are deleted."""
-        if not has_field(options, "as_of"):
-            return options
-        return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]  # see has_field
+    def narrowed(self, record: AnyOperation, options: Record) -> Record:
+        """Returns the options for planning again, so that the operation does no more than approved.
 
-    def require(self, plan: Mapping[str, Any]) -> None:
-        """Raises `RefusedError` unless a later plan, as JSON, has the same effect."""
-        if _digest(self.operation, plan) != self.comes_to:
-            version = plan.get("version")
+        Files whose retention ended later are kept, files that were written later are left alone,
+        and the limits of the options are at most the approved amounts. `RefusedError` for another
+        operation.
+        """
+        if record.name != self.operation:
             raise RefusedError(
+                f"the approved plan is for {self.operation}, and {record.name} is requested",
+                remedy=_REMEDY,
+            )
+        limits: dict[str, int] = {}
+        for option in record.bounds:
+            own, most = getattr(options, option), self.at_most.get(option, 0)
+            limits[option] = most if own is None else min(own, most)
+        return as_of(replace(options, **limits), self.planned_at)
+
+    def is_for(self, table: str) -> bool:
+        """Returns whether the plan is for the table at an address."""
+        return _absolute(table) == self.table
+
+    def same_as(self, other: ApprovedPlan) -> bool:
+        """Whether two plans bind the same, whenever they were made."""
+        return replace(self, planned_at=other.planned_at) == other
+
+    def require_table(self, plan: PlanDocument, table_id: str | None) -> None:
+        """Raises `RefusedError` unless a later plan is for the same table."""
+        found = _absolute(plan.table)
+        if found != self.table:
+            raise _refused(plan, f"the approved plan is for another table, {self.table}")
+        if self.table_id is None or self.options is None:
+            raise _refused(
+                plan,
+                "the approved plan lacks the ID or the options of its table, as plans of earlier "
+                "releases do",
+            )
+        if table_id != self.table_id:
+            raise _refused(
+                plan,
+                f"the table was replaced: its ID is {table_id}, and the approved plan is for the "
+                f"ID {self.table_id}",
+            )
+
+    def require_effect(self, plan: PlanDocument, options: Record) -> None:
+        """Raises `RefusedError` unless a later plan has the approved options and effect.
+
+        `options` are the requested ones, before `narrowed`.
+        """
+        asked = _differences(self.options or {}, _options(options.to_json()))
+        if asked:
+            raise _refused(
+                plan, f"{self.operation} now has other options than the approved ones: {asked}"
+            )
+        record = find(self.operation)
+        amounts = {option: getattr(plan, name) for option, name in record.bounds.items()}
+        differs = _differences(self.effect, _effect(record, plan)) or "; ".join(
+            f"{record.bounds[option]} {amount} instead of at most {most}"
+            for option, amount in amounts.items()
+            if amount > (most := self.at_most.get(option, 0))
+        )
+        if differs:
+            raise _refused(
+                plan,
                 f"the table has changed: {self.operation} would now have another effect than the "
-                "approved one",
-                table=self.table,
-                version=version if isinstance(version, int) else None,
-                remedy="plan again, and approve the new plan",
+                f"approved one: {differs}",
             )
 
 
@@ -82,6 +164,15 @@ class Approvals:
         return next((plan for plan in self.plans if plan.operation == operation), None)
 
 
+def as_of(options: Record, instant: datetime) -> Record:
+    """Returns options with which an operation ignores what expires or is added after an instant."""
+    if not has_field(options, "as_of"):
+        return options
+    own = options.as_of  # type: ignore[attr-defined]  # see has_field
+    earlier = instant if own is None else min(own, instant)
+    return replace(options, as_of=earlier)  # type: ignore[call-arg]
+
+
 def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
     """Whether a plan, as JSON, deletes something, raises the protocol, drops a feature or repairs
     the table."""
@@ -89,10 +180,36 @@ def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
     return record.asks_for_approval(record.plan.from_json(plan))
 
 
-def _digest(operation: str, plan: Mapping[str, Any]) -> str:
-    decisive = {name: _essence(plan.get(name)) for name in find(operation).decisive}
-    text = json.dumps([operation, decisive], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _refused(plan: PlanDocument, problem: str) -> RefusedError:
+    return RefusedError(problem, table=plan.table, version=plan.version, remedy=_REMEDY)
+
+
+def _absolute(table: str) -> str:
+    """Returns an address by which plans of this process and of a Spark job can be compared."""
+    return str(Address.parse(table).absolute())
+
+
+def _options(options: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _brief(value) for name, value in options.items() if name not in _UNBOUND}
+
+
+def _effect(record: AnyOperation, plan: PlanDocument) -> dict[str, str]:
+    document = plan.to_json()
+    return {name: _brief(_essence(document.get(name))) for name in record.decisive}
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= _SHORT else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _differences(approved: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Returns the first differences as one clause; an empty text if there are none."""
+    names = [name for name in {**approved, **now} if approved.get(name) != now.get(name)]
+    return "; ".join(
+        f"{name} {_shown(now.get(name))} instead of {_shown(approved.get(name))}"
+        for name in names[:_SHOWN]
+    )
 
 
 def _essence(value: Any) -> Any:
@@ -101,3 +218,7 @@ def _essence(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_essence(item) for item in value]
     return value
+
+
+def _shown(text: str | None) -> str:
+    return "nothing" if text is None else "others" if text.startswith("sha256:") else text

@@ -16,6 +16,7 @@ from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.due import assessed_operations
+from delta_maintenance.policies.failures import failure_of
 from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun
 from delta_maintenance.table.read.files.known_sums import SumMemory
@@ -55,8 +56,9 @@ def assess_table(
             previous=previous,
             memory=looks.sums,
         )
-    except DeltaMaintenanceError as error:
-        return failed_assessment(policy_table, error, now=now)
+    except Exception as error:
+        failure = failure_of(error, where=policy_table.name)
+        return failed_assessment(policy_table, failure, now=now)
 
 
 def failed_assessment(

@@ -18,6 +18,7 @@ from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.definition.rules import StorageRule
+from delta_maintenance.policies.failures import failure_of
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance.policies.storage import environment_options
 from delta_maintenance.storage import Store, open_store
@@ -182,15 +183,8 @@ class _Search:
             # The storage rule of the pattern configures access to its root.
             rule = self._policy.table_of(self._entry, self.root).rules.storage
             found = self._tables(storage_options(rule, self.root))
-        except DeltaMaintenanceError as error:
-            return error.located(table=self.root)
         except Exception as error:
-            _logger.exception("the pattern %s could not be listed", self.pattern)
-            return DeltaMaintenanceError(
-                f"{type(error).__name__}: {error}",
-                table=self.root,
-                remedy="see the log for the details",
-            )
+            return failure_of(error, where=self.pattern).located(table=self.root)
         if not found:
             _logger.warning("there is no table at %s", self.pattern)
         return found

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from inspect import signature
 from typing import Any, Protocol
 
 from delta_maintenance import clock
-from delta_maintenance.moved_arguments import fields_of, moved_arguments
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.paused import PausedRun
-from delta_maintenance.table.progress import Progress, Unit
+from delta_maintenance.table.progress import Progress
 
 
 class SubmitToSpark(Protocol):
@@ -38,6 +36,8 @@ class RunEnvironment:
 
     submit: SubmitToSpark | None = None
     """Submits operations that are planned for Spark; without it they fail."""
+    raised: tuple[type[Exception], ...] = ()
+    """Errors of `submit` that end the run, because only the caller knows what they mean."""
     lease: Lease | None = None
     """The lease of the table, which a run takes before its first change."""
     progress: Progress | None = None
@@ -55,25 +55,3 @@ class RunEnvironment:
         lease = self.lease
         with ExitStack() as held:
             yield cache(lambda: held.enter_context(lease()) if lease is not None else None)
-
-
-def _merged(given: RunEnvironment | None, moved: dict[str, Any]) -> Any:
-    progress = moved.get("progress")
-    if progress is not None and "unit" not in signature(progress).parameters:
-        moved = {**moved, "progress": _without_units(progress)}
-    return fields_of(RunEnvironment)(given, moved)
-
-
-def _without_units(progress: Callable[[str, int, int | None], object]) -> Progress:
-    """Adapts a function of version 0.1, which is not told the unit of the amounts."""
-
-    def report(stage: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
-        progress(stage, done, total)
-
-    return report
-
-
-separate_arguments = moved_arguments(
-    "environment", ("submit", "progress", "now", "new_id"), _merged
-)
-"""Decorates a function that took the fields as separate arguments in version 0.1."""

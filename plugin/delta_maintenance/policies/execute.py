@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.approval import ApprovedPlan, as_of
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
@@ -107,10 +107,11 @@ class _Request:
         due: AssessedOperation,
         approved: ApprovedPlan | None,
     ) -> None:
-        options = due.options if due.options is not None else record.options()
+        asked = due.options if due.options is not None else record.options()
         self.context = context
         self.record = record
-        self.options: Record = options if approved is None else approved.options(options)
+        self.asked: Record = asked
+        self.options: Record = asked if approved is None else approved.narrowed(record, asked)
         self.due = due
         self.approved = approved
         self.limits = context.policy_table.rules.limits
@@ -130,11 +131,11 @@ class _Request:
             outcome = replace(self.blank, engine="spark")
             if not self.context.plans_on_spark:
                 return replace(outcome, reason=f"{self.due.reason}; the job plans it")
-            return replace(outcome, result=self._submitted(plan_only=True))
+            return self._shown(outcome, self._planned_by_job())
         self._require_approved(prepared.plan)
         beyond = self._beyond(prepared.plan, commits_made=0)
         reason = self.due.reason if beyond is None else f"{self.due.reason}, but {beyond}"
-        return replace(self.blank, reason=reason, result=prepared.plan.to_json())
+        return self._shown(replace(self.blank, reason=reason), prepared.plan)
 
     def for_approval(self, commits_made: int) -> OperationOutcome:
         """Returns the plan, unless it exceeds a limit or changes nothing."""
@@ -148,16 +149,18 @@ class _Request:
             waiting = replace(waiting, engine="spark")
             if not self.context.plans_on_spark:
                 return waiting
-            plan = self.record.plan.from_json(self._submitted(plan_only=True))
+            plan = self._planned_by_job()
         else:
             plan = prepared.plan
         if plan.is_noop:
+            # The job plans again, and nobody has approved what expires until then.
+            self.options = as_of(self.options, self.blank.started_at)
             result = self._by_job() if prepared is None else prepared.apply()
             return self._ended(replace(self.blank, engine=waiting.engine), result)
         beyond = self._beyond(plan, commits_made=commits_made)
         if beyond is not None:
             return self._stopped(replace(self.blank, engine=waiting.engine), beyond, plan)
-        return replace(waiting, result=plan.to_json())
+        return self._shown(waiting, plan)
 
     def ended_by_job(self) -> OperationOutcome:
         """Returns the Result of a job that was left running, after every check of its plan."""
@@ -200,12 +203,18 @@ class _Request:
         outcome = replace(self.blank, engine="spark")
         limited = self.record.effects.deletes and says_more_than_vacuum(self.limits)
         if self.approved is not None or limited:
-            plan = self.record.plan.from_json(self._submitted(plan_only=True))
+            plan = self._planned_by_job()
             self._require_approved(plan)
             beyond = _beyond_deletions(self.limits, self.record.planned_amounts(plan))
             if beyond is not None:
                 return self._stopped(outcome, beyond, plan)
         return self._ended(outcome, self._by_job())
+
+    def _planned_by_job(self) -> Any:
+        plan = self.record.plan.from_json(self._submitted(plan_only=True))
+        # The table may have been replaced while the job ran.
+        self.context.looks.newest()
+        return plan
 
     def _by_job(self) -> Any:
         self.context.claim()
@@ -238,12 +247,23 @@ class _Request:
             )
             raise
 
+    def _shown(self, outcome: OperationOutcome, plan: Any) -> OperationOutcome:
+        """Returns an outcome with a plan that can be approved."""
+        return replace(
+            outcome,
+            result=plan.to_json(),
+            options=self.asked.to_json(),
+            table_id=self.context.looks.table_id(),
+        )
+
     def _require_approved(self, plan: Any) -> None:
+        if self.approved is None:
+            return
+        self.approved.require_table(plan, self.context.looks.table_id())
         # If the table already has the change, possibly from an earlier attempt, no approval is
         # needed.
-        settled = plan.is_noop and self.record.effects.changes_table
-        if self.approved is not None and not settled:
-            self.approved.require(plan.to_json())
+        if not (plan.is_noop and self.record.effects.changes_table):
+            self.approved.require_effect(plan, self.asked)
 
     def _beyond(self, plan: Any, *, commits_made: int) -> str | None:
         """Returns the first limit that the plan would exceed, as one clause."""

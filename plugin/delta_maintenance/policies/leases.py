@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.submission.left_running import JobLeftRunningError
 
@@ -37,7 +37,7 @@ class Lease(Record):
     """The same in every attempt of a task, so that a second attempt takes over the lease of a first
     attempt that died.
     """
-    until: datetime
+    until: Instant
     nonce: str
     """Identifies this write of the file."""
 

@@ -18,6 +18,10 @@ class Looks:
         self.sums = SumMemory()
         self._last: Snapshot | None = None
 
+    def table_id(self) -> str | None:
+        """Returns the ID in the table's metadata at the last look."""
+        return (self._last or self.newest()).metadata.id
+
     def newest(self) -> Snapshot:
         """Opens the newest version. Raises the errors of `Table.snapshot`."""
         before = self._last

@@ -59,6 +59,10 @@ class OperationOutcome(Record):
     engine: Literal["local", "spark"] = "local"
     result: dict[str, Any] | None = None
     """The operation's own Result as JSON, or its Plan if it was only planned."""
+    options: dict[str, Any] | None = None
+    """The requested options, if `result` is a Plan."""
+    table_id: str | None = None
+    """The ID in the table's metadata, if `result` is a Plan."""
     commits: int = 0
     """The number of versions that were added."""
     exit_status: int = 0

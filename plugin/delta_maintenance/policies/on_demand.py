@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import BusyError, InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment, separate_arguments
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.execute import Context, execute
+from delta_maintenance.policies.failures import failure_of
 from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.policies.paused import PausedRun
@@ -38,7 +39,6 @@ _STATUSES: Mapping[str, RunStatus] = {
 }
 
 
-@separate_arguments
 def run_operation(
     table: Table,
     policy_table: PolicyTable,
@@ -154,7 +154,6 @@ def _run_operation(
     )
 
 
-@separate_arguments
 def run_plans(
     table: Table,
     policy_table: PolicyTable,
@@ -221,17 +220,18 @@ def _outcome(
     try:
         asked = ask()
         outcome = execute(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
-    except BusyError:
-        raise
-    except DeltaMaintenanceError as error:
+    except Exception as error:
+        if isinstance(error, (BusyError, *context.environment.raised)):
+            raise
+        failure = failure_of(error, where=f"{context.policy_table.name}, {record.name}")
         outcome = OperationOutcome(
             operation=record.name,
             status="failed",
-            reason=str(error.located(table=context.table.uri)),
+            reason=str(failure.located(table=context.table.uri)),
             started_at=started,
             engine=asked.engine if asked is not None else "local",
-            exit_status=error.exit_status,
-            retryable=error.retryable,
+            exit_status=failure.exit_status,
+            retryable=failure.retryable,
         )
     return replace(outcome, seconds=(context.environment.now() - started).total_seconds())
 

@@ -101,6 +101,7 @@ def _planned(run: RunResult, before: dict[str, PendingPlan]) -> Iterator[Pending
             continue
         record = find(outcome.operation)
         try:
+            plan = ApprovedPlan.of(outcome)
             amounts = record.planned_amounts(record.plan.from_json(outcome.result))
         except InvalidRequestError:
             # A plan of another release; the next run plans again.
@@ -109,7 +110,7 @@ def _planned(run: RunResult, before: dict[str, PendingPlan]) -> Iterator[Pending
         yield PendingPlan(
             name=run.name,
             uri=run.uri,
-            plan=ApprovedPlan.of(outcome.operation, outcome.result, planned_at=outcome.started_at),
+            plan=plan,
             reason=outcome.reason,
             files=amounts.deleted_files,
             bytes=amounts.deleted_bytes,

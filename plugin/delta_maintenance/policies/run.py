@@ -21,9 +21,9 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import (
     RunEnvironment,
     SubmitToSpark,
-    separate_arguments,
 )
 from delta_maintenance.policies.execute import Context, execute, plan_for_approval
+from delta_maintenance.policies.failures import failure_of
 from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import (
     AssessedOperation,
@@ -58,7 +58,6 @@ _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
 )
 
 
-@separate_arguments
 def run(
     table: Table,
     policy_table: PolicyTable,
@@ -74,8 +73,9 @@ def run(
     `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
     and each outcome contains the Plan for the table as it is now. The lease of `environment` is
     taken before the first change and held until the end; a run that changes nothing never takes it.
-    Errors of the library are returned, not raised, except the `BusyError` of the lease. If a Spark
-    job is left running, its `JobLeftRunningError` contains the state with which to continue.
+    Errors are returned, not raised, also unexpected ones; except the `BusyError` of the lease and
+    those that `environment` names. If a Spark job is left running, its `JobLeftRunningError`
+    contains the state with which to continue.
     """
     environment = environment or RunEnvironment()
     with environment.claiming() as claim:
@@ -234,10 +234,12 @@ class _Run:
                     plan_only=self.plan_only,
                     approved=approved,
                 )
-        except BusyError:
-            raise
-        except DeltaMaintenanceError as error:
-            outcome = _failed(blank, error, self.context.table.uri)
+        except Exception as error:
+            if isinstance(error, (BusyError, *self.context.environment.raised)):
+                raise
+            where = f"{self.context.policy_table.name}, {due.operation}"
+            failure = failure_of(error, where=where)
+            outcome = _failed(blank, failure, self.context.table.uri)
         outcome = replace(outcome, seconds=(self.context.environment.now() - now).total_seconds())
         self._remember(outcome)
         return outcome

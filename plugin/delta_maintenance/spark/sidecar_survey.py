@@ -49,9 +49,10 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
     ReuseSurvey,
-    expired_in,
-    partly_expired,
+    require_expired,
     surveyed,
+    totals_of,
+    with_expired,
 )
 
 SCHEMA = "number int, hash long, payload binary"
@@ -135,7 +136,7 @@ class SidecarReading:
         yield from _told(batches, self.address, self._places)
 
     def expired(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """Converts positions to the numbers of expired tombstones."""
+        """Converts positions to the numbers of adds, tombstones and expired tombstones."""
         yield from _told(batches, self.address, self._expired)
 
     def _summary(self, store: Store, at: int) -> _Rows:
@@ -153,8 +154,7 @@ class SidecarReading:
     def _expired(self, store: Store, at: int) -> _Rows:
         assert self.deleted_after_ms is not None
         limit = self.deleted_after_ms
-        count = sum(expired_in(batch.removes, limit) for batch in self._batches(store, at))
-        yield _payload(self.sidecars[at][0], count)
+        yield _payload(self.sidecars[at][0], totals_of(self._batches(store, at), limit))
 
     def _batches(self, store: Store, at: int) -> Iterator[FileActionBatch]:
         for part in self.sidecars[at][1]:
@@ -206,13 +206,13 @@ def survey_on_spark(
         )
         if summary is not None
     ]
-    partly = partly_expired(found, spec)
+    old = {base.sidecar_paths.index(each.path): each for each in with_expired(found, spec)}
     expired = {}
-    if partly:
-        numbers = [base.sidecar_paths.index(each.path) for each in partly]
+    if old:
+        numbers = sorted(old)
         reading = _reading(base, numbers, address, deleted_after_ms=spec.deleted_after_ms)
-        told = _payloads(_tasks(spark, len(partly)).mapInArrow(reading.expired, SCHEMA))
-        expired = {base.sidecar_paths[number]: count for number, count in told}
+        told = _payloads(_tasks(spark, len(old)).mapInArrow(reading.expired, SCHEMA))
+        expired = {old[at].path: require_expired(old[at], *totals) for at, totals in told}
     return surveyed(
         base,
         found,

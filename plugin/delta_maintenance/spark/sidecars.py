@@ -153,7 +153,7 @@ class SparkSidecars:
 
 
 def _completed(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:
-    """Adds the sidecars that are taken over, and the tombstones of omitted unread sidecars."""
+    """Adds the sidecars that are taken over, and the tombstones of omitted sidecars."""
     if reuse is None:
         return written
     expired = written.expired_tombstones + reuse.dropped_expired
@@ -179,12 +179,9 @@ def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | Non
     """Computes the division from estimates of the numbers of both kinds."""
     adds, in_tail = _actions_in_tail(snapshot)
     removes = in_tail
-    if reuse is not None:
-        tallies = [each.found.summary.tally for each in reuse.rewritten]
-        adds += sum(tally.adds for tally in tallies)
-        removes += sum(tally.tombstones for tally in tallies)
-    elif snapshot.checkpoint is not None:
-        more_adds, more_removes = snapshot.checkpoint.action_counts
+    if snapshot.checkpoint is not None:
+        only = None if reuse is None else {each.path for each in reuse.rewritten}
+        more_adds, more_removes = snapshot.checkpoint.action_counts(only=only)
         adds, removes = adds + more_adds, removes + more_removes
     # A remove in the tail usually supersedes an add; one in the checkpoint has no add.
     adds -= in_tail

@@ -7,6 +7,7 @@ specification.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -114,24 +115,68 @@ def struct_bytes(value: Struct) -> bytes:
     return bytes(out)
 
 
+def with_edited_structs(data: bytes, number: int, edit: Callable[[int, Struct], Struct]) -> bytes:
+    """Returns the bytes of a struct in which each struct of a list field has been edited.
+
+    `edit` takes the place of a struct in the list, and the struct. One struct is held at a time.
+    `MalformedThriftError` for invalid bytes, or if there is no such field.
+    """
+    found = at = 0
+    try:
+        while data[at] != STOP:
+            found, kind, at = _field_head(data, at, found)
+            if found != number:
+                at = at if kind in (TRUE, FALSE) else _value(data, at, kind, _MOST_DEPTH)[1]
+                continue
+            count, element, at = list_head(data, at)
+            if (kind, element) != (LIST, STRUCT):
+                break
+            out = bytearray(data[:at])
+            for place in range(count):
+                value, at = _struct(data, at, _MOST_DEPTH)
+                _write_struct(out, edit(place, value))
+            out += data[at:]
+            return bytes(out)
+    except IndexError:
+        raise MalformedThriftError("a struct is truncated") from None
+    raise MalformedThriftError(f"the field {number} is not a list of structs")
+
+
+def list_head(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
+    """Returns the number and the type of the elements, and the position of the first one."""
+    head = data[at]
+    at += 1
+    count = head >> 4
+    if count == 15:
+        count, at = varint(data, at)
+    return count, head & 15, at
+
+
 def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]:
     if not depth:
         raise MalformedThriftError("structs are nested too deeply")
     found = Struct()
     number = 0
-    while (head := data[at]) != STOP:
-        at += 1
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = zigzag(data, at)
-        kind = head & 15
+    while data[at] != STOP:
+        number, kind, at = _field_head(data, at, number)
         if kind in (TRUE, FALSE):
             found.fields[number] = kind, kind == TRUE
             continue
         value, at = _value(data, at, kind, depth)
         found.fields[number] = kind, value
     return found, at + 1
+
+
+def _field_head(data: bytes | memoryview, at: int, number: int) -> tuple[int, int, int]:
+    """Returns the number and the type of the field after the field `number`, and the position of
+    its value.
+    """
+    head = data[at]
+    at += 1
+    if head >> 4:
+        return number + (head >> 4), head & 15, at
+    number, at = zigzag(data, at)
+    return number, head & 15, at
 
 
 def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Value, int]:
@@ -159,11 +204,7 @@ def _bytes(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
 
 
 def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[ListValue, int]:
-    head = data[at]
-    at += 1
-    count, element = head >> 4, head & 15
-    if count == 15:
-        count, at = varint(data, at)
+    count, element, at = list_head(data, at)
     if count > len(data) - at:
         raise MalformedThriftError("a list is truncated")
     found = ListValue(element, [])

@@ -1,10 +1,13 @@
-"""A file that Arrow reads through Python, without copying bytes that are in memory."""
+"""Files that Arrow reads through Python without copying bytes in memory, and ranges of files."""
 
 from __future__ import annotations
 
 import io
 from abc import abstractmethod
 from collections.abc import Iterable
+from typing import BinaryIO
+
+import pyarrow as pa
 
 
 class FileForArrow(io.RawIOBase):
@@ -38,6 +41,20 @@ class FileForArrow(io.RawIOBase):
     @abstractmethod
     def _between(self, start: int, end: int) -> bytes | memoryview:
         """Returns the bytes from a position to another one, which is in the file."""
+
+
+def read_range(file: BinaryIO, start: int, size: int) -> bytes:
+    """Reads `size` bytes of a file. `pa.ArrowInvalid`, before memory is taken, if the file does not
+    contain them: positions in footers and tags may be any numbers.
+    """
+    end = file.seek(0, io.SEEK_END)
+    if not 0 <= start <= start + size <= end:
+        raise pa.ArrowInvalid(f"the file of {end} bytes has no {size} bytes at {start}")
+    file.seek(start)
+    data = file.read(size)
+    if len(data) != size:
+        raise pa.ArrowInvalid(f"the file ends {size - len(data)} bytes too early")
+    return data
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]], *, gap: int) -> list[tuple[int, int]]:

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
-from delta_maintenance.table.compact_protocol import MalformedThriftError, varint, zigzag
+from delta_maintenance.table.compact_protocol import (
+    MalformedThriftError,
+    list_head,
+    varint,
+    zigzag,
+)
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -222,7 +227,7 @@ class _FooterCheck:
     def _levels(self, kind: int, at: int, most: int) -> int | None:
         """Checks that a histogram has an entry for every level, or none."""
         if kind == _LIST:
-            count, _, _ = _list_head(self._data, at)
+            count, _, _ = list_head(self._data, at)
             if count not in (0, most + 1):
                 raise pa.ArrowInvalid("a column of the file has statistics of other levels")
         return None
@@ -230,7 +235,7 @@ class _FooterCheck:
     def _structs(self, kind: int, at: int, read: Callable[[int], int]) -> int | None:
         if kind != _LIST:
             return None
-        count, element, at = _list_head(self._data, at)
+        count, element, at = list_head(self._data, at)
         if element != _STRUCT:
             return _skip_all(self._data, at, count, element, _MOST_DEPTH)
         for _ in range(count):
@@ -275,7 +280,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
             at = _skip(data, at, head & 15, depth - 1)
         return at + 1
     if kind in (_LIST, _SET):
-        count, element, at = _list_head(data, at)
+        count, element, at = list_head(data, at)
         return _skip_all(data, at, count, element, depth - 1)
     if kind == _MAP:
         count, at = varint(data, at)
@@ -298,13 +303,3 @@ def _skip_all(data: bytes, at: int, count: int, element: int, depth: int) -> int
     for _ in range(count):
         at = _skip(data, at, kind, depth)
     return at
-
-
-def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
-    """Returns the number and the type of the elements, and the position of the first one."""
-    head = data[at]
-    at += 1
-    count = head >> 4
-    if count == 15:
-        count, at = varint(data, at)
-    return count, head & 15, at

@@ -53,20 +53,31 @@ def features(*names: str, writer_only: Sequence[str] = ()) -> Action:
 def metadata(
     *,
     id: str = "6b4d8fd0-5bd6-4cf2-9f4c-b6f2ab4f9b3e",
-    schema: str = SCHEMA_STRING,
+    schema: str | None = None,
     partitioned_by: Sequence[str] = (),
     configuration: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Action:
-    """A `metaData` action."""
+    """A `metaData` action. The default schema also has the partition columns, as strings."""
     standard = {
         "id": id,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema,
+        "schemaString": _schema_with(partitioned_by) if schema is None else schema,
         "partitionColumns": list(partitioned_by),
         "configuration": dict(configuration or {}),
     }
     return _action("metaData", standard, fields)
+
+
+def _schema_with(names: Sequence[str]) -> str:
+    schema = json.loads(SCHEMA_STRING)
+    known = {field["name"] for field in schema["fields"]}
+    more = [name for name in names if name not in known]
+    if not more:
+        return SCHEMA_STRING
+    standard = {"type": "string", "nullable": True, "metadata": {}}
+    schema["fields"] += [{"name": name, **standard} for name in more]
+    return json.dumps(schema)
 
 
 def add(path: str, *, dv: Action | None = None, **fields: Any) -> Action:

@@ -324,6 +324,29 @@ def test_untrusted_names_run_no_script(server: Server, browser: Browser) -> None
         assert page.locator("img").count() == 0
 
 
+def test_no_stored_link_leads_to_another_host(server: Server, browser: Browser) -> None:
+    told = [
+        "/\t/evil.example",
+        "/\n\\evil.example",
+        "\\\\evil.example",
+        "/%2e%2e//evil.example",
+        "javascript:",
+    ]
+    for number, link in enumerate([*told, "/dags/d/runs/r"]):
+        name = f"linked-{number}"
+        run = replace(run_result(name), uri=f"s3://lake/{name}")
+        server.store.save(assessment(name, uri=f"s3://lake/{name}"), run, link=link)
+    pages = ["/?left=1&q=linked", *(f"/table?name=linked-{number}" for number in range(6))]
+    with visitor(browser, server) as page:
+        links = []
+        for path in pages:
+            page.goto(f"{server.address}/delta-maintenance{path}")
+            links += page.eval_on_selector_all("a[href]", "all => all.map(each => each.href)")
+    assert all(link.startswith(f"{server.address}/") for link in links)
+    assert sum("/dags/" in link for link in links) >= 2
+    assert not any("evil" in link for link in links)
+
+
 def test_a_button_leads_to_the_form_and_the_form_to_a_run(server: Server, browser: Browser) -> None:
     with visitor(browser, server) as page:
         page.goto(f"{server.address}/plugin/delta-tables")

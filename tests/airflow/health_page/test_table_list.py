@@ -110,7 +110,6 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_library() -> None:
         "airflow.listeners",
         "delta_maintenance",
         "delta_maintenance.lazy",
-        "delta_maintenance.renamed_modules",
         "delta_maintenance_airflow",
         "delta_maintenance_airflow.plugin",
         "delta_maintenance_airflow.settings",

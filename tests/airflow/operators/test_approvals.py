@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance import clock
+from delta_maintenance.operations.fsck.options import FsckOptions, FsckPlan
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.pending import PendingPlan
 from delta_maintenance_airflow.compat import AirflowException
@@ -20,7 +21,15 @@ CONTEXT: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", run_type=
 
 
 def pending(name: str, operation: str = "vacuum", **changes: Any) -> PendingPlan:
-    plan = ApprovedPlan(operation=operation, table="t", planned_at=clock.now(), comes_to="x")
+    plan = ApprovedPlan(
+        operation=operation,
+        table="/t",
+        table_id="id",
+        planned_at=clock.now(),
+        options={},
+        effect={},
+        at_most={},
+    )
     fields = {"uri": f"/lake/{name}", "reason": "due", "due_since": clock.now(), **changes}
     return PendingPlan(name=name, plan=plan, **fields)
 
@@ -74,6 +83,24 @@ def test_the_requester_cannot_approve_if_another_person_must(
         answer(question, "Approve", "vacuum of a", by="ann")
     assert answer(question, "Reject", "vacuum of a", by="ann") == []
     assert len(answer(question, "Approve", "vacuum of a")) == 1
+
+
+def test_the_text_of_one_plan_is_escaped() -> None:
+    hostile = "![x](https://evil.example/x.png)\n# [Sign in](https://evil.example) <script> `|"
+    plan = FsckPlan(
+        table="t",
+        version=0,
+        planned_at=clock.now(),
+        options=FsckOptions(),
+        findings=(),
+        counts=(),
+        reason=hostile,
+    ).to_json()
+    for shown in (plan, None):
+        text = plan_texts.plan_text("fsck", hostile, shown)
+        assert "evil.example" in text
+        outside = [part for line in text.splitlines() for part in line.split("`")[::2]]
+        assert not any(mark in part for part in outside for mark in ("[", "<", "#", "evil"))
 
 
 def test_the_text_of_the_question_is_bounded_and_escaped() -> None:

@@ -90,7 +90,7 @@ def test_by_hand_a_feature_is_dropped_after_approval(
     assert found["state"] == "success"
     assert found["one_table.plan[0]"].told["needs_approval"] is True
     (shown,) = somebody.shown
-    assert shown.startswith(f"drop-feature of {tmp_path}/t\ndrop-feature: requested manually\n")
+    assert shown.startswith(f"drop-feature of {tmp_path}/t\ndrop-feature: `requested manually`\n")
     assert "the protocol becomes" in shown
     assert found["one_table.run[0]"].told["operations"] == ["drop-feature: done"]
     assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())

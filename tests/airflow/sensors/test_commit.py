@@ -227,12 +227,6 @@ def test_filters_require_after_version(table: TableBuilder) -> None:
         sensor(version=1, commits={"data_changes_only": True}).execute({})
 
 
-def test_conditions_as_separate_arguments_work_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="takes operations as part of commits"):
-        waiting = sensor(after_version=1, operations=["MERGE"])
-    assert waiting.commits == {"operations": ["MERGE"]}
-
-
 def test_an_unknown_condition_is_refused() -> None:
     with pytest.raises(ValueError, match="commits has no operation; its keys are data_changes_on"):
         sensor(after_version=1, commits={"operation": "MERGE"})

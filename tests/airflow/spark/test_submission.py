@@ -67,6 +67,21 @@ def test_lines_for_people_are_shown_and_those_of_spark_are_folded(
     ]
 
 
+def test_lines_are_shown_without_the_credentials_in_their_addresses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    told: list[str] = []
+    lines = [
+        "26/01/01 WARN cannot read https://acct.example/data?sv=1&sig=canary",
+        "delta-maintenance: reading s3://AKIA1:canary@lake/t",
+        'DELTA_MAINTENANCE_APPLICATION {"id": "app-1", "url": "http://user:canary@driver:4040"}',
+    ]
+    sifted = list(JobOutput(told.append).sift(lines))
+    assert len(sifted) == 1 and len(told) == 1 and "reading s3://***@lake/t" in caplog.text
+    assert "canary" not in "".join([*sifted, *told, caplog.text])
+
+
 def test_the_link_exists_while_the_job_runs(
     spark: FakeSpark, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -20,11 +21,15 @@ from verbs.incremental_checkpoints import (
     sidecars_of,
 )
 
-from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations import checkpoint
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
+from delta_maintenance.operations.fsck import FsckOptions
+from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.checkpoint_tags import SUMS_TAG
 from delta_maintenance.protocol.delta_log.sidecar_summary import SUMMARY_TAG, _check, stated_summary
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, deletion_vector, remove, sidecar
@@ -38,11 +43,9 @@ EARLY = EPOCH_MS
 
 
 @pytest.mark.conformance("REC-04")
-def test_a_sidecar_of_expired_tombstones_is_not_read() -> None:
-    store = CountingStore()
+def test_a_sidecar_of_expired_tombstones_is_left_out() -> None:
     table = begun(
         *(remove(f"r{number}", deletionTimestamp=LATE) for number in range(10)),
-        store=store,
         properties={"delta.deletedFileRetentionDuration": "interval 1 days"},
     )
     write(table.open(), per_sidecar=10, now=NOW)
@@ -149,6 +152,78 @@ def rewritten_tags(table: TableBuilder, change: Any) -> None:
             said["check"] = _check(line["sidecar"]["path"], said)
             line["sidecar"]["tags"][SUMMARY_TAG] = json.dumps(said)
     table.write(name, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+@pytest.mark.conformance("CKPT-30")
+@pytest.mark.parametrize("place", [[2**62, 2**62], [0, 2**62], [2**62, 60], [4, 10**9]])
+def test_a_filter_that_the_file_does_not_contain_costs_a_search(
+    place: list[int], tmp_path: Path
+) -> None:
+    table = based(store=LocalStore(str(tmp_path)))
+    rewritten_tags(table, lambda said: said.update(filter=place))
+    table.commit([remove("f005"), add("new")])
+    assert incremental(table).sidecars_taken_over == 3
+    plan = fsck.plan(table.open(), FsckOptions(), now=NOW)
+    assert "sidecar-summary" in {each.kind for each in plan.counts}
+
+
+def forged_places(table: TableBuilder) -> None:
+    rewritten_tags(table, lambda said: said.update(places=["zz", "zz"]))
+
+
+def forged_filters(table: TableBuilder) -> None:
+    other = MembershipFilter.of(hash_texts(pa.array([f"g{n:03d}" for n in range(10)]))).to_bytes()
+    for each in sidecars_of(table):
+        offset, length = json.loads(each.tags[SUMMARY_TAG])["filter"]
+        assert length == len(other)
+        name = f"_sidecars/{each.path}"
+        data = table.read(name)
+        table.write(name, data[:offset] + other + data[offset + length :])
+
+
+@pytest.mark.conformance("CKPT-30")
+@pytest.mark.parametrize("forge", [forged_places, forged_filters])
+def test_no_removed_file_comes_back_by_forged_tags(forge: Any) -> None:
+    table = based()
+    forge(table)
+    table.commit([*(remove(f"f{number:03d}") for number in range(5)), add("new")])
+    result = write(table.open(), per_sidecar=10, incremental="always")
+    assert not result.incremental and "later commits remove 5 files" in result.notes[-1]
+    require_sound(table, result)
+
+
+@pytest.mark.conformance("CKPT-30")
+def test_a_file_that_is_removed_and_comes_back_stands_once_whatever_the_tags_say() -> None:
+    table = based()
+    forged_places(table)
+    table.commit([remove("f005")])
+    table.commit([add("f005", size=7)])
+    result = write(table.open(), per_sidecar=10, incremental="always")
+    assert not result.incremental
+    require_sound(table, result)
+
+
+@pytest.mark.conformance("CKPT-30")
+def test_files_that_came_and_went_since_the_base_are_looked_for_in_no_sidecar() -> None:
+    table = based()
+    table.commit([add("brief"), remove("f005")])
+    table.commit([remove("brief")])
+    table.compaction(1, 2)
+    assert incremental(table).sidecars_taken_over == 3
+
+
+@pytest.mark.conformance("CKPT-30", "REC-04")
+def test_live_files_are_not_left_out_as_expired_tombstones() -> None:
+    table = begun(properties={"delta.deletedFileRetentionDuration": "interval 1 days"})
+    write(table.open(), per_sidecar=10, now=NOW)
+    forged = {"adds": 0, "tombstones": 10, "bytes": 0, "deleted": [EARLY, EARLY]}
+    rewritten_tags(table, lambda said: said.update(forged))
+    name = newest(table)
+    table.write(name, table.read(name).replace(SUMS_TAG.encode(), b"other.sums"))
+    table.commit([add("new")])
+    with pytest.raises(RefusedError, match="differ from its tags"):
+        write(table.open(), per_sidecar=10, incremental="always", now=AT)
+    require_sound(table, write(table.open(), per_sidecar=10, now=AT))
 
 
 @pytest.mark.conformance("CKPT-30")
@@ -278,7 +353,7 @@ def test_a_file_added_twice_is_found_across_the_base(root: str, second: Action) 
     table = based(*others, store=MemoryStore(root))
     table.commit([second])
     for how in ("always", "never"):
-        with pytest.raises(RefusedError, match=r"two (different paths|deletion vectors)"):
+        with pytest.raises(CorruptTableError, match=r"two (different paths|deletion vectors)"):
             write(table.open(), per_sidecar=10, incremental=how)
 
 

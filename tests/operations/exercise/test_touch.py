@@ -96,6 +96,8 @@ def test_command_line(installed: dict[str, str], table: str) -> None:
     assert "add an empty version to an idle table" in run(installed, "--help")
     usage = run(installed, "touch", "--help")
     assert all(flag in usage for flag in ("--older-than I", "--note TEXT", "--engine", "--dry-run"))
+    shown = run(installed, "touch", table, "--dry-run").splitlines()
+    assert [line.split()[0] for line in shown] == ["touch", *["table", "idle", "engine", "reason"]]
     planned = json.loads(run(installed, "touch", table, "--dry-run", "--json"))
     assert (planned["idle"], planned["engine"], history(table)) == (True, "local", [])
     done = json.loads(run(installed, "touch", table, "--note", "by hand", "--json"))
@@ -129,7 +131,7 @@ def test_by_hand(installed: dict[str, str], policy: str, table: str) -> None:
     asked = load_policy(sys.argv[1]).named_tables[0]
     table = open_table(asked.uri)
     (planned,) = run_operation(table, asked, "touch", plan_only=True).outcomes
-    approved = ApprovedPlan.of("touch", planned.result, planned_at=planned.started_at)
+    approved = ApprovedPlan.of(planned)
     (done,) = run_operation(table, asked, "touch", approved=approved).outcomes
     asks = asks_for_approval("touch", planned.result)
     print(json.dumps([asks, done.status, "TouchRule" in json_schema()["$defs"]]))
@@ -216,11 +218,11 @@ def test_spark_job(installed: dict[str, str], table: str) -> None:
 def test_documents(installed: dict[str, str]) -> None:
     code = """
     import json, build_docs
-    from docs_site import command_line, pages
+    from docs_site import pages
 
     page = pages.collect()["reference/cli/touch.md"]
     text = build_docs.CONFIGURATION.read_text()
-    navigation = build_docs.configured(text, command_line.verb_names())
+    navigation = build_docs.configured(text)
     print(json.dumps([page, "reference/cli/touch.md" in navigation]))
     """
     page, listed = told(installed, code)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from rewrites.data_files import inline_vector
 from sound_tables import DATA, ROWS, STATS, VECTOR, SoundTable, parquet
 from verbs.fsck_findings import VECTOR_FILE, look, problems
 
@@ -285,3 +286,16 @@ def test_each_file_is_held_against_its_own_size(
     sizes = found.filter(pc.equal(found["kind"], "data-file-size"))
     assert sorted(sizes["path"].to_pylist()) == sorted(wrong)
     assert "the file has 4 bytes, but the log states 99" in sizes["problem"].to_pylist()
+
+
+@pytest.mark.conformance("DV-10")
+@pytest.mark.parametrize("deep", [False, True])
+def test_inline_vectors_are_compared_with_the_number_of_rows(deep: bool) -> None:
+    """They are in the log, so no file is opened for them."""
+    table = SoundTable(extras=False)
+    sound = {**table.live("c"), "deletionVector": inline_vector([3, ROWS - 1])}
+    far = {**table.live("d%20e"), "deletionVector": inline_vector([3, ROWS])}
+    table.step(log.remove("c"), {"add": sound}, log.remove("d%20e"), {"add": far})
+    (found,) = look(table, deep=deep).findings.first(20)
+    assert (found.kind, found.path) == ("damaged-deletion-vector", "d%20e")
+    assert f"marks row {ROWS} of {ROWS}" in found.problem

@@ -278,7 +278,9 @@ SEEDS: dict[str, Seed] = {
         )
     ),
     "unreadable-schema": Seed(lambda t: _metadata(t, schema="{")),
-    "unknown-partition-column": Seed(lambda t: _metadata(t, partitioned_by=["PART"])),
+    "unknown-partition-column": Seed(
+        lambda t: _metadata(t, schema=log.SCHEMA_STRING, partitioned_by=["PART"])
+    ),
     "repeated-column": Seed(
         lambda t: _metadata(t, schema=_columns(("a", "long", {}), ("A", "long", {})))
     ),

@@ -11,7 +11,7 @@ from vacuum_tables import NOW, Folder, named_memory, paths_of
 from verbs.vacuum_cases import VECTOR, removed
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.vacuum import engine
 from delta_maintenance.testing.actions import (
     OMIT,
@@ -187,7 +187,7 @@ def test_two_spellings_of_one_file_stop_the_run() -> None:
     table.log(add("file:/elsewhere/x.parquet"))
     table.log(removed("file:///elsewhere/x.parquet", 30), days=30)
     table.file("x.parquet")
-    with pytest.raises(RefusedError, match="two different paths"):
+    with pytest.raises(CorruptTableError, match="two different paths"):
         table.survey()
 
 

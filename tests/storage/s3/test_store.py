@@ -3,15 +3,18 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from botocore.utils import parse_timestamp
 from emulators.s3_server import S3Server
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.s3 import client
 from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
@@ -97,6 +100,36 @@ def test_a_marker_of_a_folder_is_no_file(
     s3_server.fill(s3_bucket, [prefix, f"{prefix}0.json", f"{prefix}/slash.json"])
     found = [status.path for status in store.list_from("_delta_log")]
     assert found == ["_delta_log/0.json"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["2026-11-26T01:15:57.000Z", "2026-11-26T01:15:57Z", "Thu, 26 Nov 2026 01:15:57 GMT", 1.5e9],
+)
+def test_times_are_parsed_as_botocore_does(value: object) -> None:
+    assert client._timestamp(value) == parse_timestamp(value)
+
+
+def test_the_times_of_a_listing_pass_by_the_slow_parser(
+    s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[object] = []
+    real = client._timestamp
+
+    def counted(value: object) -> datetime:
+        parsed.append(value)
+        return real(value)
+
+    monkeypatch.setattr(client, "_timestamp", counted)
+    store = S3Store(f"s3://{s3_bucket}/t", s3_server.storage_options)
+    for name in ("a", "b"):
+        store.put(name, b"")
+    found = [store.stat(name) for name in ("a", "b")]
+    parsed.clear()
+    (page,) = store.list_tree()
+    assert len(parsed) == 2
+    assert page["modified_ms"].to_pylist() == [one.modified_ms for one in found if one is not None]
+    store.close()
 
 
 # Costs of operations.

@@ -50,6 +50,11 @@ class DuckDb:
         self._connection.execute(f"SELECT * FROM delta_scan('{table}')")
         return _arrow(self._connection)
 
+    def number(self, query: str) -> Any:
+        """Returns the first value of a query."""
+        [value, *_] = self._connection.execute(query).fetchone()
+        return value
+
     def close(self) -> None:
         """Ends the database."""
         self._connection.close()

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hostile.encrypted_files import encrypted
 from rewrites.data_files import field, parquet, put, schema_string, source
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
@@ -363,7 +364,10 @@ def test_case_is_folded_only_where_one_column_is_meant(files: Files) -> None:
 
 
 @pytest.mark.conformance("RW-13", "RW-15")
-@pytest.mark.parametrize("what", ["gone", "cut", "not Parquet", "more rows", "encrypted"])
+@pytest.mark.parametrize(
+    "what",
+    ["gone", "cut", "not Parquet", "more rows", "encrypted footer", "encrypted column"],
+)
 def test_a_bad_file_is_named_and_the_others_are_done(files: Files, what: str) -> None:
     good = pa.table({"a": [1, 2]})
     files.add(good)
@@ -373,7 +377,8 @@ def test_a_bad_file_is_named_and_the_others_are_done(files: Files, what: str) ->
         "cut": data[: len(data) // 2],
         "not Parquet": b"x" * 100,
         "more rows": data,
-        "encrypted": data[:-4] + b"PARE",
+        "encrypted footer": encrypted(pa.table({"a": range(1000)}), "a", footer=True),
+        "encrypted column": encrypted(pa.table({"a": range(1000)}), "a", footer=False),
     }[what]
     files.add(bad, rows=999 if what == "more rows" else 1000)
     files.add(good)
@@ -382,6 +387,8 @@ def test_a_bad_file_is_named_and_the_others_are_done(files: Files, what: str) ->
     done = files.rewrite(spec(field("a", "long")))
     (refusal,) = done.refused
     assert refusal.source.path == "f1" and "f1" in refusal.problem
+    assert refusal.damaged != ("encrypted" in what)
+    assert ("restore" in refusal.problem) == (what in ("cut", "not Parquet", "more rows"))
     assert [row["a"] for row in files.rows(done)] == [1, 2, 1, 2]
     assert [run.source for run in done.runs] == [0, 1]
 

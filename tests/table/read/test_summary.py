@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.cli.snapshot_document import describe
 from delta_maintenance.operations import checkpoint, checksum, clean_log, fsck, vacuum
+from delta_maintenance.operations.health.inspection import describe
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,
@@ -215,6 +215,37 @@ def test_a_contradiction_is_found_and_the_log_is_replayed(field: str) -> None:
     said = parse_checksum(table.store.read(path))
     assert is_consistent(said) and agrees(table)
     table.store.put(path, render_checksum(DAMAGE[field](said)))
+    assert summarize(table.store) is None
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "numFiles": {"numFiles": 2000},
+    "tableSizeBytes": {"tableSizeBytes": 5 * 9001},
+    "setTransactions": {"setTransactions": [{"appId": "foreign", "version": 7}]},
+    "domainMetadata": {"domainMetadata": []},
+    "configuration": {"metadata": {"configuration": {"delta.logRetentionDuration": "0 days"}}},
+    "protocol": {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+}
+"""Contents of a checksum that do not contradict each other, but the log."""
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["of the checkpoint", "of a later version"])
+@pytest.mark.parametrize("field", LIES)
+@pytest.mark.conformance("CRC-03")
+def test_a_lie_about_a_v2_checkpoint_is_not_repeated(field: str, late: bool) -> None:
+    table = begun()
+    if late:
+        table.commit([commit_info(), add("e", size=5)])
+    checksummed(table)
+    assert agrees(table)
+    path = f"{LOG}/{checksum_name(table.version)}"
+    said = json.loads(table.store.read(path))
+    for name in ("fileSizeHistogram", "deletedRecordCountsHistogramOpt", "allFiles"):
+        said.pop(name, None)
+    for name, value in LIES[field].items():
+        said[name] = said[name] | value if isinstance(value, dict) else value
+    assert is_consistent(parse_checksum(json.dumps(said).encode()))
+    table.store.put(path, json.dumps(said).encode())
     assert summarize(table.store) is None
 
 

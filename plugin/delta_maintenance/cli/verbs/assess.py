@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs
 from delta_maintenance.cli.output import count_text, print_json, print_table, say, size_text
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
-from delta_maintenance.errors import DeltaMaintenanceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +40,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the assessments."""
     tables = PolicyTables(arguments)
-    look = partial(_assessed, tables, verbose=arguments.verbose)
+    look = partial(_assessed, tables)
     with ThreadPoolExecutor(_PARALLEL) as pool:
         assessments = [*pool.map(look, tables.tables), *tables.unlisted]
     if arguments.json:
@@ -68,17 +66,9 @@ def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
     return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
 
 
-def unexpected(error: Exception, *, verbose: bool) -> DeltaMaintenanceError:
-    """Converts an unexpected error on one table, so that the other tables continue."""
-    if verbose:
-        traceback.print_exception(error)
-    return DeltaMaintenanceError(
-        f"{type(error).__name__}: {error}", remedy="run again with -v for the details"
-    )
-
-
-def _assessed(tables: PolicyTables, table: PolicyTable, *, verbose: bool) -> Assessment:
+def _assessed(tables: PolicyTables, table: PolicyTable) -> Assessment:
     from delta_maintenance.policies.assess import assess_table, failed_assessment
+    from delta_maintenance.policies.failures import failure_of
 
     now = clock.now()
     try:
@@ -88,10 +78,8 @@ def _assessed(tables: PolicyTables, table: PolicyTable, *, verbose: bool) -> Ass
                 opened, table, now=now, last_runs=last_runs, previous=previous
             )
         tables.keep(assessment)
-    except DeltaMaintenanceError as error:
-        return failed_assessment(table, error, now=now)
     except Exception as error:
-        return failed_assessment(table, unexpected(error, verbose=verbose), now=now)
+        return failed_assessment(table, failure_of(error, where=table.name), now=now)
     return assessment
 
 

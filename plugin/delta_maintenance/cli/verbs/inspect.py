@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_maintenance.cli.arguments import (
     Verbs,
@@ -13,14 +12,7 @@ from delta_maintenance.cli.arguments import (
     open_snapshot,
     open_table,
 )
-from delta_maintenance.cli.output import (
-    count_text,
-    instant_text,
-    print_fields,
-    print_json,
-    size_text,
-    warn,
-)
+from delta_maintenance.cli.output import print_facts, print_json, warn
 
 if TYPE_CHECKING:
     from delta_maintenance.table.read.summary import TableSummary
@@ -50,7 +42,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Prints the snapshot."""
     # Loads pyarrow, which `--help` does not need.
-    from delta_maintenance.cli.snapshot_document import describe
+    from delta_maintenance.operations.health.inspection import describe
 
     snapshot = _summary(arguments) or open_snapshot(arguments)
     warn(snapshot.warnings)
@@ -58,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(document)
     else:
-        print_fields(snapshot.table, _for_people(document))
+        print_facts(document.heading(), document.facts())
 
 
 def _summary(arguments: argparse.Namespace) -> TableSummary | None:
@@ -68,42 +60,3 @@ def _summary(arguments: argparse.Namespace) -> TableSummary | None:
     if arguments.version is not None or arguments.timestamp is not None or arguments.replay:
         return None
     return summarize(open_table(arguments).store)
-
-
-def _for_people(document: Mapping[str, Any]) -> dict[str, object]:
-    protocol, metadata, log = document["protocol"], document["metadata"], document["log"]
-    return {
-        "version": f"{document['version']} ({instant_text(document['timestamp_ms']) or 'no time'})",
-        "protocol": f"reader {protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}",
-        "reader features": ", ".join(protocol["readerFeatures"] or ()),
-        "writer features": ", ".join(protocol["writerFeatures"] or ()),
-        "id": metadata["id"],
-        "name": metadata["name"],
-        "partitioned by": ", ".join(metadata["partitionColumns"]),
-        "properties": metadata["configuration"],
-        "files": f"{document['num_files']:,} ({size_text(document['total_size'])})",
-        "tombstones": document["num_tombstones"],
-        "deletion vectors": document["num_deletion_vectors"],
-        "deleted rows": document["num_deleted_rows"],
-        "transactions": document["txns"],
-        "domains": document["domain_metadata"],
-        "checkpoint": _checkpoint_text(log["checkpoint"]),
-        "commits since": log["commits_since_checkpoint"],
-        "compactions used": log["compactions"],
-        "oldest commit": log["oldest_commit"],
-        "to open": f"{count_text(log['files_to_read'], 'file')} "
-        f"({size_text(log['bytes_to_read'])})",
-    }
-
-
-def _checkpoint_text(checkpoint: Mapping[str, Any] | None) -> str:
-    if checkpoint is None:
-        return "none"
-    sidecars = (
-        f", of them {count_text(count, 'sidecar')}" if (count := checkpoint["sidecars"]) else ""
-    )
-    return (
-        f"{checkpoint['version']}: {checkpoint['kind']}, "
-        f"{count_text(checkpoint['files'], 'file')}{sidecars} "
-        f"({size_text(checkpoint['bytes'])})"
-    )

@@ -7,13 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
-from delta_maintenance.cli.approvals import add_approvals, approved_plans
+from delta_maintenance.cli.approvals import add_approvals, plans_by_table, read_plans
 from delta_maintenance.cli.arguments import Verbs, add_spark
 from delta_maintenance.cli.output import Progress, print_json, print_table
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
-from delta_maintenance.cli.verbs.assess import unexpected, worst
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.cli.verbs.assess import worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,8 +46,10 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs, and prints the outcomes."""
-    plans = approved_plans(arguments)
+    file = arguments.approve_from
+    named = read_plans(file)
     tables = PolicyTables(arguments)
+    plans = plans_by_table(named, tables.tables, file=file)
     with Progress() as progress:
         results = [
             _run(tables, table, arguments, plans.get(table.name, ()), progress)
@@ -76,6 +77,7 @@ def _run(
 ) -> RunResult:
     from delta_maintenance.policies.approval import Approvals
     from delta_maintenance.policies.environment import RunEnvironment
+    from delta_maintenance.policies.failures import failure_of
     from delta_maintenance.policies.run import failed_run, run
 
     started = clock.now()
@@ -96,11 +98,9 @@ def _run(
         latest = result.after or result.before
         if latest is not None and not arguments.dry_run:
             tables.keep(latest, result)
-    except DeltaMaintenanceError as error:
-        return failed_run(table, error, now=started, last_runs=last_runs)
     except Exception as error:
-        problem = unexpected(error, verbose=arguments.verbose)
-        return failed_run(table, problem, now=started, last_runs=last_runs)
+        failure = failure_of(error, where=table.name)
+        return failed_run(table, failure, now=started, last_runs=last_runs)
     return result
 
 

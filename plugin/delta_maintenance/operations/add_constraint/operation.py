@@ -28,7 +28,6 @@ from delta_maintenance.operations.add_constraint.options import (
     CheckedRows,
     ViolatingFile,
 )
-from delta_maintenance.operations.core.deprecation import renamed_keywords
 from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
 from delta_maintenance.operations.table_change.operation import (
     already_applied,
@@ -126,7 +125,6 @@ def plan(
     )
 
 
-@renamed_keywords(check="engine")
 def apply(
     table: Table,
     plan: AddConstraintPlan,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.table_change.options import (
@@ -94,7 +95,7 @@ class CheckedRows(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddConstraintResult(Record):
+class AddConstraintResult(Document):
     """The findings and the commit."""
 
     table: str

@@ -41,7 +41,6 @@ from delta_maintenance.operations.backfill_row_ids.options import (
     BackfillRowIdsPlan,
     BackfillRowIdsResult,
 )
-from delta_maintenance.operations.core.deprecation import renamed_keywords
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
@@ -49,6 +48,7 @@ from delta_maintenance.table.data.footers import RowCounter, count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_consistent
 
 _logger = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ def plan(
     """
     # Python callers may pass values of other types.
     options = (options or BackfillRowIdsOptions()).validated()
+    require_consistent(snapshot)
     sources = sources_of(snapshot)
     if sources.state is RowTrackingState.ENABLED:
         return _noop(snapshot, options, now, "row tracking is already enabled")
@@ -124,7 +125,6 @@ def plan(
     )
 
 
-@renamed_keywords(row_counter="engine")
 def apply(
     table: Table,
     plan: BackfillRowIdsPlan,

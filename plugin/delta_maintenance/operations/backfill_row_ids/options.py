@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Record
 
@@ -54,7 +55,7 @@ class BackfillRowIdsOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRowIdsPlan(Record):
+class BackfillRowIdsPlan(Document):
     """The planned work, and its reason."""
 
     table: str
@@ -85,7 +86,7 @@ class BackfillRowIdsPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRowIdsResult(Record):
+class BackfillRowIdsResult(Document):
     """The completed work."""
 
     table: str

@@ -28,7 +28,6 @@ from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic
 from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
 from delta_maintenance.protocol.features.registry import (
     Operation,
-    require_supported,
     supported_features,
 )
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
@@ -36,6 +35,7 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.action_file import ParquetStyle
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, WrittenKind, layout_of
 from delta_maintenance.table.write.checkpoint_writer import WrittenCheckpoint, write_checkpoint
@@ -67,11 +67,13 @@ def plan(
     new_id: NewId = clock.new_id,
     engine: SidecarEngine | None = None,
     progress: Progress | None = None,
+    repairs: bool = False,
 ) -> CheckpointPlan:
     """Plans a checkpoint of this snapshot.
 
     Reads only the snapshot's small state. If sidecars might be taken over, it also reads the file
-    actions of the commits since, and the filters of the sidecars.
+    actions of the commits since, and the filters of the sidecars. `repairs` is as in
+    `require_writable`.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, and
     `InvalidRequestError` for an option that does not apply.
@@ -79,7 +81,7 @@ def plan(
     # Callers may ignore the types, and a misspelt kind must not write another kind.
     options = (options or CheckpointOptions()).validated()
     _zone(options.time_zone)
-    _require_writable(snapshot)
+    _require_checkpointable(snapshot, repairs=repairs)
     kind = _kind(snapshot, options)
     chosen, why = _engine(snapshot, options, kind)
     existing = _existing(snapshot, options, kind)
@@ -150,6 +152,7 @@ def apply(
     engine: SidecarEngine | None = None,
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
+    repairs: bool = False,
 ) -> CheckpointResult:
     """Writes the planned checkpoint. Repeated and concurrent runs do no harm.
 
@@ -167,7 +170,7 @@ def apply(
     if snapshot is None or snapshot.version != plan.version:
         snapshot = table.snapshot(version=plan.version)
     try:
-        _require_writable(snapshot)
+        _require_checkpointable(snapshot, repairs=repairs)
         written, reused, notes = _write(
             snapshot, plan, engine, new_id, progress, now=clock.as_clock(now)()
         )
@@ -249,10 +252,8 @@ def _spec(snapshot: Snapshot, plan: CheckpointPlan) -> CheckpointSpec:
     )
 
 
-def _require_writable(snapshot: Snapshot) -> None:
-    require_supported(
-        snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table, version=snapshot.version
-    )
+def _require_checkpointable(snapshot: Snapshot, *, repairs: bool = False) -> None:
+    require_writable(snapshot, Operation.CHECKPOINT, repairs=repairs)
     state = snapshot.state
     # A converted table has its high-water mark in the domain; the draft action is obsolete.
     if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
@@ -281,7 +282,7 @@ def require_possible(snapshot: Snapshot, options: CheckpointOptions) -> None:
 
     For callers whose Spark job makes the plan, because its driver takes long to start.
     """
-    _require_writable(snapshot)
+    _require_checkpointable(snapshot)
     _engine(snapshot, options, _kind(snapshot, options))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 
@@ -76,7 +77,7 @@ class CheckpointOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPlan(Record):
+class CheckpointPlan(Document):
     """The planned checkpoint, and its reason."""
 
     table: str
@@ -117,7 +118,7 @@ class CheckpointPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointResult(Record):
+class CheckpointResult(Document):
     """The written checkpoint."""
 
     table: str

@@ -19,7 +19,7 @@ from delta_maintenance.operations.checksum.options import (
 )
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, render_checksum
-from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.computed_checksum import computed_checksum
 from delta_maintenance.table.progress import Progress
@@ -28,6 +28,7 @@ from delta_maintenance.table.read.log_inventory import take_inventory
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
 
 __all__ = [
     "ChecksumOptions",
@@ -53,7 +54,7 @@ def plan(
     Raises `UnsupportedFeatureError` if the table must not be written to.
     """
     options = (options or ChecksumOptions()).validated()
-    require_supported(snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table)
+    require_writable(snapshot, Operation.CHECKPOINT)
     inventory = take_inventory(snapshot.store)
     there = {
         entry.file.version for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM
@@ -127,7 +128,7 @@ def apply(
 
 def _write(table: Table, version: int, snapshot: Snapshot | None) -> VersionOutcome:
     snapshot = snapshot or table.snapshot(version=version)
-    require_supported(snapshot.protocol, Operation.CHECKPOINT, table=table.uri)
+    require_writable(snapshot, Operation.CHECKPOINT)
     checksum = _computed(snapshot)
     data = render_checksum(checksum)
     path = f"{LOG_DIRECTORY}/{checksum_name(version)}"

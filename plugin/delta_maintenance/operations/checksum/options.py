@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import Record
 
@@ -25,7 +26,7 @@ class ChecksumOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksumPlan(Record):
+class ChecksumPlan(Document):
     """The planned checksums, and their reason."""
 
     table: str
@@ -63,7 +64,7 @@ class VersionOutcome(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksumResult(Record):
+class ChecksumResult(Document):
     """The written checksums."""
 
     table: str

@@ -37,7 +37,7 @@ from delta_maintenance.operations.clean_log.report import write_report
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
-from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_age import file_times, newest_commit_not_after
@@ -57,6 +57,7 @@ from delta_maintenance.table.read.segment import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.log_deletion import (
     delete_in_batches,
     lead_hint_to,
@@ -391,9 +392,7 @@ class _CleanupRun:
 
 
 def _require_cleanable(snapshot: Snapshot) -> None:
-    require_supported(
-        snapshot.protocol, Operation.CLEAN_LOG, table=snapshot.table, version=snapshot.version
-    )
+    require_writable(snapshot, Operation.CLEAN_LOG)
     properties = snapshot.properties
     unread = [problem for problem in properties.problems if problem.startswith(_STEERING)]
     if unread:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import Instant, Record
 
@@ -79,7 +80,7 @@ class CleanLogOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLogPlan(Record):
+class CleanLogPlan(Document):
     """The files to delete, the reason, and the files that are kept."""
 
     table: str
@@ -125,7 +126,7 @@ class CleanedGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLogResult(Record):
+class CleanLogResult(Document):
     """The deleted files."""
 
     table: str

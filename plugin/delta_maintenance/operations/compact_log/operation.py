@@ -30,11 +30,12 @@ from delta_maintenance.operations.compact_log.options import (
     WindowStatus,
 )
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
-from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.log_compactor import (
     RangeEngine,
     compare_compaction,
@@ -68,7 +69,7 @@ def plan(
     `VersionNotFoundError` if the options request commits that the log does not have.
     """
     options = (options or CompactLogOptions()).validated()
-    _require_writable(snapshot)
+    require_writable(snapshot, Operation.COMPACT_LOG)
     listing = list_log(snapshot.store)
     first, last = _range(snapshot, listing, options)
     windows, notes = _windows(listing, options, first, last)
@@ -126,7 +127,7 @@ def apply(
             table=plan.table,
             remedy="submit the Spark job, or plan with the local engine",
         )
-    _require_writable(snapshot or table.snapshot())
+    require_writable(snapshot or table.snapshot(), Operation.COMPACT_LOG)
     commits = _commits(table, plan, snapshot)
     done: list[CompactedWindow] = []
     errors: list[DeltaMaintenanceError] = []
@@ -161,12 +162,6 @@ def _commits(
     ends = [version for w in plan.windows for version in (w.first_version, w.last_version)]
     # A deleted commit is noticed when it is read, because the commits of a segment are adjacent.
     return known if known.keys() >= set(ends) else list_log(table.store).commits
-
-
-def _require_writable(snapshot: Snapshot) -> None:
-    require_supported(
-        snapshot.protocol, Operation.COMPACT_LOG, table=snapshot.table, version=snapshot.version
-    )
 
 
 def _range(snapshot: Snapshot, listing: LogListing, options: CompactLogOptions) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Record
 
@@ -69,7 +70,7 @@ class CompactionWindow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactLogPlan(Record):
+class CompactLogPlan(Document):
     """The planned compactions, and the reason."""
 
     table: str
@@ -119,7 +120,7 @@ class CompactedWindow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactLogResult(Record):
+class CompactLogResult(Document):
     """The written compactions."""
 
     table: str

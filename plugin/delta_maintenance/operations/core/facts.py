@@ -7,7 +7,7 @@ values are not shown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,10 +24,15 @@ class Grid:
 
 
 def facts_of(document: Any) -> dict[str, object]:
-    """Returns the fields of a Plan or a Result that differ from their defaults."""
+    """Returns the fields of a Plan or a Result that differ from their defaults.
+
+    Records in it, such as the Options, and the time of the plan are left out.
+    """
     values = ((field, getattr(document, field.name)) for field in fields(document))
     return {
-        field.name.replace("_", " "): value for field, value in values if value != field.default
+        field.name.replace("_", " "): value
+        for field, value in values
+        if value != field.default and not is_dataclass(value) and field.name != "planned_at"
     }
 
 

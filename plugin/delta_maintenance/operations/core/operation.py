@@ -203,7 +203,11 @@ class OperationRecord(Generic[O, P, R]):
     report: str | None = None
     """The contents of its report, such as `every file to delete`; None if there is no report."""
     decisive: tuple[str, ...] = ()
-    """Fields of the Plan that must equal those of the approved plan."""
+    """Fields of the Plan that must equal those of the approved plan, in addition to the options."""
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    """Options that limit the work, each with the field of the Plan that contains the amount: a run
+    of an approved plan does at most the approved amount.
+    """
     asks_for_approval: Callable[[P], bool] = lambda _: False
     """Returns whether a plan should be approved first."""
     planned_amounts: Callable[[P], Amounts] = lambda _: Amounts()

@@ -18,14 +18,13 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
 )
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.protocol.features.properties import parse_interval
+from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.redaction import holds_credentials
 
 
@@ -62,10 +61,8 @@ def _duration(value: object) -> object:
         return value
     if not isinstance(value, str):
         raise ValueError("a duration needs a unit; write it like '7 days'")
-    if value.startswith("P"):
-        return _ISO.validate_python(value)
     try:
-        return parse_interval(value)
+        return parse_duration(value)
     except InvalidRequestError as error:
         raise ValueError(f"{error.problem}; {error.remedy}") from None
 
@@ -82,7 +79,6 @@ def _no_debt(value: ByteSize) -> ByteSize:
     return value
 
 
-_ISO = TypeAdapter(timedelta)
 Duration = Annotated[
     timedelta,
     BeforeValidator(_duration),
@@ -91,7 +87,7 @@ Duration = Annotated[
         {"type": "string", "examples": ["7 days", "12 hours", "P7D"]}, mode="validation"
     ),
 ]
-"""A duration: `7 days 12 hours`, from weeks to microseconds, or ISO 8601 (`P7DT12H`)."""
+"""A duration: `7d`, `7 days 12 hours`, from weeks to microseconds, or ISO 8601 (`P7DT12H`)."""
 
 Bytes = Annotated[ByteSize, AfterValidator(_no_debt)]
 """A number of bytes, or a string such as `64 MiB`."""

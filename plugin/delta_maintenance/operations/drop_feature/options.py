@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from delta_maintenance.operations.clean_log.options import CleanLogResult, FileGroup
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.operations.table_change.options import (
@@ -89,7 +90,7 @@ class DropStep(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropFeaturePlan(Record):
+class DropFeaturePlan(Document):
     """The steps of `apply`, and the steps that are not possible yet."""
 
     table: str
@@ -146,7 +147,7 @@ class DropCommit(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropFeatureResult(Record):
+class DropFeatureResult(Document):
     """The completed steps."""
 
     table: str

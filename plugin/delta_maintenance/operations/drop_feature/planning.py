@@ -61,6 +61,7 @@ from delta_maintenance.table.commit.preconditions import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_consistent
 
 _SHOWN_TRACES = 20
 
@@ -104,6 +105,7 @@ def decide(
 ) -> DropFeaturePlan:
     """Returns the plan for a snapshot. Refuses forbidden requests before anything is changed."""
     removal = _removal(options)
+    require_consistent(snapshot)
     if not _has_feature(snapshot, options, removal):
         reason = f"the table does not have the feature {options.feature}"
         return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=reason)

@@ -18,7 +18,11 @@ from delta_maintenance.errors import CorruptTableError, InvalidRequestError, Uns
 from delta_maintenance.operations.fsck.check_presence import as_uris
 from delta_maintenance.operations.fsck.check_row_ids import LocalRowIds
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
+from delta_maintenance.protocol.actions.deletion_vectors import (
+    STORED_INLINE,
+    DeletionVectorDescriptor,
+    load,
+)
 from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
@@ -73,6 +77,12 @@ class LocalContents:
 def with_vectors(adds: pa.Table) -> pa.Table:
     """Returns the files with a deletion vector."""
     return adds.filter(pc.is_valid(adds["deletionVector"]))
+
+
+def inline_vectors(adds: pa.Table) -> pa.Table:
+    """Returns the files whose deletion vector is in the log, so that no file has to be opened."""
+    stored = pc.struct_field(adds["deletionVector"], "storageType")
+    return adds.filter(pc.fill_null(pc.equal(stored, STORED_INLINE), False))
 
 
 def check_footers(

@@ -6,10 +6,9 @@ Mapping" and "Schema Serialization Format" that can be checked with the actions 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
-from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.features.registry import (
@@ -19,14 +18,12 @@ from delta_maintenance.protocol.features.registry import (
     with_requirements,
 )
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
-from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DeltaType,
     MapType,
     StructType,
-    column_mapping_mode,
-    duplicate_names,
     parse_schema,
     walk,
 )
@@ -34,8 +31,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 _NEEDED = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 """Types that a schema may use only with a table feature."""
-_ID = "delta.columnMapping.id"
-_PHYSICAL = "delta.columnMapping.physicalName"
+_EMPTY = '{"type":"struct","fields":[]}'
 
 
 def check_state(snapshot: Snapshot, findings: Findings) -> None:
@@ -44,7 +40,8 @@ def check_state(snapshot: Snapshot, findings: Findings) -> None:
     for kind, problem in (
         *_of_protocol(snapshot.protocol),
         *_of_metadata(snapshot),
-        *_of_schema(snapshot),
+        *contradictions(snapshot.protocol, snapshot.metadata, snapshot.domain_metadata),
+        *_of_types(snapshot),
     ):
         findings.add(kind, problem, version=version)
 
@@ -79,70 +76,16 @@ def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "clustered-and-partitioned", "the table is both clustered and partitioned"
 
 
-def _of_schema(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    metadata = snapshot.metadata
-    if metadata.schema_string is None:
-        return
+def _of_types(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     try:
-        schema = parse_schema(metadata.schema_string)
-        mapped = column_mapping_mode(snapshot.protocol, metadata.configuration) != "none"
-    except (CorruptTableError, UnsupportedFeatureError) as error:
-        yield "unreadable-schema", error.problem
+        schema = parse_schema(snapshot.metadata.schema_string or _EMPTY)
+    except CorruptTableError:
         return
-    for name in metadata.partition_columns:
-        if schema.find(name) is None:
-            yield "unknown-partition-column", f"the partition column {name} is not in the schema"
-    yield from _of_layout(snapshot, schema, mapped=mapped)
-    for path in duplicate_names(schema):
-        yield "repeated-column", f"the column {'.'.join(path)} differs from another only by case"
-    if mapped:
-        yield from _of_mapping(schema)
     supported = supported_features(snapshot.protocol)
     used = {name for _, field in walk(schema) for name in _names(field.type)}
     for name, feature in _NEEDED.items():
         if name in used and feature not in supported:
             yield "type-without-feature", f"the schema uses {name} without the feature {feature}"
-
-
-def _of_layout(
-    snapshot: Snapshot, schema: StructType, *, mapped: bool
-) -> Iterator[tuple[str, str]]:
-    """Yields partition and clustering columns of type variant, which have no order ("Variant Data
-    Type").
-    """
-    by_name = {(name,) for name in snapshot.metadata.partition_columns}
-    clustered = set(clustering_columns(snapshot.domain_metadata) or ())
-    physical: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for path, field in walk(schema):
-        name = str(field.metadata.get(_PHYSICAL, field.name)) if mapped else field.name
-        physical[path] = (*physical.get(path[:-1], path[:-1]), name)
-        if str(field.type) != "variant":
-            continue
-        if path in by_name:
-            yield "variant-layout", f"the table is partitioned by {path[0]}, a variant"
-        if physical[path] in clustered:
-            yield "variant-layout", f"the table is clustered by {'.'.join(path)}, a variant"
-
-
-def _of_mapping(schema: StructType) -> Iterator[tuple[str, str]]:
-    """Yields duplicate IDs in the schema, and duplicate physical names in a struct ("Field
-    Path").
-    """
-    ids: Counter[object] = Counter()
-    physical: Counter[tuple[tuple[str, ...], object]] = Counter()
-    for path, field in walk(schema):
-        ids[field.metadata.get(_ID)] += 1
-        physical[path[:-1], field.metadata.get(_PHYSICAL)] += 1
-    for number, count in ids.items():
-        if number is None:
-            yield "repeated-column-id", f"{count} columns have no ID"
-        elif count > 1:
-            yield "repeated-column-id", f"{count} columns have the ID {number}"
-    for (_, name), count in physical.items():
-        if name is None:
-            yield "repeated-column-id", f"{count} columns have no physical name"
-        elif count > 1:
-            yield "repeated-column-id", f"{count} columns have the physical name {name}"
 
 
 def _names(kind: DeltaType) -> Iterator[str]:

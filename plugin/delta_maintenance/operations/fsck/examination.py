@@ -15,6 +15,8 @@ from delta_maintenance.operations.fsck.check_column_mapping import check_mapping
 from delta_maintenance.operations.fsck.check_contents import (
     ContentsCheck,
     LocalContents,
+    check_vectors,
+    inline_vectors,
     with_vectors,
 )
 from delta_maintenance.operations.fsck.check_hadoop_crc import check_hadoop_checksums
@@ -211,6 +213,8 @@ class _Attempt:
                     presence.present, live.adds, findings, version=version, progress=self.progress
                 )
                 self._check_row_ids(snapshot, presence)
+        if self.contents is None or self.unopened:
+            check_vectors(store, inline_vectors(live.adds), findings, version=version)
         return presence
 
     def _check_row_ids(self, snapshot: Snapshot, presence: Presence) -> None:

@@ -16,7 +16,6 @@ import pyarrow as pa
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.deprecation import renamed_keywords
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.parquet_report import write_rows
 from delta_maintenance.operations.fsck.check_contents import ContentsCheck
@@ -87,7 +86,6 @@ def plan(
     return survey(table, options, now=now, engine=engine, progress=progress).plan
 
 
-@renamed_keywords(contents="engine")
 def survey(
     table: Table,
     options: FsckOptions | None = None,
@@ -141,7 +139,6 @@ def survey(
     )
 
 
-@renamed_keywords(contents="engine")
 def apply(
     table: Table,
     plan: FsckPlan,

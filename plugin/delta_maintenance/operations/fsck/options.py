@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -132,7 +133,7 @@ class Repair(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FsckPlan(Record):
+class FsckPlan(Document):
     """The findings of a check, and the repairs that `apply` would make."""
 
     table: str
@@ -189,7 +190,7 @@ class RepairOutcome(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FsckResult(Record):
+class FsckResult(Document):
     """The findings of a table after its repairs."""
 
     table: str

@@ -115,11 +115,13 @@ class Repairing:
         options = CheckpointOptions(
             kind=_kind(files, snapshot), engine="local", incremental="never"
         )
-        plan = checkpoint.plan(snapshot, options, now=self.now)
+        plan = checkpoint.plan(snapshot, options, now=self.now, repairs=True)
         if files.kind is LogFileKind.CLASSIC_CHECKPOINT:
             # The damaged file occupies the name. Until it is replaced, readers use the older log.
             self._delete(files)
-        result = checkpoint.apply(self.table, plan, new_id=self.new_id, snapshot=snapshot)
+        result = checkpoint.apply(
+            self.table, plan, new_id=self.new_id, snapshot=snapshot, repairs=True
+        )
         if files.kind is not LogFileKind.CLASSIC_CHECKPOINT:
             self._delete(files)
         return _outcome(repair, "done", version=files.version, reason=result.path)
@@ -231,6 +233,7 @@ class Repairing:
                 other_writers=self.options.other_writers,
                 now=lambda: self.now,
                 new_id=self.new_id,
+                repairs=True,
             ),
         )
 

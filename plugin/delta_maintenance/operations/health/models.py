@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from delta_maintenance.operations.core.facts import Facts
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.core.rendering import Shown
+from delta_maintenance.operations.health.facts import health_facts, health_heading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class Refusal(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableHealth(Record):
+class TableHealth(Shown, Record):
     """One version of a table, and the listing of its log."""
 
     table: str
@@ -165,3 +168,9 @@ class TableHealth(Record):
     maintenance: tuple[MaintenanceSeen, ...] = ()
     """The last of each kind among these commits, newest first."""
     warnings: tuple[str, ...] = ()
+
+    def heading(self) -> str:
+        return health_heading(self)
+
+    def facts(self) -> Facts:
+        return health_facts(self)

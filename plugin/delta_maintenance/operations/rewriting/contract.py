@@ -14,7 +14,7 @@ from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.protocol.data_files.layout import DataFileLayout, iceberg_compat
 from delta_maintenance.protocol.data_files.names import FileNaming
-from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
+from delta_maintenance.protocol.features.registry import Operation, supports
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.clustering import clustering_columns, with_logical_names
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
@@ -22,6 +22,7 @@ from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.data.bins import Proof, RewriteSpec
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.action_file import ParquetStyle
 
 COPIED_GROUP_BYTES = 8 << 20
@@ -42,10 +43,11 @@ class Contract:
     def of(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
         """Derives the contract from a version.
 
-        Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the
-        files of the table.
+        Raises the errors of `require_writable`, and `RefusedError` if this release must not rewrite
+        the files of the table.
         """
         try:
+            require_writable(snapshot, Operation.REWRITE_DATA)
             layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
             domains = snapshot.domain_metadata
             return cls._of(snapshot, snapshot.metadata, domains, layout, target_bytes, proof)
@@ -59,6 +61,7 @@ class Contract:
         Raises the same errors as `of`.
         """
         try:
+            require_writable(snapshot, Operation.REWRITE_DATA)
             layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata, unmaps=True)
             after, domains = without_mapping(snapshot.metadata), unmapped_domains(snapshot)
             return cls._of(snapshot, after, domains, layout, target_bytes, proof)
@@ -76,7 +79,6 @@ class Contract:
         proof: Proof,
     ) -> Contract:
         protocol, properties = snapshot.protocol, snapshot.properties
-        require_supported(protocol, Operation.REWRITE_DATA)
         style = ParquetStyle.of_table(
             properties.parquet_compression_codec, properties.parquet_format_version
         )

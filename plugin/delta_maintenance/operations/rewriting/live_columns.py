@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     COMMIT_VERSION,
@@ -25,11 +25,13 @@ from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.columns.arrays import integers, to_bools
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
+from delta_maintenance.table.file_rules import FileRules
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import EXAMINE
 
 Numbers = npt.NDArray[np.int64]
 
@@ -125,35 +127,44 @@ class LiveColumns:
 def live_columns(snapshot: Snapshot) -> LiveColumns:
     """Reads the live files of a snapshot, and the times of deletions from its tombstones.
 
-    Raises `RefusedError` if a file is live twice or has two different paths, because a rewrite
-    would have to decide which entry is valid. A damaged checkpoint is skipped.
+    Raises `CorruptTableError` if a file is live twice or has two different paths, because a rewrite
+    would have to decide which entry is valid, or if it breaks one of the `FileRules`. A damaged
+    checkpoint is skipped.
     """
+    rules = FileRules.of(snapshot)
+    fields = {"add": (*_ADD_FIELDS, *rules.fields), "remove": _REMOVE_FIELDS}
+    names = snapshot.physical_partition_columns
     while True:
         audit = PathAudit(snapshot.table)
-        names = snapshot.physical_partition_columns
-        fields = {"add": _ADD_FIELDS, "remove": _REMOVE_FIELDS}
+        broken: list[str] = []
 
-        def offered(batch: ActiveFiles, audit: PathAudit = audit) -> ActiveFiles:
-            audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
+        def offered(
+            batch: ActiveFiles, audit: PathAudit = audit, broken: list[str] = broken
+        ) -> ActiveFiles:
+            audit.add(
+                batch.adds,
+                batch.tombstones,
+                key_hashes=batch.add_hashes,
+                repeated=batch.repeated,
+            )
+            if not broken and (problem := rules.problem(batch.adds)) is not None:
+                broken.append(problem)
             return batch
 
         try:
             parts = list(
                 in_parallel(
-                    lambda batch: _part(batch, names),  # noqa: B023  one stream
+                    lambda batch: _part(batch, names),
                     map(offered, snapshot.scan(fields=fields)),
                 )
             )
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
             continue
-        problem = audit.problem()
+        problem = audit.problem() or next(iter(broken), None)
         if problem is not None:
-            raise RefusedError(
-                problem,
-                table=snapshot.table,
-                version=snapshot.version,
-                remedy="examine the table with fsck, and repair it first",
+            raise CorruptTableError(
+                problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
             )
         return _together(parts, names)
 

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
-from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 
 DELETED_ROWS = "deleted-rows"
 """The reason for rewriting files with too many deleted rows."""
@@ -40,6 +41,10 @@ class RewriteOptions(Record):
         Annotated[int, AtLeast(0)] | None, Flag(help="the maximum number of data files to rewrite")
     ] = None
     """The maximum number of data files that one run rewrites."""
+    as_of: Instant | None = None
+    """Files that were written after this instant are left alone. Used to apply a plan that was
+    approved some time ago.
+    """
     max_duration: Annotated[
         timedelta | None,
         Flag(help="start no further work after this time, such as '30 minutes'"),
@@ -93,7 +98,7 @@ class PartitionPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewritePlan(Record):
+class RewritePlan(Document):
     """The files that `apply` would rewrite, in numbers, and why.
 
     `apply` chooses files again on the version that it finds, by the same rules.
@@ -190,7 +195,7 @@ class RefusedFile(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteResult(Record):
+class RewriteResult(Document):
     """The result of a run."""
 
     table: str

@@ -44,11 +44,13 @@ from delta_maintenance.operations.rewriting.models import (
 )
 from delta_maintenance.operations.rewriting.run import COMMIT_BYTES, MOST_COMMITS
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
+from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.schema.partition_filter import partition_filter
 from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.sample import size_ratio
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import require_writable
 
 AMPLIFICATION = 3
 """Bytes of earlier rewrites that may be rewritten again in a week, per appended byte."""
@@ -95,6 +97,7 @@ def survey(
     Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the table,
     and `InvalidRequestError` for an invalid condition.
     """
+    require_writable(snapshot, Operation.REWRITE_DATA)
     files = live_columns(snapshot)
     target = target_bytes or target_size(snapshot, files)
     contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
@@ -103,6 +106,8 @@ def survey(
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
     found = list(journals.left_behind(snapshot.store, contract, since=since))
     adopted, taken = adoptable(snapshot, files, contract, found, asked & ~hot, since)
+    if options.as_of is not None:
+        taken = taken | (files.modified > epoch_millis(options.as_of))
     reasons = FooterReasons(
         store=snapshot.store,
         spec=contract.spec.files,

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class ChangeOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangePlan(Record):
+class ChangePlan(Document):
     """The planned change, and the affected clients."""
 
     table: str
@@ -98,7 +99,7 @@ class ChangePlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResult(Record):
+class ChangeResult(Document):
     """The change that was made."""
 
     table: str

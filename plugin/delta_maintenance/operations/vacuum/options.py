@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -141,7 +142,7 @@ class KeptGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumPlan(Record):
+class VacuumPlan(Document):
     """The files to delete and to keep, with reasons. The survey contains the exact list."""
 
     table: str
@@ -156,9 +157,8 @@ class VacuumPlan(Record):
     files: int
     """The number of files to delete."""
     bytes: int
-    paths_digest: str = ""
-    """A digest of the paths of these files, by which an approval covers exactly these files. Empty
-    in plans of earlier releases, which are planned again before they are run."""
+    paths_digest: str
+    """A digest of the paths of these files, by which an approval covers exactly these files."""
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
     listed: int
@@ -186,7 +186,7 @@ class VacuumPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumResult(Record):
+class VacuumResult(Document):
     """The deleted files."""
 
     table: str

@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+)
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
@@ -32,7 +37,7 @@ from delta_maintenance.operations.vacuum.removed_in_log import (
     removed_paths,
     window_to,
 )
-from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.table.commit.follow import advance
@@ -41,6 +46,7 @@ from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import EXAMINE, require_writable
 
 _LARGE = 1000
 _SAMPLES = 5
@@ -117,9 +123,7 @@ def require_vacuumable(snapshot: Snapshot) -> None:
     """Raises `UnsupportedFeatureError` or `RefusedError` if the table's files must not be
     deleted.
     """
-    require_supported(
-        snapshot.protocol, Operation.VACUUM, table=snapshot.table, version=snapshot.version
-    )
+    require_writable(snapshot, Operation.VACUUM)
     unread = [p for p in snapshot.properties.problems if "deletedFileRetention" in p]
     if unread:
         raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
@@ -175,8 +179,8 @@ class _SurveyRun:
             )
         )
         if found.problem is not None:
-            raise _refused(
-                snapshot, found.problem, "repair the log first: readers interpret it differently"
+            raise CorruptTableError(
+                found.problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
             )
         if found.ageless_tombstones:
             self.notes.append(

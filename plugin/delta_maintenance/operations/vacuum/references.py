@@ -104,7 +104,12 @@ def read_references(
         audit = PathAudit(snapshot.table)
         try:
             for batch in snapshot.scan(fields=REFERENCE_FIELDS):
-                audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
+                audit.add(
+                    batch.adds,
+                    batch.tombstones,
+                    key_hashes=batch.add_hashes,
+                    repeated=batch.repeated,
+                )
                 take_references(
                     references,
                     batch,

@@ -50,15 +50,23 @@ class PathAudit:
         """Of the locations of all paths that are not absolute."""
         self._with_vector: list[pa.Array] = []
         self._absolute: set[str] = set()
+        self._repeated: str | None = None
 
     def add(
-        self, adds: pa.Table, tombstones: pa.Table, *, key_hashes: Hashes | None = None
+        self,
+        adds: pa.Table,
+        tombstones: pa.Table,
+        *,
+        key_hashes: Hashes | None = None,
+        repeated: str | None = None,
     ) -> None:
         """Adds the live files and the tombstones of one batch.
 
         `key_hashes` are the hashes of the keys of the adds, if the caller has them. The key of a
-        file without deletion vector is its path, which is then not hashed again.
+        file without deletion vector is its path, which is then not hashed again. `repeated` is the
+        path of a file for which a commit of the batch has two actions.
         """
+        self._repeated = self._repeated or repeated
         vectors = adds["deletionVector"] if "deletionVector" in adds.column_names else None
         if vectors is not None and vectors.null_count < len(vectors):
             self._with_vector += adds["path"].filter(pc.is_valid(vectors)).chunks
@@ -88,6 +96,8 @@ class PathAudit:
 
     def problem(self) -> str | None:
         """Returns the first problem that forbids writing, as one clause, or None."""
+        if self._repeated is not None:
+            return f"a commit has two actions for the file {self._repeated}"
         live = np.sort(np.concatenate(self._live)) if self._with_vector else np.empty(0, np.uint64)
         for paths in self._with_vector:
             hashes = hash_texts(paths)

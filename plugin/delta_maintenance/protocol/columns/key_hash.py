@@ -11,13 +11,16 @@ Hashes = npt.NDArray[np.uint64]
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xD6E8FEB86659FD93)
 _ROWS = 1 << 15  # small enough for intermediate results to stay in the processor's cache
+_FEW = 32
+"""Up to this number of strings, a loop over words in Python takes less time than NumPy's calls."""
+_BLOCK = 1 << 19
 
 
 def hash_texts(texts: pa.StringArray) -> Hashes:
     """Returns the hash of each string, equal in every process; different strings may collide.
 
     Each string is read as little-endian words of eight bytes, the last one padded with zeros. The
-    cost is a few vector operations per word of the longest string.
+    cost is a few vector operations per word; of the longest strings, a few Python operations.
     """
     hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _ROWS):
@@ -39,12 +42,12 @@ def hash_between(
     )
     lengths = ends - starts
     hashes = lengths.astype(np.uint64) * _MULTIPLIER
-    whole = int(lengths.min()) // 8 * 8 if len(lengths) else 0
+    whole = int(lengths.min()) // 8 * 8 if len(lengths) > _FEW else 0
     for at in range(0, whole, 8):
         _mix(hashes, words[starts + at])
     rows = np.flatnonzero(lengths > whole)
     at = whole
-    while len(rows):
+    while len(rows) > _FEW:
         rest = np.minimum(lengths[rows] - at, 8).astype(np.uint64)
         word = words[starts[rows] + at] & (
             np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - rest * np.uint64(8))
@@ -54,6 +57,9 @@ def hash_between(
         hashes[rows] = mixed
         at += 8
         rows = rows[lengths[rows] > at]
+    for row in rows.tolist():
+        text = memoryview(data)[int(starts[row]) + at : int(ends[row])]
+        hashes[row] = _mixed(int(hashes[row]), text)
     hashes *= _FINAL
     return hashes ^ (hashes >> np.uint64(32))
 
@@ -70,6 +76,18 @@ def _hash_piece(texts: pa.StringArray) -> Hashes:
         buffer[:-8] = np.frombuffer(data, np.uint8)[first:last]
     offsets -= first
     return hash_between(buffer, offsets[:-1], offsets[1:])
+
+
+def _mixed(number: int, text: memoryview) -> int:
+    """Mixes the words of one string into its hash, as `_mix` does for many."""
+    multiplier, most = int(_MULTIPLIER), (1 << 64) - 1
+    for at in range(0, len(text), _BLOCK):
+        block = bytes(text[at : at + _BLOCK])
+        words = np.frombuffer(block + bytes(-len(block) % 8), "<u8")
+        for word in words.tolist():
+            number = ((number ^ word) * multiplier) & most
+            number ^= number >> 29
+    return number
 
 
 def _mix(hashes: Hashes, words: npt.NDArray[np.uint64]) -> None:

@@ -72,6 +72,12 @@ class MembershipFilter:
             rows = rows[(at[rows] < self.ends[buckets[rows]]) & ~found[rows]]
         return found
 
+    @classmethod
+    def most_bytes(cls, members: int) -> int:
+        """Returns the maximum size of a serialised filter of this number of hashes, in bytes."""
+        marks = members + (1 << members.bit_length())
+        return _HEADER.size + (marks + 7) // 8 + members * _LOW_BITS // 8
+
     def to_bytes(self) -> bytes:
         """Serialises the filter."""
         members, buckets = len(self.low), len(self.ends)

@@ -78,20 +78,8 @@ def stated_actions(tags: Mapping[str, str] | None) -> int | None:
     return _stated_number(tags, ACTIONS_TAG)
 
 
-def stated_counts(tags: Mapping[str, str] | None) -> tuple[int, int] | None:
-    """The numbers of adds and removes in the sidecars; None if the tags do not contain them.
-
-    Without a valid number of adds, every action counts as an add.
-    """
-    actions, adds = _stated_number(tags, ACTIONS_TAG), _stated_number(tags, FILES_TAG)
-    if actions is None:
-        return None
-    adds = actions if adds is None else min(adds, actions)
-    return adds, actions - adds
-
-
 def exact_counts(tags: Mapping[str, str] | None) -> tuple[int, int] | None:
-    """Like `stated_counts`, but None if the number of adds is missing or too large."""
+    """The numbers of adds and removes in the sidecars; None unless the tags state both."""
     actions, adds = _stated_number(tags, ACTIONS_TAG), _stated_number(tags, FILES_TAG)
     if actions is None or adds is None or adds > actions:
         return None

@@ -38,6 +38,8 @@ class StateReplay:
     """Includes removed domains, because they hide older ones."""
     draft_high_water_mark: dict[str, Any] | None = None
     """The last `rowIdHighWaterMark` action of the drafts of 2023, which no release writes."""
+    repeated: set[str] = field(default_factory=set)
+    """Actions in effect that their commit repeats, named as in `SingleActions.repeated`."""
 
     def add(
         self,
@@ -47,8 +49,10 @@ class StateReplay:
         txns: Iterable[Txn] = (),
         domains: Iterable[DomainMetadata] = (),
         draft_high_water_mark: dict[str, Any] | None = None,
+        repeated: Iterable[str] = (),
     ) -> None:
         """Adds the actions of a commit, compaction or checkpoint older than all added before."""
+        self.repeated |= {name for name in repeated if not self._has(name)}
         self.protocol = self.protocol or protocol
         self.metadata = self.metadata or metadata
         for txn in txns:
@@ -56,6 +60,17 @@ class StateReplay:
         for domain in domains:
             self.domains.setdefault(domain.domain, domain)
         self.draft_high_water_mark = self.draft_high_water_mark or draft_high_water_mark
+
+    def _has(self, name: str) -> bool:
+        match name.partition(" "):
+            case "protocol", _, _:
+                return self.protocol is not None
+            case "metaData", _, _:
+                return self.metadata is not None
+            case "txn", _, app_id:
+                return app_id in self.txns
+            case _, _, domain:
+                return domain in self.domains
 
     def present_domains(self) -> dict[str, DomainMetadata]:
         """The domains that were not removed."""

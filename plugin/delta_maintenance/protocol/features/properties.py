@@ -135,7 +135,7 @@ _INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.patt
 
 def _invalid_interval(text: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{shortened(text, _MOST_QUOTED)!r} is not an interval with a fixed, non-negative length",
+        f"{shortened(text, _MOST_QUOTED)!r} is not a valid interval",
         remedy="use a value such as 'interval 7 days', with units from weeks to microseconds",
     )
 

@@ -18,7 +18,7 @@ from delta_maintenance.limits import MOST_NESTING
 
 MOST_KEYS = 256
 """The maximum number of distinct keys in a set of lines that is parsed into columns."""
-_MOST_CELLS = 50_000_000
+MOST_CELLS = 50_000_000
 _MOST_LINE = 64 << 20
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _STEPS = np.zeros(256, np.int64)
@@ -44,14 +44,14 @@ def is_too_deep(line: bytes) -> bool:
     return bool(len(depths) and depths.max() > MOST_NESTING)
 
 
-def has_too_many_keys(lines: Sequence[bytes]) -> bool:
-    """Whether a column for each key of these lines would take too much memory.
+def has_too_many_keys(lines: Sequence[bytes], *, most_cells: int = 0) -> bool:
+    """Whether a column for each key of these lines would take too much time and memory.
 
-    Also true for invalid lines; the caller then parses the lines one by one and names the invalid
-    one.
+    A table of at most `most_cells` values is accepted whatever its keys. Also true for invalid
+    lines; the caller then parses the lines one by one and names the invalid one.
     """
     colons = sum(line.count(b":") for line in lines)
-    if colons * len(lines) <= _MOST_CELLS:
+    if colons <= MOST_KEYS or colons * len(lines) <= most_cells:
         return False
     keys: set[str] = set()
 

@@ -31,7 +31,12 @@ from delta_maintenance.protocol.actions.file_columns import (
     normalise,
 )
 from delta_maintenance.protocol.data_files.tags import READ_TAGS
-from delta_maintenance.protocol.ndjson.bounds import MOST_KEYS, has_too_many_keys, is_too_deep
+from delta_maintenance.protocol.ndjson.bounds import (
+    MOST_CELLS,
+    MOST_KEYS,
+    has_too_many_keys,
+    is_too_deep,
+)
 from delta_maintenance.protocol.ndjson.lenient import tidy_lines
 from delta_maintenance.protocol.ndjson.split import SINGLE_ACTIONS, CommitText, LineRun
 
@@ -278,6 +283,8 @@ def _read_together(
     try:
         data = b"".join(source.joined() for source in sources)
         return _read_columns(data, count, keys, fields, tuple(FILE_ACTION_TYPES))
+    except _TooManyKeysError:
+        return _read_as_pairs(sources, count, keys, fields)
     except pa.ArrowInvalid:
         tidy = b"".join(source.tidied() for source in sources)
         try:
@@ -331,7 +338,7 @@ def _parsed(
     try:
         return _read(data, _usual_schema(keys, wanted), "error")
     except pa.ArrowInvalid:
-        _require_inferable(data)
+        _require_inferable(data, keys)
         inferred = _alone(_read(data, _schema(keys, None), "infer"), wanted)
     keys.usual |= _fields_met(inferred)
     actions = []
@@ -356,12 +363,14 @@ def _parsed(
     return _read(data, pa.schema(actions), "ignore")
 
 
-def _require_inferable(data: bytes) -> None:
+def _require_inferable(data: bytes, keys: MapKeys) -> None:
     """`ArrowInvalid` for lines whose columns Arrow must not infer."""
     lines = [line for line in data.split(b"\n") if line]
     if any(map(is_too_deep, lines)):
         raise pa.ArrowInvalid("a line is nested too deeply")
-    if has_too_many_keys(lines):
+    # Arrow needs a tenth of a millisecond for each column. If maps are no columns any more, only
+    # objects that the protocol does not define have many keys.
+    if has_too_many_keys(lines, most_cells=MOST_CELLS if keys.as_pairs else 0):
         raise _TooManyKeysError("the lines have too many keys")
 
 

@@ -1,5 +1,1 @@
 """Local file systems."""
-
-from delta_maintenance.renamed_modules import forward_names
-
-__getattr__ = forward_names(__name__, "delta_maintenance.storage.local.store")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailur
 from delta_maintenance.storage.s3.options import S3Options
 
 Reply = dict[str, Any]
+"""The fields of an answer, with the names of the S3 API."""
 _ALWAYS = {
     "list_objects_v2": ("IsTruncated",),
     "head_object": ("ContentLength", "LastModified", "ETag"),
@@ -20,7 +22,18 @@ _ALWAYS = {
     "upload_part": ("ETag",),
 }
 """The fields that a complete answer contains, by method."""
-"""The fields of an answer, with the names of the S3 API."""
+
+
+def _timestamp(value: Any) -> datetime:
+    """Parses a time like botocore, whose own parser takes two thirds of the time of a listing."""
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        from botocore.utils import parse_timestamp
+
+        # Headers have another format, and the services that give credentials may send numbers.
+        found: datetime = parse_timestamp(value)
+        return found
 
 
 class S3Failure(RequestFailure):
@@ -82,6 +95,7 @@ class S3Client:
         try:
             # Imported here, because loading it takes half a second and only tables on S3 need it.
             import s3fs
+            from aiobotocore.session import AioSession
             from fsspec.asyn import sync
         except ImportError as error:
             raise InvalidRequestError(
@@ -92,7 +106,11 @@ class S3Client:
         self._pauses = pauses
         self._options = options
         self._sync = sync
+        session = AioSession(profile=options.profile)
+        parsers = session.get_component("response_parser_factory")
+        parsers.set_parser_defaults(timestamp_parser=_timestamp)
         self._session = s3fs.S3FileSystem(
+            session=session,
             key=options.access_key_id,
             secret=options.secret_access_key,
             token=options.session_token,
@@ -109,7 +127,6 @@ class S3Client:
             use_listings_cache=False,
             # A shared instance would keep the credentials in a process-wide cache.
             skip_instance_cache=True,
-            **({"profile": options.profile} if options.profile else {}),
         )
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, unknown_columns
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.delta_log.replay import FileReplay
@@ -34,6 +34,7 @@ from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import FileActionBatch
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.stated_checksum import stated_files
+from delta_maintenance.table.writable import EXAMINE
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {"add": ("size",), "remove": ()}
 
@@ -42,19 +43,27 @@ def computed_checksum(snapshot: Snapshot) -> VersionChecksum:
     """The checksum of the snapshot, from one pass over all file actions.
 
     Memory is bounded by the keys of the files. A table of at most `MOST_FILES` files is read a
-    second time for `allFiles`. Raises `RefusedError` if readers disagree about the live files, if a
-    file has no size, or if the checkpoint disagrees with the checksum of its own version; and
-    `UnusableCheckpointError` for a damaged checkpoint.
+    second time for `allFiles`. Raises `CorruptTableError` if readers disagree about the live files;
+    `RefusedError` if a file has no size, or if the checkpoint disagrees with the checksum of its
+    own version; and `UnusableCheckpointError` for a damaged checkpoint.
     """
     totals, audit, base = _Totals(), PathAudit(snapshot.table), _Base()
     replay = FileReplay()
     for batch in snapshot.scan_tail(replay, fields=_FIELDS):
-        audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
+        audit.add(
+            batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
+        )
         totals.include(batch)
     for batch in snapshot.scan_checkpoint(replay, fields=_FIELDS, seen=base.include):
-        audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
+        audit.add(
+            batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
+        )
         totals.include(batch)
-    problem = audit.problem() or totals.problem or base.problem(snapshot)
+    if (contradiction := audit.problem()) is not None:
+        raise CorruptTableError(
+            contradiction, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
+        )
+    problem = totals.problem or base.problem(snapshot)
     if problem is not None:
         raise RefusedError(
             f"a version checksum would not be certain: {problem}",

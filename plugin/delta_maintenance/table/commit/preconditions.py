@@ -11,13 +11,13 @@ from delta_maintenance.protocol.features.registry import (
     Operation,
     require_supported,
     supported_features,
-    without_features,
 )
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import require_writable
 
 
 def require_committable(
@@ -26,17 +26,18 @@ def require_committable(
     *,
     drops: Collection[str],
     other_writers: OtherWriters | None,
+    repairs: bool = False,
 ) -> None:
     """Refuses a commit that must not be made on top of the snapshot.
 
-    `drops` are the features that the new protocol may lose. `UnsupportedFeatureError` for an
-    unsupported protocol, `RefusedError` for everything else.
+    `drops` are the features that the new protocol may lose; `repairs` is as in `require_writable`,
+    whose errors are raised. `RefusedError` for everything else.
     """
     table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
     try:
         _require_declared_writers(table, other_writers)
         # The caller is responsible for the features that this commit drops.
-        require_supported(without_features(protocol, drops), kind_of(actions))
+        require_writable(snapshot, kind_of(actions), drops=drops, repairs=repairs)
         if actions.protocol is not None:
             require_supported(actions.protocol, Operation.COMMIT)
             lost = supported_features(protocol) - supported_features(actions.protocol)

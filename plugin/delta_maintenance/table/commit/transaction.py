@@ -60,6 +60,7 @@ from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.features.registry import require_supported
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.commit.checksum_writer import write_checksum
 from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
@@ -79,6 +80,7 @@ from delta_maintenance.table.commit.preconditions import (
 )
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import EXAMINE
 
 _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 50
@@ -97,6 +99,8 @@ class Writer:
     """Required for tables on S3."""
     checksum: bool = True
     """Whether to write a version checksum if all of its numbers are certain."""
+    repairs: bool = False
+    """Whether it repairs tables, as in `require_writable`."""
     engine_info: str = f"delta-maintenance/{__version__}"
     """Recorded in `commitInfo`."""
     # Evaluated late, because tests replace the clock.
@@ -289,7 +293,11 @@ class Transaction:
         """The attempt on top of the snapshot, after its preconditions were checked."""
         snapshot, state = self._snapshot, self._snapshot.state
         require_committable(
-            snapshot, self._actions, drops=self._drops, other_writers=self._writer.other_writers
+            snapshot,
+            self._actions,
+            drops=self._drops,
+            other_writers=self._writer.other_writers,
+            repairs=self._writer.repairs,
         )
         domain = state.domains.get(row_tracking.DOMAIN)
         mark = row_tracking.high_water_mark(domain.configuration if domain is not None else None)
@@ -386,7 +394,18 @@ class Transaction:
             if result.attempt.actions.is_empty and not attempt.actions.is_empty:
                 return Superseded(version=other.version)
             attempt = result.attempt
+            if other.metadata is not None:
+                self._require_consistent(attempt)
         return attempt
+
+    def _require_consistent(self, attempt: Attempt) -> None:
+        """Refuses to commit on top of the contradictory metadata of another writer."""
+        domains = self._snapshot.domain_metadata
+        found = next(contradictions(attempt.protocol, attempt.metadata, domains), None)
+        if found is not None and not self._writer.repairs:
+            raise CorruptTableError(
+                found[1], table=attempt.root, version=attempt.base_version, remedy=EXAMINE
+            )
 
     def _read_concurrent(self, entry: LogEntry | None) -> ConcurrentCommit | None:
         """The concurrent commit, or None if a log clean-up deleted it."""

@@ -37,6 +37,8 @@ from delta_maintenance.table.data.deleted_rows import (
 from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
 from delta_maintenance.table.data.places import place_of
 
+_ENCRYPTED = ("encrypted metadata", "columns of the file are encrypted")
+"""The problems of encrypted footers and columns."""
 _ROW_IDS = 1 << 63
 """Row IDs are smaller than this, because they are signed 64-bit integers."""
 
@@ -131,7 +133,16 @@ class DataFileReader:
                 remedy="see with fsck what else is missing",
             ) from None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise CorruptTableError(_problem(error), file=file.path) from None
+            text = " ".join(str(error).split())
+            if any(each in text for each in _ENCRYPTED):
+                raise RefusedError(
+                    "the data file is encrypted",
+                    file=file.path,
+                    remedy="rewrite it with an engine that has its keys",
+                ) from None
+            raise CorruptTableError(
+                f"the data file cannot be read ({text[:300]})", file=file.path
+            ) from None
         except StorageError as error:
             raise error.located(file=file.path) from error.__cause__
         except DeltaMaintenanceError as error:
@@ -326,10 +337,3 @@ def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
     if len(found) > 1:
         raise CorruptTableError(f"the hidden column {name} occurs {len(found)} times")
     return found[0] if found else None
-
-
-def _problem(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if "encrypt" in text.lower():
-        return "the data file is encrypted"
-    return f"the data file cannot be read ({text[:300]})"

@@ -8,6 +8,7 @@ and the requirements for writers of "Delta Data Type to Parquet Type Mappings".
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,7 @@ from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.helpers import Helped, Helpers
+from delta_maintenance.table.data.nan_bounds import leaves_with_nan, without_nan_bounds
 
 GROUP_BYTES = 32 << 20
 """The size in memory, before encoding, at which a row group is written."""
@@ -108,11 +110,15 @@ class DataFileWriter:
         self._statistics = statistics or StatisticsCollector(spec.statistics, self._schema)
         self._stack = ExitStack()
         self._sink = self._stack.enter_context(store.create(name))
+        self._output = _Output(self._sink)
         self._parquet: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._helped = Helped(helpers)
         self._encoding: Future[None] | None = None
+        self._groups = 0
+        self._nan: dict[int, frozenset[int]] = {}
+        """The leaves with NaN, by row group."""
         self.has_early_days = False
         """Whether a date or time depends on the calendar or on former time zone rules."""
         self._rows = self._size = 0
@@ -187,7 +193,13 @@ class DataFileWriter:
         assert self._parquet is not None
         if self.has_early_days:
             self._parquet.add_key_value_metadata(_CALENDAR)
-        self._parquet.close()
+        if not self._nan:
+            self._parquet.close()
+        else:
+            # Whether a column has bounds is fixed when Arrow opens the file, before its values.
+            self._output.held = io.BytesIO()
+            self._parquet.close()
+            self._sink.write(without_nan_bounds(self._output.held.getvalue(), self._nan))
         self._size = self._sink.tell()
 
     def _leave(
@@ -222,6 +234,9 @@ class DataFileWriter:
         self._statistics.offer(table)
         self.has_early_days = self.has_early_days or _has_early_days(table)
         if table.num_rows:
+            if leaves := leaves_with_nan(table, self._schema):
+                self._nan[self._groups] = leaves
+            self._groups += 1
             try:
                 parquet.write_table(table, row_group_size=table.num_rows)
             except StorageError:
@@ -246,7 +261,7 @@ class DataFileWriter:
         # Row IDs would be much smaller as DELTA_BINARY_PACKED. But once a filter and a page index
         # let the vectorized reader of Spark 4.2 skip rows, it returns wrong values of them.
         return pq.ParquetWriter(
-            self._sink,
+            self._output,
             self._schema,
             version="2.6",
             data_page_version=self._spec.page_version,
@@ -261,6 +276,20 @@ class DataFileWriter:
     def _encoded_rows(self) -> int:
         width = self._waiting_bytes // max(1, self._waiting_rows)
         return max(1, min(_ENCODED_ROWS, _ENCODED_BYTES // max(1, width)))
+
+
+class _Output(io.RawIOBase):
+    """The output of Arrow, which goes to a file until it is held in memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.held: io.BytesIO | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return (self._file if self.held is None else self.held).write(data)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -18,6 +18,7 @@ from delta_maintenance.table.data.places import place_of
 
 Positions = npt.NDArray[np.uint64]
 """Physical positions of rows in a data file, counted from 0, ascending."""
+_REMEDY = "run fsck --deep, which checks all deletion vectors and names the remedy"
 _NONE = np.zeros(0, np.int64)
 
 
@@ -38,13 +39,16 @@ class DeletedRows:
             return np.empty(0, np.uint64)
         absolute = vector.storage_type == STORED_ABSOLUTE
         place = place_of(self._store, vector.path_or_inline_dv) if absolute else None
-        bitmap = load(vector, lambda path: self._read(place or path))
-        positions = np.asarray(bitmap.to_array(), np.uint64)
-        if len(positions) and positions[-1] >= rows:
-            raise CorruptTableError(
-                f"the deletion vector marks row {positions[-1]} of {rows}, counted from 0"
-            )
-        return positions
+        try:
+            bitmap = load(vector, lambda path: self._read(place or path))
+        except CorruptTableError as error:
+            error.remedy = _REMEDY
+            raise
+        # Checked first: a few bytes of a bitmap can stand for billions of rows.
+        if bitmap and bitmap.max() >= rows:
+            problem = f"the deletion vector marks row {bitmap.max()} of {rows}, counted from 0"
+            raise CorruptTableError(problem, remedy=_REMEDY)
+        return np.asarray(bitmap.to_array(), np.uint64)
 
     def _read(self, path: str) -> bytes:
         if self._last is None or self._last[0] != path:

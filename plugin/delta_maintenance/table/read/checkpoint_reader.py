@@ -25,7 +25,6 @@ from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     exact_counts,
     stated_actions,
-    stated_counts,
     stated_sums,
 )
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
@@ -201,20 +200,16 @@ class Checkpoint:
         count: int = sum(parquet.metadata.num_rows for parquet in self._parquet)
         return count if self._inline is None else count + self._inline.count
 
-    @property
-    def action_counts(self) -> tuple[int, int]:
-        """The maximum numbers of adds and removes, from the tags or else the footers.
+    def action_counts(self, *, only: Collection[str] | None = None) -> tuple[int, int]:
+        """Returns the maximum numbers of adds and removes according to the footers.
 
-        An estimate for dividing the work. Inline actions of a JSON file count as adds.
+        An estimate for dividing the work. Inline actions of a JSON file count as adds. `only` names
+        the sidecars, by their `sidecar_paths`. The tags contain these numbers too, but work that is
+        divided by a wrong tag may have any number of tasks.
         """
-        metadata = self.singles.checkpoint_metadata
-        stated = stated_counts(metadata[0].tags) if metadata and self.sidecars else None
-        if stated is not None:
-            return stated
         inline = 0 if self._inline is None else self._inline.count
-        adds, removes = (
-            sum(parquet.most_of(action) for parquet in self._parquet) for action in FILE_COLUMNS
-        )
+        wanted = [file for file in self._parquet if only is None or file.path in only]
+        adds, removes = (sum(file.most_of(action) for file in wanted) for action in FILE_COLUMNS)
         return adds + inline, removes
 
     @property

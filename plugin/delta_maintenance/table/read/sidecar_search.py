@@ -31,6 +31,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.table.file_for_arrow import read_range
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 
 SUMMARISED = {
@@ -117,15 +118,14 @@ def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlac
 def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
     """Returns the filter of a sidecar; None if it has no valid one."""
     place = summary.filter
-    if place is None:
+    if place is None or place.length > MembershipFilter.most_bytes(summary.tally.actions):
         return None
     try:
         with store.open(path) as file:
-            file.seek(place.offset)
-            found = MembershipFilter.from_bytes(file.read(place.length))
+            found = MembershipFilter.from_bytes(read_range(file, place.offset, place.length))
     except FileNotFoundError:
         raise UnusableCheckpointError(f"{path} no longer exists") from None
-    except CorruptTableError:
+    except (CorruptTableError, pa.ArrowInvalid):
         return None
     # The filter of another sidecar would give false negatives for files of this one.
     return found if len(found.low) <= summary.tally.actions else None

@@ -34,9 +34,11 @@ from delta_maintenance.protocol.actions.model import (
     Protocol,
     Txn,
 )
+from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
@@ -54,6 +56,7 @@ from delta_maintenance.table.read.checkpoint_reader import (
     UnusableCheckpointError,
 )
 from delta_maintenance.table.read.files.index import FileIndex
+from delta_maintenance.table.read.files.removed_first import FirstActions
 from delta_maintenance.table.read.files.view import (
     column_of,
     file_view,
@@ -115,6 +118,10 @@ class NamedFiles:
     adds: int
     tombstones: int
     places: NamedPlaces
+    removed_first: Hashes
+    """The hashes of the keys of files whose first action in these commits is a remove, ascending.
+    Such files should be in the checkpoint before the commits.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +136,8 @@ class SnapshotState:
     commit_info: CommitInfo | None
     """The `commitInfo` of the commit of this version."""
     draft_high_water_mark: Mapping[str, object] | None
+    repeated_actions: frozenset[str]
+    """Actions in effect of which their commit contains two, so that readers may use the other."""
     unknown_actions: frozenset[str]
     """Names of actions in the tail of the log that no revision of the protocol defines."""
 
@@ -197,6 +206,17 @@ class Snapshot:
     def properties(self) -> TableProperties:
         """The table properties, typed, with their defaults."""
         return TableProperties.from_configuration(self.metadata.configuration)
+
+    @cached_property
+    def contradiction(self) -> str | None:
+        """The first contradiction in the state without files, as a clause; None in a sound state.
+
+        `fsck` reports all of them as corruption. Nothing is read.
+        """
+        if self.state.repeated_actions:
+            return f"a commit contains two actions for {min(self.state.repeated_actions)}"
+        found = contradictions(self.protocol, self.metadata, self.domain_metadata)
+        return next((problem for _, problem in found), None)
 
     @property
     def txns(self) -> dict[str, int]:
@@ -341,15 +361,24 @@ class Snapshot:
     @read_once
     def named_in_tail(self) -> NamedFiles:
         """Returns the files that commits since the checkpoint name and that are still in effect."""
-        fields: Mapping[str, Collection[str]] = {"add": (), "remove": ()}
+        tail, fields = self.tail, _with_keys({"add": (), "remove": ()})
+        if any(entry.file.end_version is not None for entry in tail.entries):
+            # A log compaction omits adds of files that its own commits remove.
+            tail = LogTail(self.store, self.segment.commits)
         adds = tombstones = 0
         paths: list[pa.StringArray] = []
-        for batch in self.scan_tail(FileReplay(), fields=fields):
+        first = FirstActions()
+        batches = first.watching(tail.batches(keys=self.map_keys(), fields=fields))
+        for batch in self._located(active_in_tail(batches, FileReplay())):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
-        places = NamedPlaces.of(paths, root=self.table)
-        return NamedFiles(adds=adds, tombstones=tombstones, places=places)
+        return NamedFiles(
+            adds=adds,
+            tombstones=tombstones,
+            places=NamedPlaces.of(paths, root=self.table),
+            removed_first=first.removes(),
+        )
 
     @read_once
     def searched_sidecars(self) -> tuple[SearchedSidecar, ...]:

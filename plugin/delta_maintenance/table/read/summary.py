@@ -5,7 +5,8 @@ it are read. The result is for people and reports, because a checksum is only a 
 that delete or commit read a `Snapshot`, which uses nothing from checksums.
 
 The result is None if it could differ from that of a replay, as far as the files that are read show.
-The caller then opens a snapshot.
+The caller then opens a snapshot. The top-level file of a V2 checkpoint is read anyway, so the
+checksum is compared with everything that this file and the commits after it state.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.replay import StateReplay
 from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
+    differences,
     is_consistent,
     parse_checksum,
     stated_tombstones,
@@ -35,7 +37,7 @@ from delta_maintenance.protocol.features.registry import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import FileCounts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
-from delta_maintenance.table.read.files.changes import FileChanges, RolledCommits
+from delta_maintenance.table.read.files.changes import MOST_TAIL_BYTES, FileChanges, RolledCommits
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import (
@@ -104,7 +106,8 @@ def summarize(store: Store) -> TableSummary | None:
 
     Takes three requests if the checksum is that of the newest version and the log has at most 1,000
     files: the listing, the checksum, and the top-level file of a V2 checkpoint. Each commit after
-    the checksum takes another one. None if the table must be opened.
+    the checksum takes another one, or each commit after a V2 checkpoint. None if the table must be
+    opened.
     """
     try:
         return _summarize(store)
@@ -145,8 +148,11 @@ def _summarize(store: Store) -> TableSummary | None:
     opened = _checkpoint(store, segment.checkpoint, state.protocol)
     if opened is None:
         return None
-    checkpoint, checkpointed = opened
-    counts = _counts(rolled.changes, stated, None if at != segment.base_version else checkpointed)
+    checkpoint, v2 = opened
+    if v2 is not None and not _confirms(v2, store, segment, stated, at):
+        return None
+    checkpointed = None if v2 is None or at != segment.base_version else _exact_counts(v2)
+    counts = _counts(rolled.changes, stated, checkpointed)
     if counts is None:
         return None
     timestamp_ms: int | None = segment.last_commit.status.modified_ms
@@ -246,11 +252,45 @@ def _counts(
     return counts
 
 
+def _confirms(
+    checkpoint: Checkpoint, store: Store, segment: LogSegment, stated: VersionChecksum, version: int
+) -> bool:
+    """Whether a checksum of some version agrees with the checkpoint and the commits up to it."""
+    commits = [entry for entry in segment.commits if (entry.file.version or 0) <= version]
+    if sum(entry.status.size for entry in commits) > MOST_TAIL_BYTES:
+        return False
+    rolled = RolledCommits.of(LogTail(store, commits).texts())
+    changes, state, singles = rolled.changes(), rolled.state, checkpoint.singles
+    if changes is None:
+        return False
+    state.add(
+        protocol=singles.protocol,
+        metadata=singles.metadata,
+        txns=singles.txns.values(),
+        domains=singles.domains.values(),
+    )
+    adds, size = checkpoint.stated_adds
+    found = VersionChecksum(
+        protocol=state.protocol,
+        metadata=state.metadata,
+        txns=tuple(state.txns.values()),
+        domains=tuple(state.present_domains().values()),
+        num_files=None if adds is None else adds + changes.files,
+        table_size=None if size is None else size + changes.size,
+    )
+    return next(differences(stated, found), None) is None
+
+
+def _exact_counts(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    metadata = checkpoint.singles.checkpoint_metadata
+    return exact_counts(metadata[0].tags) if metadata and checkpoint.sidecars else None
+
+
 def _checkpoint(
     store: Store, files: CheckpointFiles | None, protocol: Protocol
-) -> tuple[CheckpointSummary | None, tuple[int, int] | None] | None:
-    """Returns the checkpoint, and its numbers of adds and removes if known; None if it must be
-    opened.
+) -> tuple[CheckpointSummary | None, Checkpoint | None] | None:
+    """Returns the checkpoint, opened if its name says that it is V2; None if its name does not tell
+    its kind.
     """
     if files is None:
         return None, None
@@ -262,6 +302,4 @@ def _checkpoint(
         summary = CheckpointSummary(version=files.version, kind=kind, sidecars=0, sidecar_bytes=0)
         return summary, None
     opened = Checkpoint(store, files, open_sidecars=False)
-    metadata = opened.singles.checkpoint_metadata
-    stated = exact_counts(metadata[0].tags) if metadata and opened.sidecars else None
-    return CheckpointSummary.of(opened), stated
+    return CheckpointSummary.of(opened), opened

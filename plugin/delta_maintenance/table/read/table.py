@@ -285,6 +285,7 @@ class Table:
                 txns=actions.txns.values(),
                 domains=actions.domains.values(),
                 draft_high_water_mark=actions.draft_high_water_mark,
+                repeated=actions.repeated,
             )
             unknown |= actions.unknown
             if is_last:
@@ -319,6 +320,7 @@ class Table:
             domains=replay.present_domains(),
             commit_info=commit_info,
             draft_high_water_mark=replay.draft_high_water_mark,
+            repeated_actions=frozenset(replay.repeated),
             unknown_actions=frozenset(unknown),
         )
         try:
@@ -381,6 +383,7 @@ def _offer_state(replay: StateReplay, state: SnapshotState) -> None:
         draft_high_water_mark=None
         if state.draft_high_water_mark is None
         else dict(state.draft_high_water_mark),
+        repeated=state.repeated_actions,
     )
 
 

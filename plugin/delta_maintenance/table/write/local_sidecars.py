@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from delta_maintenance.clock import NewId
+from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import FileActionBatch
+from delta_maintenance.table.read.files.removed_first import key_hashes
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
     NotReusableError,
     ReusedSidecar,
     ReuseSurvey,
+    require_found,
     survey_reuse,
 )
 from delta_maintenance.table.write.sidecar_writer import (
@@ -89,21 +94,34 @@ def _changed(
     yield from snapshot.scan_tail(replay)
     half = (spec.actions_per_sidecar + 1) // 2
     is_first = True
+    missing = snapshot.named_in_tail.removed_first
     for sidecar in reuse.rewritten:
         if sidecar.fate == "rewrite":
             rolling.cut(at_least=1 if is_first else half)
             is_first = False
-        yield from _read_anew(snapshot, replay, sidecar)
+        read = _ReadAnew(sidecar, missing)
+        yield from read.files(snapshot, replay)
+        missing = read.missing
+    require_found(reuse, len(missing))
 
 
-def _read_anew(
-    snapshot: Snapshot, replay: FileReplay, sidecar: ReusedSidecar
-) -> Iterator[ActiveFiles]:
-    found = Tally()
+class _ReadAnew:
+    """One sidecar that is read again, and compared with its tags."""
 
-    def count(batch: FileActionBatch) -> None:
-        found.include(batch.adds, batch.removes)
+    def __init__(self, sidecar: ReusedSidecar, missing: Hashes) -> None:
+        self._sidecar = sidecar
+        self._found = Tally()
+        self.missing = missing
+        """The removed files that no sidecar contained so far, by the hashes of their keys."""
 
-    yield from snapshot.scan_checkpoint(replay, only={sidecar.path}, seen=count)
-    if found != sidecar.found.summary.tally:
-        raise NotReusableError(f"the contents of {sidecar.path} differ from its tags")
+    def files(self, snapshot: Snapshot, replay: FileReplay) -> Iterator[ActiveFiles]:
+        path = self._sidecar.path
+        yield from snapshot.scan_checkpoint(replay, only={path}, seen=self._see)
+        if self._found != self._sidecar.found.summary.tally:
+            raise NotReusableError(f"the contents of {path} differ from its tags")
+
+    def _see(self, batch: FileActionBatch) -> None:
+        self._found.include(batch.adds, batch.removes)
+        for actions in (batch.adds, batch.removes):
+            if len(self.missing):
+                self.missing = np.setdiff1d(self.missing, key_hashes(actions))

@@ -30,7 +30,7 @@ from delta_maintenance.protocol.delta_log.sidecar_tiers import chosen_for_merge
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, FileActionBatch
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, list_log
 from delta_maintenance.table.read.sidecar_search import SearchedSidecar
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -93,7 +93,7 @@ class ReuseSurvey:
 
     @property
     def dropped_expired(self) -> int:
-        """Expired tombstones in sidecars that are omitted unread."""
+        """Expired tombstones in sidecars that are omitted."""
         dropped = (each for each in self.sidecars if each.fate == "drop")
         return sum(each.found.summary.tally.tombstones for each in dropped)
 
@@ -146,8 +146,8 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
     found = snapshot.searched_sidecars
     limit = spec.deleted_after_ms
     expired = {
-        each.path: count_expired(base, each.path, limit)
-        for each in partly_expired(found, spec)
+        each.path: require_expired(each, *count_expired(base, each.path, limit))
+        for each in with_expired(found, spec)
         if limit is not None
     }
     return surveyed(
@@ -199,13 +199,25 @@ def surveyed(
     """Decides the fate of the sidecars, given those that may contain a file that later commits
     name.
 
-    `expired` maps the path of each `partly_expired` sidecar to its number of expired tombstones.
+    `expired` maps the path of each `with_expired` sidecar to its number of expired tombstones.
     `adds` and `tombstones` are the numbers of new ones, including expired ones.
     """
-    sidecars = [_fate(each, spec, expired) for each in found]
+    sidecars = [_fate(each, expired) for each in found]
     _merge(sidecars, adds=True, new=adds, size=spec.actions_per_sidecar)
     _merge(sidecars, adds=False, new=tombstones, size=spec.actions_per_sidecar)
     return ReuseSurvey(base=base, sidecars=tuple(sidecars), new_actions=adds + tombstones)
+
+
+def require_found(survey: ReuseSurvey, missing: int) -> None:
+    """Raises `NotReusableError` if so many removed files are in no sidecar that is written again.
+
+    One of them may be live in a sidecar that wrong tags led past.
+    """
+    if missing:
+        raise NotReusableError(
+            f"later commits remove {missing} files that were found in no sidecar of "
+            f"{survey.base.files.name}"
+        )
 
 
 def missing_sidecars(store: Store, survey: ReuseSurvey) -> list[str]:
@@ -280,27 +292,49 @@ def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
     )
 
 
-def partly_expired(
+def with_expired(
     found: Iterable[SearchedSidecar], spec: CheckpointSpec
 ) -> tuple[SearchedSidecar, ...]:
-    """Returns the sidecars that must be read to count their expired tombstones."""
+    """Returns the sidecars that have expired tombstones according to their summaries.
+
+    They must be read: the tags alone must not decide that a sidecar is left out.
+    """
     limit = spec.deleted_after_ms
     return tuple(
         each
         for each in found
         if limit is not None
         and each.summary.deleted_first is not None
-        and each.summary.deleted_last is not None
-        and each.summary.deleted_first <= limit < each.summary.deleted_last
+        and each.summary.deleted_first <= limit
     )
 
 
-def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> int:
-    """Counts the expired tombstones of a sidecar."""
+def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> tuple[int, int, int]:
+    """Counts the adds, the tombstones and the expired tombstones of a sidecar."""
     keys = MapKeys(partition_columns=frozenset())
     fields = {"add": ("path",), "remove": ("path", "deletionTimestamp")}
     batches = base.file_actions(keys=keys, fields=fields, only={path})
-    return sum(expired_in(batch.removes, deleted_after_ms) for batch in batches)
+    return totals_of(batches, deleted_after_ms)
+
+
+def totals_of(batches: Iterable[FileActionBatch], deleted_after_ms: int) -> tuple[int, int, int]:
+    """Counts the adds, the tombstones and the expired tombstones of batches of a checkpoint."""
+    adds = tombstones = expired = 0
+    for batch in batches:
+        adds += batch.adds.num_rows
+        tombstones += batch.removes.num_rows
+        expired += expired_in(batch.removes, deleted_after_ms)
+    return adds, tombstones, expired
+
+
+def require_expired(found: SearchedSidecar, adds: int, tombstones: int, expired: int) -> int:
+    """Returns the number of expired tombstones of a sidecar with these contents.
+
+    Raises `NotReusableError` if its summary states other numbers of actions.
+    """
+    if (adds, tombstones) != (found.summary.tally.adds, found.summary.tally.tombstones):
+        raise NotReusableError(f"the contents of {found.path} differ from its tags")
+    return expired
 
 
 def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:
@@ -314,14 +348,8 @@ def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:
     return int(tombstones.num_rows - (late or 0))
 
 
-def _fate(
-    found: SearchedSidecar, spec: CheckpointSpec, expired: Mapping[str, int]
-) -> ReusedSidecar:
-    tally, limit, last = found.summary.tally, spec.deleted_after_ms, found.summary.deleted_last
-    if limit is not None and last is not None and last <= limit:
-        expired_count = tally.tombstones
-    else:
-        expired_count = expired.get(found.path, 0)
+def _fate(found: SearchedSidecar, expired: Mapping[str, int]) -> ReusedSidecar:
+    tally, expired_count = found.summary.tally, expired.get(found.path, 0)
     fate: Fate = "keep"
     if expired_count == tally.actions:
         fate = "drop"

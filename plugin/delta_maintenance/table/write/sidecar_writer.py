@@ -15,7 +15,7 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout, unexpired
@@ -29,6 +29,7 @@ from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import EXAMINE
 from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey
@@ -268,7 +269,7 @@ def checkpoint_actions(
 ) -> Iterator[tuple[ActiveFiles, int]]:
     """Yields the file actions of a checkpoint, with the number of omitted expired tombstones.
 
-    Raises `RefusedError` at the end if the paths of the table forbid writing.
+    Raises `CorruptTableError` at the end if readers disagree about the files.
     """
     done = 0
     for batch, expired in kept(
@@ -293,12 +294,14 @@ def kept(
     """Yields the file actions of a checkpoint among all active files of a table, or those of some
     paths.
 
-    Each batch comes with the number of expired tombstones omitted from it. Raises `RefusedError` at
-    the end if the paths forbid writing.
+    Each batch comes with the number of expired tombstones omitted from it. Raises
+    `CorruptTableError` at the end if readers disagree about the files.
     """
     audit = PathAudit(root)
     for batch in files:
-        audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
+        audit.add(
+            batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
+        )
         unexpired_ones = unexpired(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )
@@ -306,11 +309,7 @@ def kept(
         yield ActiveFiles(batch.adds, unexpired_ones, batch.add_hashes), expired
     problem = audit.problem()
     if problem is not None:
-        raise RefusedError(
-            problem,
-            remedy="readers interpret this table differently: repair it before other writers "
-            "use it",
-        )
+        raise CorruptTableError(problem, remedy=EXAMINE)
 
 
 def commit_times(snapshot: Snapshot) -> dict[int, int]:

@@ -23,6 +23,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.file_for_arrow import read_range
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.checkpoint_reader import (
     FILE_COLUMNS,
@@ -63,8 +64,8 @@ def _filter_of(staged: Staging, name: str, summary: SidecarSummary) -> Membershi
     if summary.filter is None:
         return None
     with staged.path(name).open("rb") as file:
-        file.seek(summary.filter.offset)
-        return MembershipFilter.from_bytes(file.read(summary.filter.length))
+        data = read_range(file, summary.filter.offset, summary.filter.length)
+        return MembershipFilter.from_bytes(data)
 
 
 def verify_checkpoint(

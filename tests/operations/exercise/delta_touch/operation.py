@@ -7,12 +7,13 @@ from typing import Protocol
 
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, as_clock
-from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.commit.outcome import Conflicted
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
 from delta_touch.options import TouchOptions, TouchPlan, TouchResult
 
 
@@ -34,12 +35,14 @@ def plan(
 ) -> TouchPlan:
     """Decides whether the table is idle. Writes nothing.
 
-    Raises `UnsupportedFeatureError` if commits to the table are not supported.
+    Raises the errors of `require_writable`.
     """
     options = (options or TouchOptions()).validated()
-    require_supported(snapshot.protocol, Operation.COMMIT, table=snapshot.table)
-    age = now - snapshot.timestamp
-    idle = age >= options.older_than
+    require_writable(snapshot, Operation.COMMIT)
+    # The commit of the version may have been deleted, so its time is unknown.
+    age = None if snapshot.timestamp is None else now - snapshot.timestamp
+    idle = age is not None and age >= options.older_than
+    known = "of unknown age" if age is None else f"{age.days} days old"
     return TouchPlan(
         table=snapshot.table,
         version=snapshot.version,
@@ -47,7 +50,7 @@ def plan(
         options=options,
         idle=idle,
         engine="spark" if options.engine == "spark" else "local",
-        reason=f"the newest version is {age.days} days old, and the table is idle from "
+        reason=f"the newest version is {known}, and the table is idle from "
         f"{options.older_than.days} days on",
     )
 
@@ -73,5 +76,9 @@ def apply(
         operation_id=options.operation_id,
         writer=Writer(other_writers=options.other_writers, now=as_clock(now), new_id=new_id),
     ).commit()
-    status = "conflict" if isinstance(ended, Conflicted) else "touched"
-    return TouchResult(table=plan.table, version=ended.version, status=status, touched_by=by)
+    return TouchResult(
+        table=plan.table,
+        version=ended.version,
+        status="conflict" if isinstance(ended, Conflicted) else "touched",
+        touched_by=by,
+    )

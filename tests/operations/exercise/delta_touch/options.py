@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
+from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import (
     Engine,
     Flag,
@@ -34,7 +35,7 @@ class TouchOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TouchPlan(Record):
+class TouchPlan(Document):
     """Whether the table is idle."""
 
     table: str
@@ -53,7 +54,7 @@ class TouchPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TouchResult(Record):
+class TouchResult(Document):
     """The version that was added."""
 
     table: str

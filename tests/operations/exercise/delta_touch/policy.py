@@ -34,7 +34,9 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     )
     plan = operation.plan(context.snapshot, options, now=context.now)
     if plan.is_noop:
-        return not_due("touch", plan.reason, context.snapshot.timestamp + rule.every)
+        written = context.snapshot.timestamp
+        due_at = None if written is None else written + rule.every
+        return not_due("touch", plan.reason, due_at)
     return AssessedOperation(
         operation="touch",
         status="due",

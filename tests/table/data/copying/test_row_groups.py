@@ -23,9 +23,18 @@ from rewrites.typed_rows import (
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table import compact_protocol
-from delta_maintenance.table.compact_protocol import Struct, read_struct, struct_bytes
+from delta_maintenance.table.compact_protocol import (
+    BINARY,
+    ListValue,
+    Struct,
+    read_struct,
+    struct_bytes,
+)
 from delta_maintenance.table.data.copying import chunks, row_groups
 from delta_maintenance.table.parquet_footer import read_footer
+
+FLOATS = ListValue(BINARY, [b"f"])
+"""The path of the column with NaN."""
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstd", "none"])
@@ -73,7 +82,10 @@ def test_page_indexes_and_bloom_filters_belong_to_their_pages_in_the_new_file() 
             at, size = location
             page = memoryview(data)[at : at + size]
             assert page == memoryview(file)[former[0] : former[0] + former[1]]
-        assert column_index(data, after) == column_index(file, before) != b""
+        # Arrow leaves NaN out of the bounds of the second file, so these are not copied.
+        has_nan = file == files["f1"] and before.metadata.get(3) == FLOATS
+        assert column_index(file, before) != b""
+        assert column_index(data, after) == (b"" if has_nan else column_index(file, before))
         place = after.metadata.number(chunks.BLOOM_FILTER)
         if place is not None:
             filters += 1

@@ -28,7 +28,8 @@ COLUMNS, GROUP_BYTES, GROUP_ROWS, GROUP_OFFSET, GROUP_COMPRESSED, ORDINAL = 1, 2
 FILE_PATH, CHUNK_OFFSET, CHUNK_METADATA = 1, 2, 3
 OFFSET_INDEX, OFFSET_INDEX_SIZE, COLUMN_INDEX, COLUMN_INDEX_SIZE = 4, 5, 6, 7
 NUM_VALUES, TOTAL_DECODED, TOTAL_COMPRESSED = 5, 6, 7
-DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, BLOOM_FILTER, BLOOM_FILTER_SIZE = 9, 10, 11, 14, 15
+DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, STATISTICS = 9, 10, 11, 12
+BLOOM_FILTER, BLOOM_FILTER_SIZE = 14, 15
 KEY, KEY_VALUE = 1, 2
 
 
@@ -84,15 +85,6 @@ def reading_sources() -> Iterator[None]:
         UnicodeDecodeError,
     ) as error:
         raise NotCopiedError(str(error)) from None
-
-
-def read_range(file: BinaryIO, start: int, size: int) -> bytes:
-    """Reads `size` bytes of a file. `pa.ArrowInvalid` if the file is too short."""
-    file.seek(start)
-    data = file.read(size)
-    if len(data) != size:
-        raise pa.ArrowInvalid(f"the file ends {size - len(data)} bytes too early")
-    return data
 
 
 def footer_of(file: BinaryIO) -> tuple[Struct, int]:

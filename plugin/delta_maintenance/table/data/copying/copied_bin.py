@@ -19,6 +19,7 @@ from delta_maintenance.clock import NewId
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.compact_protocol import Struct
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run
 from delta_maintenance.table.data.copying.chunks import COLUMNS, NotCopiedError, reading_sources
 from delta_maintenance.table.data.copying.encoded_groups import (
@@ -33,6 +34,12 @@ from delta_maintenance.table.data.copying.sources import CopyBudget, CopySource
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows, Positions
+from delta_maintenance.table.data.nan_bounds import (
+    doubtful_columns,
+    leaves_with_nan,
+    without_bounds,
+)
+from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.data.source_rows import fetched, require_rows, source_rows
 
@@ -349,11 +356,22 @@ class _Copy:
                         tree=copy.groups[at],
                         metadata=copy.metadata.row_group(at),
                         created_by=created_by,
-                        chunks=[(file, chunk) for chunk in copy.groups[at].structs(COLUMNS)],
+                        chunks=[(file, chunk) for chunk in self._chunks(copy, at)],
                         origin="first" if at == source.copied[0] else "next",
                     )
                     self._written += found.metadata.num_rows
                     yield found if copy.tracked[at] else self._tracked(found, tracking)
+
+    def _chunks(self, copy: CopySource, group: int) -> list[Struct]:
+        """Returns the column chunks of a row group, without the bounds of those with NaN."""
+        chunks, schema = copy.groups[group].structs(COLUMNS), self._spec.files.layout.schema
+        columns = doubtful_columns(chunks, schema, copy.metadata.created_by)
+        if columns:
+            with reading_sources(), ParquetInput(copy.opened()) as parquet:
+                for batch in parquet.batches(columns, (group,)):
+                    for leaf in leaves_with_nan(batch, schema):
+                        chunks[leaf] = without_bounds(chunks[leaf])
+        return chunks
 
     def _tracked(self, group: GroupSource, tracking: Iterator[FileRows]) -> GroupSource:
         """Adds the columns of row tracking to a copied row group."""

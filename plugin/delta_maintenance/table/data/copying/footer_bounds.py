@@ -1,15 +1,14 @@
 """Column statistics from the footers of data files, if a footer is exact.
 
 Footers are not used for INT96, whose order is undefined, and for lists and maps, because footers do
-not count their nulls. For strings, for decimals stored as bytes, and for floating-point numbers,
-among which writers treat NaN differently, only the footers of some writers are used. All other
-columns must be decoded. Implements "Per-file Statistics" for rows that are not decoded.
+not count their nulls. For strings and for decimals stored as bytes, only the footers of some
+writers are used. All other columns must be decoded. Implements "Per-file Statistics" for rows that
+are not decoded.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from decimal import Context, Decimal
 from typing import Any
 
@@ -23,10 +22,6 @@ _LONG = 64
 """The length in bytes from which some writers truncate strings in footers."""
 _COMPLETE = ("parquet-mr version ", "parquet-cpp-arrow version ")
 """Writers whose footers contain complete strings or none."""
-_NAN_IS_GREATEST = re.compile(r"parquet-mr version 1\.1[0-7]\.(?!.*trino)", re.I)
-"""Writers whose maximum is NaN if any value is NaN: parquet-mr 1.10 to 1.17. Others ignore NaN, and
-later versions may.
-"""
 _EXACT = Context(prec=38)
 _FLOATS = ("FLOAT", "DOUBLE")
 _INTEGERS = ("INT32", "INT64")
@@ -39,7 +34,7 @@ def bounds_of(
     """Returns the bounds of a column chunk in the footer; None if the column must be decoded.
 
     `kind` is the type of the column in the table and in the file. Lists and maps have no chunk of
-    their own.
+    their own. A chunk with NaN must have no bounds (`nan_bounds`).
     """
     found = chunk.statistics
     if found is None or not found.has_null_count:
@@ -57,7 +52,7 @@ def bounds_of(
     if pa.types.is_decimal(kind) and chunk.physical_type in _BYTES:
         return _of_decimals(nulls, kind, least, greatest, created_by)
     if pa.types.is_floating(kind) and chunk.physical_type in _FLOATS:
-        return _of_floats(nulls, kind, least, greatest, created_by)
+        return _of_floats(nulls, kind, least, greatest)
     integers = isinstance(least, int) and isinstance(greatest, int)
     if chunk.physical_type not in _INTEGERS or not integers:
         return None
@@ -79,13 +74,11 @@ def _of_texts(
     return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
 
 
-def _of_floats(
-    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
-) -> ColumnBounds | None:
+def _of_floats(nulls: int, kind: pa.DataType, least: Any, greatest: Any) -> ColumnBounds | None:
     """Zeros need no care: in the log, each bound of zero has the safe sign."""
     if not (isinstance(least, float) and isinstance(greatest, float)):
         return None
-    if not _NAN_IS_GREATEST.match(created_by) or math.isnan(least) or math.isnan(greatest):
+    if math.isnan(least) or math.isnan(greatest):
         return None
     return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
 

@@ -34,7 +34,6 @@ from delta_maintenance.table.data.copying import chunks as fields
 from delta_maintenance.table.data.copying.chunks import (
     Chunk,
     NotCopiedError,
-    read_range,
     reading_sources,
 )
 from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
@@ -42,6 +41,7 @@ from delta_maintenance.table.data.copying.footer_bounds import bounds_of
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
+from delta_maintenance.table.file_for_arrow import read_range
 from delta_maintenance.table.parquet_footer import read_footer
 
 _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
@@ -252,14 +252,15 @@ def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -
     schema = spec.layout.schema
     places = {names: at for at, names in enumerate(leaf_names(schema, schema.names))}
     copied = {at: each for at, each in enumerate(expected.groups) if each.origin != "encoded"}
+    footers = {at: parquet.metadata.row_group(at) for at in copied}
     collector = expected.encoded
     collector.rows = expected.rows
     decoded: list[StatisticsLeaf] = []
     for leaf in spec.statistics.leaves:
         kind, at = _type_of(spec.layout, leaf.path), places.get(tuple(leaf.path))
         bounds = [
-            None if at is None else bounds_of(leaf, kind, group.source.column(at), group.created_by)
-            for group in copied.values()
+            None if at is None else bounds_of(leaf, kind, footers[of].column(at), group.created_by)
+            for of, group in copied.items()
         ]
         known = [each for each in bounds if each is not None]
         if len(known) < len(bounds):

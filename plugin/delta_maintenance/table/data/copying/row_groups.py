@@ -39,7 +39,6 @@ from delta_maintenance.table.data.copying.chunks import (
     MAGIC,
     MOST_CHUNK,
     Chunk,
-    read_range,
     reading_sources,
 )
 from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
@@ -52,6 +51,7 @@ from delta_maintenance.table.data.copying.proof import (
     read_back_copy,
 )
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
+from delta_maintenance.table.file_for_arrow import read_range
 from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
 
 _PIECE = 1 << 20

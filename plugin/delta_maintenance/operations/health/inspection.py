@@ -1,9 +1,13 @@
-"""The document that `inspect --json` prints: a snapshot and its log as plain values."""
+"""The description of a version: a snapshot and its log as plain values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from delta_maintenance import clock
+from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
+from delta_maintenance.operations.core.rendering import Shown
 from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     parse_log_file_name,
@@ -14,12 +18,50 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import CheckpointSummary, TableSummary
 
 
-def describe(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
-    """Returns the document described in docs/reference/cli/inspect.md; all keys are always
-    present.
+class Description(Shown, dict[str, Any]):
+    """The document that `inspect --json` prints, described in docs/reference/cli/inspect.md.
+
+    All keys are always present.
     """
+
+    def __init__(self, table: str, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._table = table
+
+    def heading(self) -> str:
+        return self._table
+
+    def facts(self) -> Facts:
+        protocol, metadata, log = self["protocol"], self["metadata"], self["log"]
+        return {
+            "version": f"{self['version']} ({_time(self['timestamp_ms'])})",
+            "protocol": f"reader {protocol['minReaderVersion']}, "
+            f"writer {protocol['minWriterVersion']}",
+            "reader features": ", ".join(protocol["readerFeatures"] or ()),
+            "writer features": ", ".join(protocol["writerFeatures"] or ()),
+            "id": metadata["id"],
+            "name": metadata["name"],
+            "partitioned by": ", ".join(metadata["partitionColumns"]),
+            "properties": metadata["configuration"],
+            "files": f"{self['num_files']:,} ({size_text(self['total_size'])})",
+            "tombstones": self["num_tombstones"],
+            "deletion vectors": self["num_deletion_vectors"],
+            "deleted rows": self["num_deleted_rows"],
+            "transactions": self["txns"],
+            "domains": self["domain_metadata"],
+            "checkpoint": _checkpoint_text(log["checkpoint"]),
+            "commits since": log["commits_since_checkpoint"],
+            "compactions used": log["compactions"],
+            "oldest commit": log["oldest_commit"],
+            "to open": f"{count_text(log['files_to_read'], 'file')} "
+            f"({size_text(log['bytes_to_read'])})",
+        }
+
+
+def describe(snapshot: Snapshot | TableSummary) -> Description:
+    """Returns the description of a version, and of the files that a reader opens to load it."""
     protocol, metadata, counts = snapshot.protocol, snapshot.metadata, snapshot.counts
-    return {
+    values = {
         "version": snapshot.version,
         "timestamp_ms": snapshot.timestamp_ms,
         "protocol": {
@@ -43,6 +85,7 @@ def describe(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
         "domain_metadata": snapshot.domain_metadata,
         "log": _log(snapshot),
     }
+    return Description(snapshot.table, values)
 
 
 def _log(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
@@ -86,3 +129,21 @@ def _oldest_commit(snapshot: Snapshot | TableSummary) -> int | None:
 
 def _list_or_none(features: tuple[str, ...] | None) -> list[str] | None:
     return None if features is None else list(features)
+
+
+def _time(milliseconds: int | None) -> str:
+    instant = None if milliseconds is None else clock.instant(milliseconds)
+    return instant_text(instant) or "no time"
+
+
+def _checkpoint_text(checkpoint: Mapping[str, Any] | None) -> str:
+    if checkpoint is None:
+        return "none"
+    sidecars = (
+        f", of them {count_text(count, 'sidecar')}" if (count := checkpoint["sidecars"]) else ""
+    )
+    return (
+        f"{checkpoint['version']}: {checkpoint['kind']}, "
+        f"{count_text(checkpoint['files'], 'file')}{sidecars} "
+        f"({size_text(checkpoint['bytes'])})"
+    )

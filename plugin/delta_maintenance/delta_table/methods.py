@@ -1,0 +1,217 @@
+"""One method for each operation, made from its record.
+
+`methods.pyi` states the same signatures for editors and type checkers; `tools/method_stubs.py`
+writes it, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+from delta_maintenance import clock
+from delta_maintenance.address import Address
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.durations import parse_duration
+from delta_maintenance.operations.core.execution import Execution, options_for
+from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
+from delta_maintenance.operations.core.operation import load
+from delta_maintenance.operations.core.registry import (
+    BUILT_IN,
+    AnyOperation,
+    find,
+    known,
+    names,
+)
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.read.table import Table
+
+_logger = logging.getLogger("delta_maintenance")
+
+
+class OperationMethods:
+    """Base class with a method for each operation; the table comes from the subclass."""
+
+    def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]:
+        """The table, its storage options, and a Spark session or None."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        record = None if name.startswith("_") else known(name.replace("_", "-"))
+        if record is None:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=self)
+        return partial(operation_method(record), self)
+
+    def __dir__(self) -> Iterable[str]:
+        return {*super().__dir__(), *map(_method_name, names())}
+
+
+def operation_method(record: AnyOperation) -> Callable[..., Any]:
+    """Returns the method for an operation."""
+    flags = {field.name: field for field in flag_fields(record.options)}
+    signature = Signature(
+        [Parameter("self", Parameter.POSITIONAL_ONLY), *_parameters(record, flags.values())],
+        return_annotation=f"{record.result.__name__} | {record.plan.__name__}",
+    )
+
+    def method(self: OperationMethods, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(self, *args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{method.__name__}() {error}") from None
+        values = {name: _value(flags[name], given[name]) for name in flags if name in given}
+        settings = {name: given.get(name) for name in ("dry_run", "version", "report")}
+        return _run(self, record, record.options(**values).validated(), **settings)
+
+    method.__name__ = _method_name(record.name)
+    method.__qualname__ = f"DeltaTable.{method.__name__}"
+    method.__doc__ = _docstring(record, flags.values())
+    method.__signature__ = signature  # type: ignore[attr-defined]
+    return method
+
+
+def annotation(field: FlagField) -> str:
+    """The type of a parameter, as it is written in a signature."""
+    kind = field.kind
+    if kind is timedelta:
+        text = "timedelta | str"
+    elif kind is datetime:
+        text = "datetime | str"
+    else:
+        text = _type_text(kind)
+    return f"{text} | None" if field.may_be_none else text
+
+
+def _type_text(kind: Any) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _type_text(parts[0])
+    if origin is Literal:
+        return f"Literal[{', '.join(map(_quoted, parts))}]"
+    if origin is tuple:
+        return f"Sequence[{_type_text(parts[0])}]"
+    if origin is not None and issubclass(origin, Mapping):
+        return f"Mapping[{', '.join(map(_type_text, parts))}]"
+    return str(kind.__name__)
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"'
+
+
+def _parameters(record: AnyOperation, fields: Iterable[FlagField]) -> list[Parameter]:
+    options = [
+        Parameter(
+            field.name,
+            Parameter.POSITIONAL_OR_KEYWORD if field.flag.positional else Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.is_required else field.default,
+            annotation=annotation(field),
+        )
+        for field in sorted(fields, key=lambda field: not field.flag.positional)
+    ]
+    settings: dict[str, tuple[str, Any]] = {"dry_run": ("bool", False)}
+    if record.takes_version:
+        settings["version"] = ("int | None", None)
+    if record.report is not None:
+        settings["report"] = ("str | None", None)
+    return options + [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in settings.items()
+    ]
+
+
+def _docstring(record: AnyOperation, fields: Iterable[FlagField]) -> str:
+    lines = [" ".join(record.description.split()), "", "Options:"]
+    lines += [
+        f"    {field.name}: {field.flag.help.replace('{default}', str(field.default))}"
+        for field in fields
+    ]
+    lines.append("    dry_run: change nothing, and return the Plan")
+    if record.takes_version:
+        lines.append("    version: the version to work on, by default the latest")
+    if record.report is not None:
+        lines.append(f"    report: the address of a new Parquet file with {record.report}")
+    return "\n".join(lines)
+
+
+def _value(field: FlagField, value: Any) -> Any:
+    if field.kind is timedelta and isinstance(value, str):
+        return parse_duration(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _run(
+    subject: OperationMethods,
+    record: AnyOperation,
+    options: Any,
+    *,
+    dry_run: bool | None,
+    version: int | None,
+    report: str | None,
+) -> Any:
+    # Read before the table is opened, so that later commits do not look older than they are.
+    now = clock.now()
+    table, storage_options, spark = subject._execution_parts()
+    execution = Execution(
+        engine=_engine(record, table, storage_options, spark, options),
+        version=version,
+        report=report,
+        storage_options=partial(options_for, given=storage_options),
+        warn=_warn,
+    )
+    try:
+        prepared = record.prepare(table, options, now=now, execution=execution)
+        if prepared is not None and dry_run:
+            return prepared.plan
+        if prepared is None or (record.needs_job(prepared.plan) and execution.engine is None):
+            raise InvalidRequestError(
+                f"this {record.name} needs Spark",
+                remedy="give DeltaTable a session (spark=…), or choose engine='local'",
+            )
+        return prepared.apply()
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+
+
+def _engine(
+    record: AnyOperation,
+    table: Table,
+    storage_options: Mapping[str, str],
+    spark: Any,
+    options: Any,
+) -> Any:
+    local = has_field(options, "engine") and options.engine == "local"
+    if spark is None or record.spark is None or local:
+        return None
+    session = load("delta_maintenance.spark.session:JobSession")(
+        spark=spark,
+        # Executors have working directories of their own.
+        table_uri=str(Address.parse(table.uri).absolute()),
+        storage_options=storage_options,
+        new_id=clock.new_id,
+        progress=_quiet,
+    )
+    return load(record.spark.engine)(session)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        _logger.warning("%s", warning)
+
+
+def _quiet(what: str, done: int, total: int | None, /, *, unit: Any = "count") -> None:
+    """A progress that nobody sees."""
+
+
+def _method_name(operation: str) -> str:
+    return operation.replace("-", "_")
+
+
+for _name in BUILT_IN:
+    setattr(OperationMethods, _method_name(_name), operation_method(find(_name)))

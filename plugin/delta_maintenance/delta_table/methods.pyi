@@ -1,0 +1,382 @@
+# Written by tools/method_stubs.py from the records of the operations.
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, overload
+
+from delta_maintenance.operations.add_constraint.options import (
+    AddConstraintPlan,
+    AddConstraintResult,
+)
+from delta_maintenance.operations.backfill_row_ids.options import (
+    BackfillRowIdsPlan,
+    BackfillRowIdsResult,
+)
+from delta_maintenance.operations.checkpoint.options import CheckpointPlan, CheckpointResult
+from delta_maintenance.operations.checksum.options import ChecksumPlan, ChecksumResult
+from delta_maintenance.operations.clean_log.options import CleanLogPlan, CleanLogResult
+from delta_maintenance.operations.compact_log.options import CompactLogPlan, CompactLogResult
+from delta_maintenance.operations.core.flags import FlagField
+from delta_maintenance.operations.core.registry import AnyOperation
+from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
+from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
+from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
+from delta_maintenance.operations.purge.options import PurgePlan, PurgeResult
+from delta_maintenance.operations.set_properties.options import (
+    SetPropertiesPlan,
+    SetPropertiesResult,
+)
+from delta_maintenance.operations.upgrade_protocol.options import (
+    UpgradeProtocolPlan,
+    UpgradeProtocolResult,
+)
+from delta_maintenance.operations.vacuum.options import VacuumPlan, VacuumResult
+from delta_maintenance.table.read.table import Table
+
+class OperationMethods:
+    def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]: ...
+    def __getattr__(self, name: str) -> Any: ...
+    @overload
+    def upgrade_protocol(
+        self,
+        *,
+        features: Sequence[str] = ...,
+        reader_version: int | None = ...,
+        writer_version: int | None = ...,
+        convert_draft: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> UpgradeProtocolResult: ...
+    @overload
+    def upgrade_protocol(
+        self,
+        *,
+        features: Sequence[str] = ...,
+        reader_version: int | None = ...,
+        writer_version: int | None = ...,
+        convert_draft: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[True],
+    ) -> UpgradeProtocolPlan: ...
+    @overload
+    def set_properties(
+        self,
+        *,
+        properties: Mapping[str, str] = ...,
+        remove: Sequence[str] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> SetPropertiesResult: ...
+    @overload
+    def set_properties(
+        self,
+        *,
+        properties: Mapping[str, str] = ...,
+        remove: Sequence[str] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[True],
+    ) -> SetPropertiesPlan: ...
+    @overload
+    def backfill_row_ids(
+        self,
+        *,
+        files_per_commit: int = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        checkpoint: bool = ...,
+        convert_draft: bool = ...,
+        lift_suspension: bool = ...,
+        dry_run: Literal[False] = ...,
+    ) -> BackfillRowIdsResult: ...
+    @overload
+    def backfill_row_ids(
+        self,
+        *,
+        files_per_commit: int = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        checkpoint: bool = ...,
+        convert_draft: bool = ...,
+        lift_suspension: bool = ...,
+        dry_run: Literal[True],
+    ) -> BackfillRowIdsPlan: ...
+    @overload
+    def fsck(
+        self,
+        *,
+        deep: bool = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        repair: bool = ...,
+        remove_missing_files: bool = ...,
+        allow_append_only: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+        report: str | None = ...,
+    ) -> FsckResult: ...
+    @overload
+    def fsck(
+        self,
+        *,
+        deep: bool = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        repair: bool = ...,
+        remove_missing_files: bool = ...,
+        allow_append_only: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+        report: str | None = ...,
+    ) -> FsckPlan: ...
+    @overload
+    def optimize(
+        self,
+        *,
+        target_bytes: int | None = ...,
+        min_files: int = ...,
+        deleted_percent: int = ...,
+        int96: bool = ...,
+        other_codecs: bool = ...,
+        full: bool = ...,
+        where: str | None = ...,
+        quiet_for: timedelta | str | None = ...,
+        max_bytes: int | None = ...,
+        max_files: int | None = ...,
+        max_duration: timedelta | str | None = ...,
+        proof: Literal["rows", "counts"] = ...,
+        workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> OptimizeResult: ...
+    @overload
+    def optimize(
+        self,
+        *,
+        target_bytes: int | None = ...,
+        min_files: int = ...,
+        deleted_percent: int = ...,
+        int96: bool = ...,
+        other_codecs: bool = ...,
+        full: bool = ...,
+        where: str | None = ...,
+        quiet_for: timedelta | str | None = ...,
+        max_bytes: int | None = ...,
+        max_files: int | None = ...,
+        max_duration: timedelta | str | None = ...,
+        proof: Literal["rows", "counts"] = ...,
+        workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+    ) -> OptimizePlan: ...
+    @overload
+    def purge(
+        self,
+        *,
+        above_percent: int = ...,
+        dropped_columns: bool = ...,
+        where: str | None = ...,
+        quiet_for: timedelta | str | None = ...,
+        max_bytes: int | None = ...,
+        max_files: int | None = ...,
+        max_duration: timedelta | str | None = ...,
+        proof: Literal["rows", "counts"] = ...,
+        workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> PurgeResult: ...
+    @overload
+    def purge(
+        self,
+        *,
+        above_percent: int = ...,
+        dropped_columns: bool = ...,
+        where: str | None = ...,
+        quiet_for: timedelta | str | None = ...,
+        max_bytes: int | None = ...,
+        max_files: int | None = ...,
+        max_duration: timedelta | str | None = ...,
+        proof: Literal["rows", "counts"] = ...,
+        workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+    ) -> PurgePlan: ...
+    @overload
+    def checkpoint(
+        self,
+        *,
+        kind: Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"] = ...,
+        actions_per_sidecar: int = ...,
+        incremental: Literal["auto", "never", "always"] = ...,
+        time_zone: str | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        dry_run: Literal[False] = ...,
+        version: int | None = ...,
+    ) -> CheckpointResult: ...
+    @overload
+    def checkpoint(
+        self,
+        *,
+        kind: Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"] = ...,
+        actions_per_sidecar: int = ...,
+        incremental: Literal["auto", "never", "always"] = ...,
+        time_zone: str | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        dry_run: Literal[True],
+        version: int | None = ...,
+    ) -> CheckpointPlan: ...
+    @overload
+    def checksum(
+        self,
+        *,
+        checkpoints: bool = ...,
+        dry_run: Literal[False] = ...,
+    ) -> ChecksumResult: ...
+    @overload
+    def checksum(
+        self,
+        *,
+        checkpoints: bool = ...,
+        dry_run: Literal[True],
+    ) -> ChecksumPlan: ...
+    @overload
+    def compact_log(
+        self,
+        *,
+        commits_per_file: int = ...,
+        first_version: int | None = ...,
+        last_version: int | None = ...,
+        partial: bool = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        dry_run: Literal[False] = ...,
+    ) -> CompactLogResult: ...
+    @overload
+    def compact_log(
+        self,
+        *,
+        commits_per_file: int = ...,
+        first_version: int | None = ...,
+        last_version: int | None = ...,
+        partial: bool = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        dry_run: Literal[True],
+    ) -> CompactLogPlan: ...
+    @overload
+    def clean_log(
+        self,
+        *,
+        log_retention: timedelta | str | None = ...,
+        allow_short_retention: bool = ...,
+        no_other_writers: bool = ...,
+        dry_run: Literal[False] = ...,
+        report: str | None = ...,
+    ) -> CleanLogResult: ...
+    @overload
+    def clean_log(
+        self,
+        *,
+        log_retention: timedelta | str | None = ...,
+        allow_short_retention: bool = ...,
+        no_other_writers: bool = ...,
+        dry_run: Literal[True],
+        report: str | None = ...,
+    ) -> CleanLogPlan: ...
+    @overload
+    def vacuum(
+        self,
+        *,
+        mode: Literal["full", "lite", "inventory"] = ...,
+        retention: timedelta | str | None = ...,
+        allow_short_retention: bool = ...,
+        no_other_writers: bool = ...,
+        keep_versions: Sequence[int] = ...,
+        inventory: str | None = ...,
+        foreign_files: bool = ...,
+        allow_large_delete: bool = ...,
+        ignore_missing_files: bool = ...,
+        log_commits: bool | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        dry_run: Literal[False] = ...,
+        report: str | None = ...,
+    ) -> VacuumResult: ...
+    @overload
+    def vacuum(
+        self,
+        *,
+        mode: Literal["full", "lite", "inventory"] = ...,
+        retention: timedelta | str | None = ...,
+        allow_short_retention: bool = ...,
+        no_other_writers: bool = ...,
+        keep_versions: Sequence[int] = ...,
+        inventory: str | None = ...,
+        foreign_files: bool = ...,
+        allow_large_delete: bool = ...,
+        ignore_missing_files: bool = ...,
+        log_commits: bool | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        dry_run: Literal[True],
+        report: str | None = ...,
+    ) -> VacuumPlan: ...
+    @overload
+    def drop_feature(
+        self,
+        *,
+        feature: str,
+        truncate_history: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        files_per_commit: int = ...,
+        dry_run: Literal[False] = ...,
+    ) -> DropFeatureResult: ...
+    @overload
+    def drop_feature(
+        self,
+        *,
+        feature: str,
+        truncate_history: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        files_per_commit: int = ...,
+        dry_run: Literal[True],
+    ) -> DropFeaturePlan: ...
+    @overload
+    def add_constraint(
+        self,
+        name: str,
+        expression: str,
+        *,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> AddConstraintResult: ...
+    @overload
+    def add_constraint(
+        self,
+        name: str,
+        expression: str,
+        *,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[True],
+    ) -> AddConstraintPlan: ...
+
+def operation_method(record: AnyOperation) -> Callable[..., Any]: ...
+def annotation(field: FlagField) -> str: ...

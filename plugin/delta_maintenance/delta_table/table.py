@@ -1,0 +1,129 @@
+"""A Delta table for scripts and notebooks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from delta_maintenance import clock
+from delta_maintenance.delta_table.methods import OperationMethods
+from delta_maintenance.operations.core.facts import Facts, Grid, instant_text
+from delta_maintenance.operations.core.rendering import Shown
+from delta_maintenance.operations.health import TableHealth, measure
+from delta_maintenance.operations.health.inspection import Description, describe
+from delta_maintenance.redaction import redact
+from delta_maintenance.table.read.history import CommitEntry
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table, open_table
+
+
+class CommitHistory(Shown, list[CommitEntry]):
+    """The retained commits, newest first."""
+
+    def __init__(self, table: str, commits: Iterable[CommitEntry]) -> None:
+        super().__init__(commits)
+        self._table = table
+
+    def heading(self) -> str:
+        return self._table
+
+    def facts(self) -> Facts:
+        rows = [
+            (
+                commit.version,
+                instant_text(commit.timestamp),
+                commit.operation,
+                commit.commit_info.get("engineInfo"),
+            )
+            for commit in self
+        ]
+        return {"commits": Grid(columns=("version", "time", "operation", "by"), rows=rows)}
+
+
+class DeltaTable(OperationMethods):
+    """A Delta table at an address, for scripts and notebooks.
+
+    `uri` is the root of the table: a local path, or an address such as `s3://lake/events`.
+    `storage_options` are those of its store, including credentials. Nothing is read yet.
+
+    Each operation is a method with the options of its verb on the command line as keyword
+    arguments. It plans, applies the plan and returns the Result; with `dry_run=True` it changes
+    nothing and returns the Plan. Durations may be texts such as `"7d"` or `"12 hours"`, and
+    instants ISO 8601. Documents print as the command line prints them, and notebooks show them as
+    tables.
+
+    A Result also reports work that ended early or was refused by a conflict: see its `status`.
+    Errors before the first change are raised, as a
+    `delta_maintenance.errors.DeltaMaintenanceError`.
+
+    `spark` is a `SparkSession` for work that is too much for one process.
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        spark: Any = None,
+    ) -> None:
+        self._storage_options = dict(storage_options or {})
+        self._spark = spark
+        self._table = open_table(os.fspath(uri), self._storage_options)
+
+    @property
+    def uri(self) -> str:
+        """The address of the table's root."""
+        return self._table.uri
+
+    @property
+    def table(self) -> Table:
+        """The table as the operations of `delta_maintenance.operations` take it."""
+        return self._table
+
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> Snapshot:
+        """Opens the latest version, or `version`, or the version that was current at `timestamp`.
+
+        `timestamp` is a datetime with a zone, ISO 8601 text, or milliseconds since 1970-01-01 UTC.
+        """
+        return self._table.snapshot(version, timestamp)
+
+    def version(self) -> int:
+        """Returns the latest version."""
+        return self._table.latest_version()
+
+    def inspect(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> Description:
+        """Describes a version: protocol, properties, totals of its files, and its log."""
+        return describe(self.snapshot(version, timestamp))
+
+    def files(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> pa.Table:
+        """Returns the live files of a version, one row per logical file.
+
+        The columns are `path` (as in the log), `dv` (the unique ID of the deletion vector or null),
+        `size` in bytes, `partition_values`, `num_records`, `base_row_id` and
+        `default_row_commit_version`.
+        """
+        return self.snapshot(version, timestamp).live_files()
+
+    def history(self, limit: int | None = None) -> CommitHistory:
+        """Returns the commits that the log retains, newest first; at most `limit`."""
+        return CommitHistory(self.uri, self._table.history(limit))
+
+    def health(self) -> TableHealth:
+        """Measures what maintenance the table needs, from its log alone."""
+        return measure(self.snapshot(), now=clock.now())
+
+    def __repr__(self) -> str:
+        return f"DeltaTable({redact(self.uri)!r})"
+
+    def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]:
+        return self._table, self._storage_options, self._spark

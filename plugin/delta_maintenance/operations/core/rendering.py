@@ -1,0 +1,134 @@
+"""Facts as text and as HTML: the same rows on a terminal, in a log and in a notebook.
+
+Names and messages come from tables of any origin, so control characters are escaped, and so is
+HTML. rich is imported when a table is drawn, because `--json` and `--help` do not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from delta_maintenance.operations.core.facts import Facts, Grid, fact_text, shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDTH = 100
+"""The width of tables in a text that no terminal shows yet."""
+
+
+class Shown:
+    """Base class of documents that people look at: `print` and notebooks show their facts."""
+
+    __slots__ = ()
+
+    def heading(self) -> str:
+        """The title above the facts."""
+        raise NotImplementedError
+
+    def facts(self) -> Facts:
+        """The facts, in order."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return facts_text(self.heading(), self.facts())
+
+    def _repr_html_(self) -> str:
+        return facts_html(self.heading(), self.facts())
+
+
+def facts_text(title: str, facts: Facts) -> str:
+    """Returns the facts as lines of text, with grids last. Lines are not wrapped."""
+    fields, grids = divided(facts)
+    tables = [_table_text(grid) for grid in grids]
+    return "\n".join([fields_text(title, fields), *tables])
+
+
+def fields_text(title: str, fields: Mapping[str, object]) -> str:
+    """Returns a titled list of names and values, for `grep` and for logs: no line is wrapped."""
+    cells = {name: cell_text(value) for name, value in fields.items()}
+    width = max(map(len, cells), default=0)
+    lines = [printable(title)]
+    for name, cell in cells.items():
+        first, *others = cell.split("\n")
+        lines.append(f"  {name:<{width}}  {first}")
+        lines += [f"  {'':<{width}}  {line}" for line in others]
+    return "\n".join(lines)
+
+
+def facts_html(title: str, facts: Facts) -> str:
+    """Returns the facts as HTML tables, without scripts or styles of their own."""
+    fields, grids = divided(facts)
+    rows = [
+        f"<tr><th>{escape(name)}</th><td>{_html(value)}</td></tr>" for name, value in fields.items()
+    ]
+    tables = [f"<table>{''.join(rows)}</table>"] if rows else []
+    for grid in grids:
+        head = "".join(f"<th>{escape(column)}</th>" for column in grid.columns)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{_html(value)}</td>' for value in row)}</tr>" for row in grid.rows
+        )
+        tables.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return f"<p><b>{escape(printable(title))}</b></p>{''.join(tables)}"
+
+
+def divided(facts: Facts) -> tuple[dict[str, object], list[Grid]]:
+    """Returns the facts that are not empty: single values by name, and the grids."""
+    named = dict(shown(facts))
+    grids = [value for value in named.values() if isinstance(value, Grid)]
+    return {name: value for name, value in named.items() if not isinstance(value, Grid)}, grids
+
+
+def drawn_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Returns a table for a console of rich; its first column is never wrapped."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*map(cell_text, row))
+    return table
+
+
+def cell_text(value: object) -> str:
+    """Formats a value as one or more lines."""
+    if isinstance(value, tuple | list):
+        return "\n".join(map(cell_text, value))
+    if isinstance(value, Mapping):
+        return "\n".join(f"{printable(str(key))}={cell_text(item)}" for key, item in value.items())
+    return printable(fact_text(value))
+
+
+def printable(text: str) -> str:
+    """Returns the text on one line and without control characters.
+
+    An escape sequence in a name must not reach a terminal.
+    """
+    return without_controls(" ".join(text.split()))
+
+
+def without_controls(text: str) -> str:
+    """Returns the text with control characters escaped, except line ends."""
+    return "".join(
+        char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text
+    )
+
+
+def _html(value: object) -> str:
+    return escape(cell_text(value)).replace("\n", "<br>")
+
+
+def _table_text(grid: Grid) -> str:
+    from io import StringIO
+
+    from rich.console import Console
+
+    # The text comes from tables and must not be parsed as markup.
+    out = Console(file=StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
+    with out.capture() as captured:
+        out.print(drawn_table(grid.columns, grid.rows))
+    return captured.get().rstrip("\n")

@@ -1,0 +1,154 @@
+"""`DeltaTable`: the table as an object, with one method for each operation."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+import delta_maintenance
+from delta_maintenance import DeltaTable
+from delta_maintenance.cli.main import main
+from delta_maintenance.delta_table.methods import operation_method
+from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError, RefusedError
+from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core.registry import BUILT_IN, find, register, unregister
+from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
+from delta_maintenance.operations.vacuum.options import VacuumOptions
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import method_stubs  # noqa: E402  a tool, not a package
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    for value in range(12):
+        write_deltalake(tmp_path / "t", pa.table({"x": [value]}), mode="append")
+    return DeltaTable(tmp_path / "t")
+
+
+def test_every_operation_is_a_method_with_the_options_of_its_record() -> None:
+    for name in BUILT_IN:
+        record = find(name)
+        method = getattr(DeltaTable, name.replace("-", "_"))
+        found = set(signature(method).parameters) - {"self", "dry_run", "version", "report"}
+        assert found == {field.name for field in flag_fields(record.options)}
+        assert all(f"    {each}: " in method.__doc__ for each in found)
+
+
+def test_the_stub_states_the_methods_of_the_records() -> None:
+    assert method_stubs.STUB.read_text() == method_stubs.text(), "run tools/method_stubs.py"
+
+
+def test_a_dry_run_returns_the_plan_and_changes_nothing(table: DeltaTable) -> None:
+    plan = table.optimize(dry_run=True)
+    assert isinstance(plan, OptimizePlan)
+    assert (plan.files, plan.files_after, table.version()) == (12, 1, 11)
+
+
+def test_a_method_applies_its_plan(table: DeltaTable) -> None:
+    result = table.optimize()
+    assert isinstance(result, OptimizeResult)
+    assert (result.status, table.version()) == ("rewritten", 12)
+    assert table.files()["num_records"].to_pylist() == [12]
+    assert sorted(table.files(version=11)["num_records"].to_pylist()) == [1] * 12
+
+
+@pytest.mark.parametrize(
+    "arguments", [["inspect"], ["health"], ["optimize", "--dry-run"], ["fsck"]]
+)
+def test_a_document_prints_what_the_command_line_prints(
+    arguments: list[str], table: DeltaTable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *flags = arguments
+    document = getattr(table, verb)(**({"dry_run": True} if flags else {}))
+    assert main([verb, table.uri, *flags]) == 0
+    printed = capsys.readouterr().out
+    # Tables are as wide as the place where they are shown.
+    assert _words(printed) == _words(str(document))
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split() if not set(word) <= {"─"}]
+
+
+def test_a_notebook_shows_tables_without_markup_from_names(tmp_path: Path) -> None:
+    folder = tmp_path / "<script>alert(1)"
+    write_deltalake(folder, pa.table({"x": [1]}))
+    table = DeltaTable(folder)
+    for document in (table.health(), table.history(), table.inspect(), table.optimize()):
+        html: Any = document._repr_html_()
+        assert "<table>" in html
+        assert "<script>" not in html
+    assert "&lt;script&gt;" in table.health()._repr_html_()
+
+
+@pytest.mark.parametrize("text", ["7d", "7 days", "P7D", "168h", "1w", "6d 24h"])
+def test_a_duration_may_be_a_text(text: str) -> None:
+    seen = []
+
+    def prepare(_: object, options: VacuumOptions, **__: object) -> Any:
+        seen.append(options.retention)
+        raise RefusedError("seen")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(find("vacuum")),
+            "prepare",
+            lambda _, table, options, **more: prepare(table, options),
+        )
+        with pytest.raises(RefusedError):
+            DeltaTable("/t").vacuum(retention=text)
+    assert seen == [timedelta(days=7)]
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-7d", "7 years", "P", "7d x", "9" * 30 + "d"])
+def test_a_wrong_duration_names_the_forms(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is not a duration; write it like '7d'"):
+        DeltaTable("/t").vacuum(retention=text)
+
+
+def test_errors_are_those_of_the_operations(table: DeltaTable, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=f"table {table.uri}.*shorter than 7 days"):
+        table.vacuum(retention="1h")
+    with pytest.raises(NotADeltaTableError):
+        DeltaTable(tmp_path / "none").health()
+    with pytest.raises(TypeError, match=r"vacuum\(\) got an unexpected keyword argument"):
+        table.vacuum(retentoin="7d")  # type: ignore[call-overload]
+    with pytest.raises(InvalidRequestError, match=r"needs Spark; give DeltaTable a session"):
+        table.vacuum(engine="spark")
+
+
+def test_credentials_of_an_address_are_not_shown() -> None:
+    table = DeltaTable(
+        "s3://bucket/t", {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "canary"}
+    )
+    assert "canary" not in f"{table!r}{vars(table).get('uri')}"
+
+
+def test_names_are_listed_where_they_can_be_used(table: DeltaTable) -> None:
+    names = [name for name in dir(table) if not name.startswith("_")]
+    assert {"vacuum", "clean_log", "health", "history"} <= set(names)
+    assert all(getattr(table, name) is not None for name in names)
+    assert {"DeltaTable", "open_table"} <= set(dir(delta_maintenance))
+    with pytest.raises(AttributeError, match="vacum"):
+        table.vacum  # noqa: B018
+
+
+def test_an_operation_of_another_distribution_is_a_method(table: DeltaTable) -> None:
+    from dataclasses import replace
+
+    register(replace(find("optimize"), name="touch-up"))
+    try:
+        assert "touch_up" in dir(table)
+        assert table.touch_up(dry_run=True).files == 12
+        assert operation_method(find("touch-up")).__name__ == "touch_up"
+    finally:
+        unregister("touch-up")

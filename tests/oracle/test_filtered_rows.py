@@ -1,0 +1,281 @@
+"""Engines that skip files, row groups and pages by their bounds find all rows after a rewrite.
+
+Each condition must select the rows that it selects where no filter is pushed down.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from delta_spark import DeltaSpark
+from deltalake import DeltaTable, QueryBuilder
+from logs.other_readers import DuckDb, require
+from rewrites.other_writers import add_file
+from rewrites.table_rows import live_adds
+from suite.play import PLAY
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.operations import drop_feature, optimize, purge
+from delta_maintenance.operations.drop_feature import DropFeatureOptions
+from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.operations.purge import PurgeOptions
+from delta_maintenance.operations.rewriting import contract
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.table import Table
+
+pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+
+NINES = "9" * 28 + "." + "9" * 10
+COLUMNS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "b": ("TINYINT", ["-128", "0", "127"]),
+    "h": ("SMALLINT", ["-32768", "0", "32767"]),
+    "i": ("INT", ["-2147483648", "0", "2147483647"]),
+    "l": ("BIGINT", ["-9223372036854775808", "0", "9223372036854775807"]),
+    "f": ("FLOAT", ["-1.5", "5", "NaN"]),
+    "d": ("DOUBLE", ["-1.5", "5", "NaN"]),
+    "e": ("DOUBLE", ["-Infinity", "NaN", "Infinity"]),
+    "z": ("DOUBLE", ["-0.0", "0.0", "0.0"]),
+    "p": ("DECIMAL(9,2)", ["-9999999.99", "0.00", "9999999.99"]),
+    "q": ("DECIMAL(18,2)", ["-9999999999999999.99", "0.00", "9999999999999999.99"]),
+    "w": ("DECIMAL(38,10)", [f"-{NINES}", "0.0000000000", NINES]),
+    "s": ("STRING", ["", "ä" * 70, "z" * 33 + "\U0010ffff"]),
+    "k": ("BINARY", ["", "7F", "FF80"]),
+    "o": ("BOOLEAN", ["false", "true", "true"]),
+    "y": ("DATE", ["0001-01-01", "1582-10-04", "9999-12-31"]),
+    "t": ("TIMESTAMP", ["0001-01-01 00:00:00", "2024-02-29 12:00:00.1234", "9999-12-31 23:59:59"]),
+    "n": (
+        "TIMESTAMP_NTZ",
+        ["1582-10-04 00:00:00", "1969-12-31 23:59:59.9999", "2262-04-12 00:00:00"],
+    ),
+    "st.x": ("DOUBLE", ["-1.5", "5", "NaN"]),
+}
+"""The type of each column, and three of its values from the least to the greatest for Spark. Each
+file has two of them, and a null.
+"""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How an engine spells types and literals."""
+
+    types: Mapping[str, str]
+    binary: str = "X'{}'"
+
+    def literal(self, kind: str, value: str) -> str:
+        if kind == "BINARY":
+            return self.binary.format(value)
+        zone = "+00:00" if kind == "TIMESTAMP" else ""
+        return f"CAST('{value}{zone}' AS {self.types.get(kind, kind)})"
+
+    def conditions(self) -> Iterator[str]:
+        """Conditions on each column at the edges of its values."""
+        for name, (kind, values) in COLUMNS.items():
+            low, middle, high = (self.literal(kind, value) for value in values)
+            yield f"{name} IS NULL"
+            yield f"{name} IN ({low}, {high})"
+            yield from (f"{name} {each}" for each in (f"> {middle}", f"< {middle}", f"= {low}"))
+            yield f"{name} >= {high}"
+            if PLAY == "all":
+                yield from (f"{name} {each}" for each in (f"= {middle}", f"= {high}"))
+                yield from (f"{name} {each} {low}" for each in (">", "<", ">=", "<="))
+                yield from (f"{name} {each} {high}" for each in (">", "<", "<="))
+
+
+SPARK = Dialect({})
+OTHERS = {"FLOAT": "REAL", "TIMESTAMP": "TIMESTAMPTZ", "TIMESTAMP_NTZ": "TIMESTAMP"}
+OTHER, DUCKDB = Dialect(OTHERS), Dialect(OTHERS, "unhex('{}')")
+
+
+def written(spark: DeltaSpark, path: Path, properties: Mapping[str, str]) -> None:
+    """Three files of Spark."""
+    for number in range(3):
+        columns = []
+        for name, (kind, values) in COLUMNS.items():
+            pair = [SPARK.literal(kind, values[at % 3]) for at in (number, number + 1)]
+            value = f"CASE id % 3 WHEN 0 THEN {pair[0]} WHEN 1 THEN {pair[1]} END"
+            columns.append(
+                f"named_struct('x', {value}) AS st" if "." in name else f"{value} AS {name}"
+            )
+        rows = f"SELECT id, {', '.join(columns)} FROM range({3 * number}, {3 * number + 3}, 1, 1)"
+        spark.write(path, rows, **properties)
+
+
+def by_arrow(path: Path, **options: Any) -> None:
+    """Replaces the files of a table by files of Arrow with the same rows."""
+    store = LocalStore(str(path))
+    live = live_adds(store)
+    for at, name in enumerate(live):
+        rows = pq.read_table(path / name)
+        add_file(path, f"arrow-{at}.parquet", rows, store_schema=False, **options)
+    version = len(list((path / "_delta_log").glob("*.json")))
+    removes = [{"remove": {"path": name, "dataChange": True}} for name in live]
+    lines = [{"commitInfo": {"operation": "DELETE"}}, *removes]
+    commit = path / "_delta_log" / f"{version:020}.json"
+    commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+Answers = dict[tuple[str, str], int | None]
+Ask = Callable[[Path, str], Any]
+
+
+def spark_answers(spark: DeltaSpark, path: Path, *, filters: bool) -> Answers:
+    conditions, counts = list(SPARK.conditions()), []
+    if not filters:
+        columns = ", ".join(f"count_if({each}) AS c{at}" for at, each in enumerate(conditions))
+        [line] = spark.rows(f"SELECT {columns} FROM delta.`{path}`")
+        counts = list(json.loads(line).values())
+    else:
+        for first in range(0, len(conditions), 40):
+            queries = [
+                f"SELECT {at} AS at, count(*) AS n FROM delta.`{path}` WHERE {each}"
+                for at, each in enumerate(conditions[first : first + 40])
+            ]
+            found = [json.loads(line) for line in spark.rows(" UNION ALL ".join(queries))]
+            counts += [each["n"] for each in sorted(found, key=lambda each: each["at"])]
+    return {("Delta Spark", each): n for each, n in zip(conditions, counts, strict=True)}
+
+
+def answers(name: str, dialect: Dialect, ask: Ask, path: Path, *, filters: bool) -> Answers:
+    """The counts of an engine; None for a condition or a table that it does not support."""
+    found: Answers = {}
+    for condition in dialect.conditions():
+        counted = f"sum(CASE WHEN {condition} THEN 1 ELSE 0 END) AS n FROM t"
+        filtered = f"count(*) AS n FROM t WHERE {condition}"
+        try:
+            found[name, condition] = int(ask(path, f"SELECT {filtered if filters else counted}"))
+        except Exception:
+            found[name, condition] = None
+    return found
+
+
+def by_polars(path: Path, query: str) -> Any:
+    return pl.SQLContext(t=pl.scan_delta(str(path))).execute(query).collect().item()
+
+
+def by_deltalake(path: Path, query: str) -> Any:
+    found = QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all()
+    return pa.table(found)["n"][0].as_py()
+
+
+def optimized(table: Table) -> Any:
+    return optimize.apply(
+        table, optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=clock.now())
+    )
+
+
+def purged(table: Table) -> Any:
+    return purge.apply(
+        table, purge.plan(table.snapshot(), PurgeOptions(workers=1), now=clock.now())
+    )
+
+
+def without(feature: str) -> Callable[[Table], Any]:
+    def dropped(table: Table) -> Any:
+        options = DropFeatureOptions(feature=feature)
+        return drop_feature.apply(
+            table, drop_feature.plan(table.snapshot(), options, now=clock.now())
+        )
+
+    return dropped
+
+
+@dataclass(frozen=True)
+class Case:
+    rewrite: Callable[[Table], Any]
+    properties: Mapping[str, str]
+    statements: Sequence[str] = ()
+    arrow: Mapping[str, Any] | None = None
+    """If files of Arrow replace those of Spark, the options that they are written with."""
+    copies: bool = False
+    timestamps: str = "TIMESTAMP_MICROS"
+
+
+BOUNDS, NO_BOUNDS = {"write_page_index": True}, {"write_statistics": False}
+CASES = {
+    "encoded": Case(optimized, {}),
+    "encoded from files without bounds": Case(optimized, {}, arrow=NO_BOUNDS),
+    "copied": Case(optimized, {}, copies=True, timestamps="INT96"),
+    "copied from files of Arrow": Case(optimized, {}, arrow=BOUNDS, copies=True),
+    "purged": Case(
+        purged,
+        {"delta.enableDeletionVectors": "true"},
+        ("DELETE FROM {t} WHERE id = 0",),
+    ),
+    "unmapped": Case(
+        without("columnMapping"),
+        {"delta.columnMapping.mode": "name"},
+        ("ALTER TABLE {t} RENAME COLUMN d TO dd", "ALTER TABLE {t} RENAME COLUMN dd TO d"),
+    ),
+    "widened": Case(
+        without("typeWidening"),
+        {"delta.enableTypeWidening": "true"},
+        (
+            "ALTER TABLE {t} CHANGE COLUMN f TYPE DOUBLE",
+            "ALTER TABLE {t} CHANGE COLUMN i TYPE BIGINT",
+        ),
+    ),
+}
+RARE = CASES.keys() - {"encoded from files without bounds", "copied from files of Arrow"}
+"""Cases that only `make nightly` plays."""
+
+
+@pytest.mark.conformance("RW-22", "RW-23", "RW-25")
+@pytest.mark.parametrize("name", [name for name in CASES if PLAY == "all" or name not in RARE])
+def test_filters_lose_no_rows(
+    delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    require("duckdb", "duckdb_extension_delta")
+    case, path = CASES[name], tmp_path / "table"
+    if case.copies:
+        monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 1)
+    with delta_spark.setting("spark.sql.parquet.outputTimestampType", case.timestamps):
+        written(delta_spark, path, case.properties)
+    for statement in case.statements:
+        delta_spark.sql(statement.format(t=f"delta.`{path}`"))
+    if case.arrow is not None:
+        by_arrow(path, **case.arrow)
+    with closing(DuckDb()) as duck:
+
+        def by_duckdb(path: Path, query: str) -> Any:
+            return duck.number(query.replace("FROM t", f"FROM delta_scan('{path}')"))
+
+        def everything(*, filters: bool) -> Answers:
+            delta_spark.forget()
+            return (
+                spark_answers(delta_spark, path, filters=filters)
+                | answers("DuckDB", DUCKDB, by_duckdb, path, filters=filters)
+                | answers("Polars", OTHER, by_polars, path, filters=filters)
+                | answers("deltalake", OTHER, by_deltalake, path, filters=filters)
+            )
+
+        wanted = everything(filters=False)
+        table = open_table(str(path))
+        result = case.rewrite(table)
+        assert result.status in ("rewritten", "dropped"), result.problem
+        found = everything(filters=True)
+    print(
+        name,
+        len(wanted),
+        {
+            e: (
+                sum(v is not None for k, v in wanted.items() if k[0] == e),
+                sum(v is not None for k, v in found.items() if k[0] == e),
+            )
+            for e in ("Delta Spark", "DuckDB", "Polars", "deltalake")
+        },
+    )
+    different = {
+        key: (count, found[key])
+        for key, count in wanted.items()
+        if found[key] != count and count is not None
+    }
+    assert not different
