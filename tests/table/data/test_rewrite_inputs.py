@@ -120,7 +120,6 @@ def test_distant_int96_timestamps_become_microseconds(files: Files) -> None:
 def test_finer_than_microseconds_is_refused_not_cut(
     files: Files, int96: bool, nested: bool
 ) -> None:
-    """Such files are sound: their values have no place in a table."""
     values = pa.array([1_000_001], pa.timestamp("ns"))
     inner = {"type": "struct", "fields": [field("t", "timestamp")]}
     column = field("s", inner) if nested else field("t", "timestamp")
@@ -135,8 +134,7 @@ def test_finer_than_microseconds_is_refused_not_cut(
 def test_milliseconds_out_of_the_range_of_microseconds_are_refused(files: Files) -> None:
     files.add(pa.table({"t": pa.array([1 << 62], pa.timestamp("ms"))}))
     done = files.rewrite(spec(field("t", "timestamp")))
-    assert "out of their range" in only_refusal(done)
-    assert not done.refused[0].damaged
+    assert "out of their range" in only_refusal(done) and not done.refused[0].damaged
 
 
 def test_nested_int96_finer_than_microseconds_is_refused(files: Files) -> None:
