@@ -384,6 +384,24 @@ def test_restored_or_remapped_columns_do_not_count_as_reused_names() -> None:
     assert "reused-physical-name" not in look(table, deep=False).findings.counts
 
 
+@pytest.mark.conformance("RT-04", "STAT-01")
+@pytest.mark.parametrize("deep", [False, True])
+def test_files_without_statistics_have_the_rows_that_their_footers_state(deep: bool) -> None:
+    """A file without rows has no row IDs, although its base row ID is that of another row."""
+    table = SoundTable(extras=False)
+    for path, base, rows in (("above", 40, 0), ("within", 20, 0), ("same", 30, 0)):
+        data = parquet(rows)
+        table.store.put(path, data)
+        table.step(table.data(path, baseRowId=base, size=len(data), stats=None), table.mark(39))
+        table.store.put(path, data)
+    assert not look(table, deep=deep).findings.counts
+
+    table.step(table.data("full", baseRowId=25, stats=None), table.mark(39))
+    found = look(table, deep=False).findings
+    assert found.counts == {"overlapping-row-ids": 2}
+    assert all("--deep" in finding.remedy for finding in found.first(20))
+
+
 @pytest.mark.conformance("DV-10")
 def test_a_vector_that_marks_other_rows_than_there_are_is_found() -> None:
     table = SoundTable(extras=False)

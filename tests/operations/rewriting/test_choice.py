@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, choose, limited
+from delta_maintenance.operations.rewriting.choice import (
+    Choice,
+    ChoiceRules,
+    choose,
+    known_ratio,
+    limited,
+)
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Replaced
 
 TARGET = 1000
@@ -85,26 +91,29 @@ def test_each_bin_is_of_one_partition_in_order_and_worth_it(found: list[dict[str
         assert row in choice.rows
 
 
-def applied(columns: LiveColumns, choice: Choice, ratio: float) -> LiveColumns:
-    """The files after the bins were rewritten."""
-    gone = set(choice.rows.tolist())
-    after = [
+def _described(columns: LiveColumns) -> list[dict[str, Any]]:
+    names = ("size", "modified", "rows", "deleted", "target", "partition")
+    return [
         {
             "path": columns.path[row].as_py(),
-            **{
-                name: int(getattr(columns, name)[row])
-                for name in ("size", "modified", "rows", "deleted", "target", "partition")
-            },
+            **{name: int(getattr(columns, name)[row]) for name in names},
         }
         for row in range(columns.count)
-        if row not in gone
     ]
+
+
+def applied(
+    columns: LiveColumns, choice: Choice, ratio: float, *, name: str = "new"
+) -> LiveColumns:
+    """The files after the bins were rewritten."""
+    gone = set(choice.rows.tolist())
+    after = [file for row, file in enumerate(_described(columns)) if row not in gone]
     for number, rows in enumerate(bins(choice)):
         left = int((columns.rows[rows] - columns.deleted[rows]).sum())
         if left:
             after.append(
                 {
-                    "path": f"new{number}",
+                    "path": f"{name}{number}",
                     "size": int(columns.live_bytes[rows].sum() * ratio),
                     "modified": 100,
                     "rows": left,
@@ -115,15 +124,20 @@ def applied(columns: LiveColumns, choice: Choice, ratio: float) -> LiveColumns:
     return live(*after, partitions=3)
 
 
-@given(files, st.sampled_from([0.3, 0.6, 0.9, 1.0, 1.3]))
+RATIOS = st.sampled_from([0.2, 0.3, 0.6, 0.9, 1.0])
+
+
+@given(files, st.sampled_from([0.3, 0.6, 0.9, 1.0, 1.3]), RATIOS, RATIOS)
 @settings(max_examples=300)
-@pytest.mark.conformance("RW-06")
-def test_a_second_run_right_after_plans_nothing(found: list[dict[str, Any]], ratio: float) -> None:
+@pytest.mark.conformance("RW-04", "RW-06")
+def test_a_second_run_right_after_plans_nothing(
+    found: list[dict[str, Any]], ratio: float, expected: float, learnt: float
+) -> None:
     columns = live(*found, partitions=3)
-    once = choose(columns, RULES)
+    once = choose(columns, RULES, ratio=expected)
     after = applied(columns, once, ratio)
     assert after.count <= columns.count
-    assert bins(choose(after, RULES)) == []
+    assert bins(choose(after, RULES, ratio=learnt)) == []
 
 
 def test_small_files_are_merged_into_about_equal_shares() -> None:
@@ -135,12 +149,20 @@ def test_small_files_are_merged_into_about_equal_shares() -> None:
 
 
 def test_what_rewrites_made_of_this_table_so_far_counts() -> None:
-    """Rewriting made little of the bytes of a row; the limit is a fifth."""
+    """Rewriting made little of the bytes of a row; the limit is a tenth."""
     made = {"size": 10_000, "rows": 10_000, "target": TARGET}
-    columns = live(made, *({"size": 600, "rows": 60} for _ in range(20)))
-    choice = choose(columns, RULES)
-    assert choice.ratio == 0.2
-    assert [len(rows) for rows in bins(choice)] == [10, 10]
+    others = [{"size": 600, "rows": 50} for _ in range(40)]
+    columns = live(made, *others)
+    ratio = known_ratio(columns)
+    assert ratio == 0.1
+    choice = choose(columns, RULES, ratio=ratio)
+    assert [len(rows) for rows in bins(choice)] == [20, 20]
+    assert known_ratio(live(*others)) is None
+
+
+def test_a_file_of_the_target_size_is_not_rewritten_because_it_would_shrink() -> None:
+    columns = live(*({"size": 1200} for _ in range(6)), {"size": 100}, {"size": 100})
+    assert bins(choose(columns, RULES, ratio=0.3)) == [[6, 7]]
 
 
 @pytest.mark.conformance("RW-05")
@@ -196,6 +218,22 @@ def test_a_file_of_an_earlier_rewrite_waits_for_enough_new_bytes() -> None:
     # It was made for a much smaller target: it is as small as any other.
     old = own | {"target": 100}
     assert bins(choose(live(old, old), RULES)) == [[0, 1]]
+
+
+@pytest.mark.conformance("RW-06")
+@pytest.mark.parametrize(("size", "most"), [(5, 7), (20, 5), (60, 4)])
+def test_each_byte_is_written_a_few_times_however_small_the_appends_are(
+    size: int, most: int
+) -> None:
+    """A run after each append of two files; the weekly limit would allow fewer rewrites."""
+    columns, written, appends = live(partitions=3), 0, 3 * TARGET // (2 * size)
+    for at in range(appends):
+        append = [{"path": f"{at}-{n}", "size": size, "modified": at} for n in range(2)]
+        columns = live(*_described(columns), *append, partitions=3)
+        choice = choose(columns, RULES)
+        written += int(columns.size[choice.rows].sum())
+        columns = applied(columns, choice, 1.0, name=f"new{at}-")
+    assert written <= most * appends * 2 * size
 
 
 def test_budgets_take_what_removes_most_files_for_its_bytes() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.data_files.tags import READ_TAGS
 from delta_maintenance.protocol.ndjson import bounds, parse
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
@@ -26,6 +27,8 @@ def action(kind: str, number: int) -> Line:
         fields["modificationTime"] = number
     if number % 5 == 4:
         fields["tags"] = {"written by": "us"}
+    if number % 5 == 3:
+        fields["tags"] = {"OPTIMIZE_TARGET_SIZE": str(number), "compactedInto": "[]"}
     if number % 7 == 6:
         fields["of the future"] = number
     return {kind: fields}
@@ -64,7 +67,8 @@ def text_of(name: str, lines: list[Line]) -> CommitText:
 def test_actions_are_found_in_any_order_of_lines(commits: list[list[Line]], narrow: bool) -> None:
     texts = [text_of(f"{n:020}.json", lines) for n, lines in enumerate(commits)]
     sources = [FileLines.of(text, parse_other_lines(text)[1]) for text in texts]
-    fields = {"add": ("path", "size"), "remove": ("path", "size")} if narrow else None
+    wanted = ("path", "size", "tags")
+    fields = {"add": wanted, "remove": wanted} if narrow else None
     parsed = parse_file_actions(
         sources, keys=MapKeys(partition_columns=frozenset(["p"])), fields=fields
     )
@@ -99,7 +103,12 @@ def test_a_damaged_line_is_named(commits: list[list[Line]], kind: str) -> None:
 
 
 def expected(fields: Mapping[str, Any], wanted: object) -> dict[str, Any]:
-    return {"path": fields["path"], "size": fields["size"]} if wanted else dict(fields)
+    if not wanted:
+        return dict(fields)
+    found = {name: fields[name] for name in ("path", "size", "tags") if name in fields}
+    if "tags" in found:
+        found["tags"] = {key: text for key, text in found["tags"].items() if key in READ_TAGS}
+    return found
 
 
 def known(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,11 +116,25 @@ def test_distant_int96_timestamps_become_microseconds(files: Files) -> None:
 
 @pytest.mark.conformance("RW-11")
 @pytest.mark.parametrize("int96", [True, False])
-def test_finer_than_microseconds_is_refused_not_cut(files: Files, int96: bool) -> None:
-    stored = pa.table({"t": pa.array([1_000_001], pa.timestamp("ns"))})
+@pytest.mark.parametrize("nested", [True, False])
+def test_finer_than_microseconds_is_refused_not_cut(
+    files: Files, int96: bool, nested: bool
+) -> None:
+    values = pa.array([1_000_001], pa.timestamp("ns"))
+    inner = {"type": "struct", "fields": [field("t", "timestamp")]}
+    column = field("s", inner) if nested else field("t", "timestamp")
+    array = pa.StructArray.from_arrays([values], names=["t"]) if nested else values
+    stored = pa.table({column["name"]: array})
     files.add(stored, writing={"use_deprecated_int96_timestamps": int96, "store_schema": False})
-    problem = only_refusal(files.rewrite(spec(field("t", "timestamp"))))
-    assert "finer than microseconds" in problem or "would lose data" in problem
+    done = files.rewrite(spec(column))
+    assert "finer than microseconds" in only_refusal(done)
+    assert not any(refusal.damaged for refusal in done.refused)
+
+
+def test_milliseconds_out_of_the_range_of_microseconds_are_refused(files: Files) -> None:
+    files.add(pa.table({"t": pa.array([1 << 62], pa.timestamp("ms"))}))
+    done = files.rewrite(spec(field("t", "timestamp")))
+    assert "out of their range" in only_refusal(done) and not done.refused[0].damaged
 
 
 def test_nested_int96_finer_than_microseconds_is_refused(files: Files) -> None:

@@ -227,10 +227,8 @@ def test_an_incomplete_vector_is_corrupt(lacking: str) -> None:
     without = {name: value for name, value in whole.items() if name != lacking}
     for vector in (without, whole | {lacking: None}):
         table = started(add("b"), add("a", dv=vector))
-        with fails(
-            CorruptTableError, "lacks its path, or its deletion vector's", table=table, version=1,
-            file=COMMIT_1,
-        ):  # fmt: skip
+        problem = "the deletion vector of a lacks its storageType or its pathOrInlineDv"
+        with fails(CorruptTableError, problem, table=table, version=1, file=COMMIT_1):
             table.open().snapshot().live_files()
 
 

@@ -15,7 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, Mask, choose
+from delta_maintenance.operations.rewriting.choice import (
+    Choice,
+    ChoiceRules,
+    Mask,
+    choose,
+    known_ratio,
+)
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.footer_reasons import PHYSICAL_NAMES, FooterReasons
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
@@ -113,5 +119,5 @@ def conversion(
     )
     footers: Mapping[str, Mask] = {PHYSICAL_NAMES: wanted}
     # Small files that need no rewrite are not merged either.
-    choice = choose(files, rules, taken=~wanted, footers=footers)
+    choice = choose(files, rules, taken=~wanted, footers=footers, ratio=known_ratio(files) or 1.0)
     return Conversion(files=files, choice=choice, kept=kept)

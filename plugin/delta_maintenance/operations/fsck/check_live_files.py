@@ -1,7 +1,8 @@
-"""Checks whether the actions of live files are plausible, without opening any file.
+"""Checks whether the actions of live files are plausible.
 
-Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking" and "Action
-Reconciliation", in columns throughout.
+Opens no file, except for the footers of files whose row IDs look wrong and whose number of rows is
+not in the log. Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking"
+and "Action Reconciliation", in columns throughout.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.row_tracking.used_ids import Numbers
+from delta_maintenance.table.data.footers import RowCounter
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -61,8 +64,10 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
         )
 
 
-def check_live_files(snapshot: Snapshot, files: LiveFiles, findings: Findings) -> None:
-    """Adds the problems of a snapshot's files."""
+def check_live_files(
+    snapshot: Snapshot, files: LiveFiles, findings: Findings, *, count: RowCounter
+) -> None:
+    """Adds the problems of a snapshot's files. `count` reads numbers of rows from footers."""
     findings.add_files(
         "invalid-statistics",
         "its statistics are not a JSON object",
@@ -75,7 +80,7 @@ def check_live_files(snapshot: Snapshot, files: LiveFiles, findings: Findings) -
     if (problem := audit.problem()) is not None:
         findings.add("two-spellings", problem, version=snapshot.version)
     _check_vectors(snapshot, files.adds, findings)
-    _check_row_ids(snapshot, files.adds, findings)
+    _check_row_ids(snapshot, files.adds, findings, count)
 
 
 def _check_vectors(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> None:
@@ -99,7 +104,9 @@ def _check_vectors(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> No
     )
 
 
-def _check_row_ids(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> None:
+def _check_row_ids(
+    snapshot: Snapshot, adds: pa.Table, findings: Findings, count: RowCounter
+) -> None:
     version = snapshot.version
     state = row_tracking_state(snapshot.protocol, snapshot.metadata.configuration)
     if state is RowTrackingState.UNSUPPORTED:
@@ -113,35 +120,66 @@ def _check_row_ids(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> No
         paths = adds["path"].filter(pc.invert(given))
         problem = "row tracking is enabled, but the file has no row IDs"
         findings.add_files("missing-row-id", problem, paths=paths, version=version)
-    numbered = adds.filter(given)
-    _check_overlaps(numbered, version, findings)
-    highest = row_tracking.highest_assigned_row_id(numbered["baseRowId"], numbered["num_records"])
     domain = snapshot.state.domains.get(row_tracking.DOMAIN)
+    mark, unknown_mark = row_tracking.NO_ROW_ID, None
     try:
         mark = row_tracking.high_water_mark(None if domain is None else domain.configuration)
     except CorruptTableError as error:
-        findings.add("row-id-mark-too-low", error.problem, version=version)
-        return
-    if highest > mark and state is not RowTrackingState.SUSPENDED:
-        problem = f"the high-water mark is {mark}, but the row ID {highest} is in use"
-        findings.add("row-id-mark-too-low", problem, version=version)
-
-
-def _check_overlaps(numbered: pa.Table, version: int, findings: Findings) -> None:
-    """Finds files whose range of row IDs starts within the range of another file."""
-    first = numbered["baseRowId"].to_numpy()
-    # A file with an unknown number of rows has at least one; an empty file has no row IDs.
-    rows = pc.fill_null(numbered["num_records"], 1).to_numpy()
-    order = np.argsort(first, kind="stable")
-    order = order[rows[order] > 0]
-    ends = np.maximum.accumulate(first[order] + rows[order])
-    overlaps = order[1:][first[order][1:] < ends[:-1]]
+        unknown_mark = error.problem
+    numbered = _counted(adds.filter(given), mark, count)
+    overlaps, _ = _overlaps(numbered)
     findings.add_files(
         "overlapping-row-ids",
         "some of its row IDs belong to rows of another file too",
         paths=numbered["path"].take(integers(overlaps)),
         version=version,
     )
+    if unknown_mark is not None:
+        findings.add("row-id-mark-too-low", unknown_mark, version=version)
+        return
+    occupied = numbered.filter(pc.not_equal(pc.fill_null(numbered["num_records"], 1), 0))
+    highest = row_tracking.highest_assigned_row_id(occupied["baseRowId"], occupied["num_records"])
+    if highest > mark and state is not RowTrackingState.SUSPENDED:
+        problem = f"the high-water mark is {mark}, but the row ID {highest} is in use"
+        findings.add("row-id-mark-too-low", problem, version=version)
+
+
+def _counted(numbered: pa.Table, mark: int, count: RowCounter) -> pa.Table:
+    """Adds the numbers of rows of files that look wrong only if they are not empty.
+
+    A file without a number of rows in the log counts as one row. If it then overlaps with another
+    file or exceeds the high-water mark, its footer decides.
+    """
+    unknown = pc.is_null(numbered["num_records"]).to_numpy()
+    if not unknown.any():
+        return numbered
+    suspect = numbered["baseRowId"].to_numpy() > mark
+    for rows in _overlaps(numbered):
+        suspect[rows] = True
+    asked = np.flatnonzero(suspect & unknown)
+    counts = count(numbered["path"].take(integers(asked)).combine_chunks()).counts
+    # Files that cannot be read are reported elsewhere.
+    filled = pc.replace_with_mask(
+        numbered["num_records"].combine_chunks(),
+        booleans(suspect & unknown),
+        pc.fill_null(counts, 0),
+    )
+    at = numbered.column_names.index("num_records")
+    return numbered.set_column(at, "num_records", filled)
+
+
+def _overlaps(numbered: pa.Table) -> tuple[Numbers, Numbers]:
+    """Returns the files whose range of row IDs starts within the range of another file, and the
+    file before each of them in the order of the row IDs.
+    """
+    first = numbered["baseRowId"].to_numpy()
+    # A file with an unknown number of rows has at least one; an empty file has no row IDs.
+    rows = pc.fill_null(numbered["num_records"], 1).to_numpy()
+    order = np.argsort(first, kind="stable")
+    order = order[rows[order] > 0]
+    ends = np.maximum.accumulate(first[order] + rows[order])
+    overlap = first[order][1:] < ends[:-1]
+    return order[1:][overlap], order[:-1][overlap]
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
@@ -35,6 +36,7 @@ from delta_maintenance.operations.fsck.check_row_ids import (
 from delta_maintenance.operations.fsck.check_state import check_state
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.log_history import LogHistory, read_history
+from delta_maintenance.table.data.footers import count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.segment import latest_version
@@ -192,7 +194,7 @@ class _Attempt:
             # File actions are read last, and may be the only damaged part.
             self._unopenable(error)
             return None
-        check_live_files(snapshot, live, findings)
+        check_live_files(snapshot, live, findings, count=partial(count_rows, store))
         # The listing is made after the snapshot, so every file that the snapshot names existed
         # before.
         presence = check_presence(

@@ -200,7 +200,7 @@ KINDS: Mapping[str, FindingKind] = {
         "warning", "run fsck --repair, which writes a hint to an existing checkpoint"
     ),
     "unreadable-compaction": FindingKind(
-        "warning", "delete the log compaction, because its commits exist"
+        "warning", "delete the log compaction, because it is empty"
     ),
     "compaction-differs": FindingKind(
         "corrupt", "delete the log compaction: its commits exist, and readers may prefer it to them"
@@ -227,7 +227,9 @@ KINDS: Mapping[str, FindingKind] = {
     "repeated-column": FindingKind("corrupt", "rename one of the columns"),
     "repeated-column-id": FindingKind("corrupt", _BY_WRITER),
     "reused-physical-name": FindingKind(
-        "warning", "drop the column and add it again if it shows values of the dropped column"
+        "warning",
+        "if the column shows values of the dropped column, copy its own values to a new column "
+        "and drop it",
     ),
     "type-without-feature": FindingKind("warning", _UPGRADE),
     "clustered-and-partitioned": FindingKind(
@@ -240,7 +242,9 @@ KINDS: Mapping[str, FindingKind] = {
     "invalid-statistics": FindingKind("warning", "compute the statistics of these files again"),
     "missing-row-id": FindingKind("corrupt", "run backfill-row-ids"),
     "overlapping-row-ids": FindingKind(
-        "corrupt", "suspend row tracking, and enable it again with new row IDs"
+        "corrupt",
+        "run fsck --deep, which compares the row IDs of all rows; keep them unless it finds "
+        "repeated-row-id",
     ),
     "repeated-row-id": FindingKind(
         "corrupt", "suspend row tracking, and enable it again with new row IDs"

@@ -9,6 +9,7 @@ from pydantic import Field
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.optimize.options import OptimizeOptions, OptimizePlan
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS
@@ -51,4 +52,4 @@ def _why_not(rule: OptimizeRule, plan: OptimizePlan) -> str | None:
     deleted = any(each.reason == DELETED_ROWS for each in plan.reasons)
     if saved >= rule.min_files_saved or deleted:
         return None
-    return f"a run would save {saved} files, of {rule.min_files_saved} asked for"
+    return f"a run would save {count_text(saved, 'file')}, of {rule.min_files_saved} asked for"

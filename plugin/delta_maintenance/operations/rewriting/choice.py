@@ -6,11 +6,13 @@ asked to remove. One rewrite serves all reasons of a file. Files are merged in t
 they were added, in bins of about equal size, each of which becomes one new file. Larger files are
 rewritten individually.
 
-The size of a file is the size of its rows that are not deleted, times the ratio of bytes after to
-bytes before in earlier rewrites of this table. A file is not small if a rewrite created it with
-at least half of the current target size. Such a file is merged again only with new files that
-contain at least a quarter of its bytes. Each byte of a table is therefore rewritten a few times,
-not in every run.
+The size of a file is the size of its rows that are not deleted. Bins are filled by the size that
+these rows are expected to have in a new file: the size, times the ratio of bytes after to bytes
+before in earlier rewrites of this table or in a sample of its files.
+
+A file is not small if a rewrite created it with at least half of the current target size. Such a
+file is merged again only with new files that contain at least a quarter of its bytes. The file of
+a row therefore grows by a quarter each time the row is rewritten because of its file's size.
 
 All functions are pure and work on columns.
 """
@@ -68,7 +70,7 @@ class Choice:
     left: Mapping[str, Mask] = field(default_factory=dict)
     """For each obstacle, the live files that have a reason but are not rewritten because of it."""
     ratio: float = 1.0
-    """The ratio of bytes after to bytes before in earlier rewrites of this table."""
+    """The expected ratio of bytes after to bytes before."""
 
     @property
     def bin_count(self) -> int:
@@ -79,6 +81,13 @@ class Choice:
         """Returns the files of one bin."""
         start, end = np.searchsorted(self.bins, [bin_number, bin_number + 1])
         return self.rows[start:end]
+
+    def has_neighbours(self, files: LiveColumns) -> bool:
+        """Whether two bins of merged files have the same partition, so that they could be one."""
+        sizes = np.bincount(self.bins, minlength=self.bin_count)
+        first = np.cumsum(sizes) - sizes
+        merged = files.partition[self.rows[first[sizes > 1]]]
+        return len(np.unique(merged)) < len(merged)
 
     def kept(self, bins: Mask) -> Choice:
         """Returns a choice with only the selected bins, which are renumbered."""
@@ -105,19 +114,20 @@ def choose(
     hot: Mask | None = None,
     taken: Mask | None = None,
     footers: Mapping[str, Mask] | None = None,
+    ratio: float = 1.0,
 ) -> Choice:
     """Chooses the files to rewrite and groups them into bins.
 
     `partitions` marks the partitions that the options select; `hot` marks those that are skipped
     because writers are active there. `taken` marks files that have already been chosen. `footers`
-    contains the reasons found in footers.
+    contains the reasons found in footers. `ratio` is the expected ratio of bytes after to bytes
+    before, at most 1.
     """
     count = files.count
     asked = np.ones(count, np.bool_) if partitions is None else partitions[files.partition]
     if taken is not None:
         asked &= ~taken
-    ratio = _ratio(files)
-    size = np.ceil(files.live_bytes * ratio).astype(np.int64)
+    size = files.live_bytes
     deleted = _deleted(files, rules)
     own_reason = deleted.copy()
     reasons: dict[str, Mask] = {DELETED_ROWS: deleted}
@@ -134,7 +144,8 @@ def choose(
     small &= allowed
     own_reason &= allowed
     joined = _joined(files, size, small & ~made, small & made, rules)
-    order, bins = _merged(files, size, joined & (small | own_reason), own_reason, rules)
+    after = np.ceil(size * ratio).astype(np.int64)
+    order, bins = _merged(files, after, joined & (small | own_reason), own_reason, rules)
     alone = np.flatnonzero(own_reason & ~joined)
     first = int(bins[-1]) + 1 if len(bins) else 0
     rows = np.concatenate([order, alone]).astype(np.int64)
@@ -150,6 +161,29 @@ def choose(
         left=left,
         ratio=ratio,
     )
+
+
+def known_ratio(files: LiveColumns) -> float | None:
+    """Returns the ratio of bytes per row in files of rewrites to bytes per row in other files.
+
+    None if there are too few rows of either.
+    """
+    known = (files.rows > 0) & (files.size > 0)
+    made, other = known & (files.target > 0), known & (files.target == 0)
+    if files.rows[made].sum() < 1000 or files.rows[other].sum() < 1000:
+        return None
+    after = files.size[made].sum() / files.rows[made].sum()
+    before = files.size[other].sum() / files.rows[other].sum()
+    return limited_ratio(after / before)
+
+
+def limited_ratio(ratio: float) -> float:
+    """Limits an estimated ratio to values with which bins can be filled.
+
+    Two small files always fit into a bin with a ratio of at most 1, so that the next run finds at
+    most one that is left over.
+    """
+    return float(np.clip(ratio, 0.1, 1.0))
 
 
 def limited(
@@ -220,17 +254,6 @@ def _deleted(files: LiveColumns, rules: ChoiceRules) -> Mask:
     return unknown | (has_vector & beyond)
 
 
-def _ratio(files: LiveColumns) -> float:
-    """Returns the ratio of bytes per row in files of rewrites to bytes per row in other files."""
-    known = (files.rows > 0) & (files.size > 0)
-    made, other = known & (files.target > 0), known & (files.target == 0)
-    if files.rows[made].sum() < 1000 or files.rows[other].sum() < 1000:
-        return 1.0
-    after = files.size[made].sum() / files.rows[made].sum()
-    before = files.size[other].sum() / files.rows[other].sum()
-    return float(np.clip(after / before, 0.2, 1.5))
-
-
 def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: ChoiceRules) -> Mask:
     """Selects the small files that are merged: new files, and files of earlier rewrites."""
     enough = np.bincount(files.partition[fresh], minlength=len(files.last_write)) >= rules.min_files
@@ -281,7 +304,7 @@ def _merged(
 def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
     """Returns the bin of each file. The bins of a partition have about the same number of bytes.
 
-    Two files that are both small always share a bin.
+    Two files that are both small always share a bin if their sizes do not grow.
     """
     starts = np.flatnonzero(np.diff(part, prepend=-1))
     group = np.cumsum(np.diff(part, prepend=-1) != 0) - 1

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.commits import CommitSettings
 from delta_maintenance.operations.rewriting.engine import BinEngine, LocalEngine
@@ -161,9 +162,10 @@ def _notes(fates: Mapping[str, int], run: RewriteRun) -> tuple[str, ...]:
     notes = []
     lost = sum(fates.get(fate, 0) for fate in ("superseded", *_LOST))
     if lost:
-        notes.append(f"{lost} of the bins were given up because other writers changed the table")
+        bins = count_text(lost, "bin")
+        notes.append(f"given up because other writers changed the table: {bins}")
     if fates.get("not-started"):
-        notes.append(f"{fates['not-started']} of the bins were not started")
+        notes.append(f"not started: {count_text(fates['not-started'], 'bin')}")
     if run.refused:
-        notes.append(f"{len(run.refused)} files were left out: {run.refused[0].problem}")
+        notes.append(f"left out: {count_text(len(run.refused), 'file')}")
     return tuple(notes)

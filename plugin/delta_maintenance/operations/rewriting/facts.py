@@ -65,6 +65,8 @@ def result_facts(result: RewriteResult) -> Facts:
         "version": result.version,
         "status": result.status,
     }
+    lost = [each for each in result.bins if each.fate not in _LANDED][:_SHOWN]
+    left_out = [file.problem for file in result.refused[:_SHOWN]]
     if result.num_bins:
         facts |= {
             "files before": result.files_before,
@@ -78,19 +80,23 @@ def result_facts(result: RewriteResult) -> Facts:
                 ("bin", "partition", "fate", "problem"),
                 [
                     (each.number, partition_text(each.partition), each.fate, each.problem)
-                    for each in result.bins
-                    if each.fate not in _LANDED
-                ][:_SHOWN],
+                    for each in lost
+                    # The problem of a refused file is shown once, and names the file.
+                    if each.problem not in left_out
+                ],
             ),
-            "left out": [f"{file.path}: {file.problem}" for file in result.refused[:_SHOWN]],
+            "left out": left_out,
         }
-    return facts | {"problem": result.problem, "notes": result.notes}
+    told = {*left_out, *(each.problem for each in lost)}
+    problem = None if result.problem in told else result.problem
+    return facts | {"problem": problem, "notes": result.notes}
 
 
 def conclusion(result: RewriteResult, outcome: Outcome) -> Conclusion:
     """Returns the conclusion of a run: why some bins were not committed, and the remedy."""
+    committed = "; the files of other bins are committed" if result.num_commits else ""
     remedies = {
-        "failed": "see the Result; the files of the other bins are committed",
+        "failed": f"see the Result{committed}",
         "conflict": "run again, or use quiet_for to skip partitions that are being written to",
         "partly": "run again to continue",
     }

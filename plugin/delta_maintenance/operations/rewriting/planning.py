@@ -1,6 +1,8 @@
 """The survey of a table: the bins that a run will rewrite. All rewriting operations use it.
 
 It reads the log and the journals of earlier runs, and footers of data files if a reason needs them.
+If small files of a partition fill several bins and no earlier rewrite shows how large new files
+become, a sample of their rows is read as well.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +22,14 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.choice import (
+    SMALL,
     Choice,
     ChoiceRules,
     Mask,
     choose,
+    known_ratio,
     limited,
+    limited_ratio,
     not_too_often,
 )
 from delta_maintenance.operations.rewriting.contract import Contract
@@ -41,12 +47,16 @@ from delta_maintenance.protocol.data_files.other_columns import may_have_dropped
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.schema.partition_filter import partition_filter
 from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.data.sample import size_ratio
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_writable
 
 AMPLIFICATION = 3
 """Bytes of earlier rewrites that may be rewritten again in a week, per appended byte."""
 _WEEK = timedelta(days=7)
+_SAMPLED_FILES = 8
+"""The number of files of which some rows are read to learn the size of new files."""
 _SHOWN_PARTITIONS = 100
 _SMALLEST, _LARGEST = 128 << 20, 1 << 30
 _SMALL_TABLE, _LARGE_TABLE, _HUGE_TABLE = 10 << 30, 2_560 << 30, 10 << 40
@@ -103,7 +113,13 @@ def survey(
         spec=contract.spec.files,
         wanted=_possible(snapshot, contract, footer_reasons),
     )(files, asked[files.partition] & ~taken)
-    choice = choose(files, rules(target), partitions=asked, hot=hot, taken=taken, footers=reasons)
+    chosen = partial(
+        choose, files, rules(target), partitions=asked, hot=hot, taken=taken, footers=reasons
+    )
+    ratio = known_ratio(files)
+    choice = chosen(ratio=1.0 if ratio is None else ratio)
+    if ratio is None and choice.has_neighbours(files):
+        choice = chosen(ratio=_sampled_ratio(snapshot, files, choice, contract))
     choice = not_too_often(files, choice, budget=_budget(files, now))
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
     engine, why = _engine(options, int(files.size[choice.rows].sum()))
@@ -229,6 +245,24 @@ def _budget(files: LiveColumns, now: datetime) -> float:
     gone = files.replaced.size[lately & ~files.replaced.made].sum()
     again = files.replaced.size[lately & files.replaced.made].sum()
     return float(max(0, AMPLIFICATION * (files.size[fresh].sum() + gone) - again))
+
+
+def _sampled_ratio(
+    snapshot: Snapshot, files: LiveColumns, choice: Choice, contract: Contract
+) -> float:
+    """Returns the ratio of bytes after to bytes before in a sample of the chosen files."""
+    small = choice.rows[choice.reasons[SMALL][choice.rows]]
+    sample = small[np.linspace(0, len(small) - 1, min(len(small), _SAMPLED_FILES)).astype(np.int64)]
+    sources = [
+        SourceFile(
+            path=files.path[row].as_py(),
+            partition_values=tuple(sorted(files.values(int(files.partition[row])).items())),
+            size=int(files.size[row]),
+        )
+        for row in sample.tolist()
+    ]
+    ratio = size_ratio(snapshot.store, sources, contract.spec)
+    return 1.0 if ratio is None else limited_ratio(ratio)
 
 
 def adoptable(

@@ -138,6 +138,14 @@ def keyless_rows(batch: pa.Table) -> npt.NDArray[np.int64]:
     return np.empty(0, np.int64) if keyless is None else np.flatnonzero(keyless.to_numpy())
 
 
+def key_problem(batch: pa.Table, row: int, *, action: str) -> str:
+    """Returns what one of the `keyless_rows` lacks, as a clause. `action` is its action."""
+    path = batch["path"][row].as_py()
+    if path is None:
+        return f"{'an add' if action == 'add' else 'a remove'} lacks its path"
+    return f"the deletion vector of {path} lacks its storageType or its pathOrInlineDv"
+
+
 def deletion_vector_ids(batch: pa.Table) -> pa.ChunkedArray:
     """Returns the unique ID of each row's deletion vector, null without a vector."""
     if "deletionVector" not in batch.column_names:

@@ -21,6 +21,8 @@ ICEBERG_COMPAT = "ICEBERG_COMPAT_VERSION"
 COMPACTED_INTO = "compactedInto"
 COMPACTION_INFO = "compactionInfo"
 INSERTION_TIMES = ("MIN_INSERTION_TIME", "MAX_INSERTION_TIME")
+READ_TAGS = frozenset({TARGET_SIZE, COMPACTED_INTO})
+"""The tags by which files are chosen for a rewrite."""
 
 
 def output_tags(

@@ -26,9 +26,11 @@ from delta_maintenance.protocol.actions.file_columns import (
     ROW_COUNT,
     STRING_MAP,
     empty,
+    key_problem,
     keyless_rows,
     normalise,
 )
+from delta_maintenance.protocol.data_files.tags import READ_TAGS
 from delta_maintenance.protocol.ndjson.bounds import (
     MOST_CELLS,
     MOST_KEYS,
@@ -120,9 +122,10 @@ def parse_file_actions(
     """Parses the lines of all sources.
 
     `keys` are the known keys of maps; new ones are added. `fields` selects the fields of each
-    action, and restricts partition values to the table's partition columns; without it, all fields
-    are read, including unknown ones. `CorruptTableError` names the file and the damage;
-    `RefusedError` is for unknown fields that cannot be represented as columns.
+    action, and restricts partition values to the table's partition columns and tags to
+    `READ_TAGS`; without it, all fields are read, including unknown ones. `CorruptTableError` names
+    the file and the damage; `RefusedError` is for unknown fields that cannot be represented as
+    columns.
     """
     if fields is not None:
         fields = {action: _written(names) for action, names in fields.items()}
@@ -146,7 +149,7 @@ def parse_file_actions(
         keyless = keyless_rows(batch)
         if len(keyless):
             raise CorruptTableError(
-                "an add or remove lacks its path, or its deletion vector's storageType or path",
+                key_problem(batch, int(keyless[0]), action=action),
                 file=sources[source_of_line[lines[rows][keyless[0]]]].name,
             )
     (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
@@ -173,7 +176,7 @@ class MapKeys:
     """The physical names of the table's partition columns; their nulls are kept."""
     partition_values: frozenset[str] = frozenset()
     """Other keys found in partition values."""
-    tags: frozenset[str] = frozenset()
+    tags: frozenset[str] = READ_TAGS
     usual: frozenset[tuple[str, str]] = frozenset(_USUAL_FIELDS)
     """The fields found so far; reading other fields would cost time in every row."""
     as_pairs: bool = False

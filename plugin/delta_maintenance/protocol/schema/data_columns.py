@@ -98,7 +98,11 @@ class StoredColumns:
         return found[0] if found else None
 
     def convert(self, column: StructField, stored: pa.Array, field: pa.Field) -> pa.Array:
-        """Casts the values of a column, as found by `find`, to `arrow_type`."""
+        """Casts the values of a column, as found by `find`, to `arrow_type`.
+
+        Raises `CorruptTableError` for values that contradict the schema, and
+        `UnsupportedFeatureError` for valid ones that the type cannot represent.
+        """
         try:
             return self._converted(stored, field, column.type)
         except (pa.ArrowException, CorruptTableError) as error:
@@ -182,7 +186,10 @@ class StoredColumns:
             )
         if encoded and kind == target and self.verbatim:
             return stored
-        values = _as_text(stored) if name == "string" and self.verbatim else stored.cast(target)
+        if name == "string" and self.verbatim:
+            values = _as_text(stored)
+        else:
+            values = _as_timestamps(stored, target) if name in _INSTANTS else stored.cast(target)
         if self.hybrid_calendar and name in _GREGORIAN:
             earliest = pc.min(values)
             if earliest.is_valid and pc.less(earliest, pa.scalar(_GREGORIAN[name], target)).as_py():
@@ -209,6 +216,16 @@ def is_hybrid(key_values: Mapping[bytes, bytes] | None, *, int96: bool) -> bool:
         return False
     numbers = [int(part) for part in version.split(b".")[:2] if part.isdigit()]
     return numbers < ([3, 1] if int96 else [3, 0])
+
+
+def _as_timestamps(stored: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        return stored.cast(target)
+    except pa.ArrowInvalid:
+        raise UnsupportedFeatureError(
+            "a timestamp is finer than microseconds or out of their range",
+            remedy="rewrite the file with the engine that wrote it",
+        ) from None
 
 
 _Test = Callable[[pa.DataType], bool]
@@ -239,6 +256,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 _VARIANT = ("metadata", "value")
+_INSTANTS = ("timestamp", "timestamp_ntz")
 _INTEGER: tuple[_Test, ...] = (pa.types.is_integer,)
 _SOURCES: Mapping[str, tuple[_Test, ...]] = {
     "string": (_is_text,),

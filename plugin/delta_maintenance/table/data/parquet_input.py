@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.data.read_ahead import ReadAhead
@@ -172,8 +172,8 @@ class ParquetInput:
     ) -> Iterator[pa.RecordBatch]:
         """Yields all rows in order, with these top-level columns, from the given or all row groups.
 
-        `CorruptTableError` if the number of rows differs from the footer, or if timestamps are
-        finer than microseconds.
+        `CorruptTableError` if the number of rows differs from the footer, and `RefusedError` if
+        timestamps are finer than microseconds.
         """
         seen = expected = 0
         exact = self._nanoseconds(columns)
@@ -302,7 +302,7 @@ def _present(names: Sequence[str], schema: pq.ParquetSchema) -> list[str]:
 def _require_microseconds(batch: pa.RecordBatch, finer: pa.RecordBatch) -> None:
     for name in finer.schema.names:
         if not _same_instants(batch.column(name), finer.column(name)):
-            raise CorruptTableError(
+            raise RefusedError(
                 f"the column {name} holds timestamps finer than microseconds, which tables do not",
                 remedy="rewrite the file with the engine that wrote it",
             )

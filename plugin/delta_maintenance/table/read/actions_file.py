@@ -20,6 +20,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     REMOVE_TYPES,
     ROW_COUNT,
     empty,
+    key_problem,
     keyless_rows,
     normalise,
 )
@@ -185,8 +186,11 @@ class ActionsFile:
             flat = flat.set_column(at, ROW_COUNT, stated_row_counts(texts))
         table = normalise(flat, types, partition_keys=keys.partition_columns)
         table.validate(full=True)
-        if len(keyless_rows(table)):
-            raise CorruptTableError(f"{self.path} has an {action} without its path")
+        keyless = keyless_rows(table)
+        if len(keyless):
+            raise CorruptTableError(
+                f"{self.path}: {key_problem(table, int(keyless[0]), action=action)}"
+            )
         return table
 
     def _together(

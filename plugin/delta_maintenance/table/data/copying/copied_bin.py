@@ -75,6 +75,20 @@ def copied_bin(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId) -> 
         return None
 
 
+def copied_sources(store: Store, work: Bin, spec: RewriteSpec) -> frozenset[int]:
+    """Returns the numbers of the sources of which `copied_bin` copies row groups.
+
+    Raises `SourceError` for a damaged source, and `StorageError`.
+    """
+    least = spec.copied_group_bytes
+    try:
+        choice = None if least is None else _chosen(store, work, spec, least)
+    except NotCopiedError:
+        choice = None
+    sources = () if choice is None else choice.sources
+    return frozenset(source.number for source in sources if source.copy is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
     """A source of a bin, and what happens to its row groups."""
