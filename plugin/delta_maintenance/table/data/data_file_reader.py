@@ -104,7 +104,9 @@ class DataFileReader:
         self._deleted = DeletedRows(store)
         self._stored: _StoredLayout | None = None
         self.dictionaries: Sequence[str] = ()
-        """Physical names of the string columns to read as Arrow dictionaries."""
+        """Physical names of the string columns to read as Arrow dictionaries. May be changed while
+        a file is read.
+        """
 
     def read(
         self,
@@ -180,6 +182,7 @@ class DataFileReader:
                     arrays = columns.convert(batch, first)
                     yield FileRows(self._batch(arrays), first, deleted)
                     first += batch.num_rows
+                    parquet.dictionaries = self.dictionaries
 
     def _stored_layout(self, parquet: ParquetInput) -> _StoredLayout:
         stored = parquet.stored_columns(
