@@ -27,7 +27,7 @@ def texts(count: int) -> pa.Table:
 @pytest.mark.conformance("RW-43")
 def test_a_rewrite_takes_no_more_memory_than_its_plan_states() -> None:
     made = DataTable(field("b", "string"))
-    rows = 13_000
+    rows = 24_000
     file = texts(rows)
     made.append(file, file, writing={"compression": "zstd", "use_dictionary": False})
     del file

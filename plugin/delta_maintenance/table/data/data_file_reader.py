@@ -34,7 +34,7 @@ from delta_maintenance.table.data.deleted_rows import (
     deleted_between,
     kept_rows,
 )
-from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
+from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput, reading_error
 from delta_maintenance.table.data.places import place_of
 
 _ROW_IDS = 1 << 63
@@ -126,14 +126,8 @@ class DataFileReader:
         """
         try:
             yield from self._rows(file, data, groups, holding)
-        except FileNotFoundError:
-            raise CorruptTableError(
-                "the data file is gone",
-                file=file.path,
-                remedy="see with fsck what else is missing",
-            ) from None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise CorruptTableError(_problem(error), file=file.path) from None
+            raise reading_error(error, file=file.path) from None
         except StorageError as error:
             raise error.located(file=file.path) from error.__cause__
         except DeltaMaintenanceError as error:
@@ -329,10 +323,3 @@ def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
     if len(found) > 1:
         raise CorruptTableError(f"the hidden column {name} occurs {len(found)} times")
     return found[0] if found else None
-
-
-def _problem(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if "encrypt" in text.lower():
-        return "the data file is encrypted"
-    return f"the data file cannot be read ({text[:300]})"

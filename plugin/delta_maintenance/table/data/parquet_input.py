@@ -1,7 +1,8 @@
 """Reads data files as streams of Arrow batches, one row group at a time, in bounded memory.
 
-A stream holds the compressed bytes of one row group, or of parts of a large one, and one batch of
-decoded rows.
+A stream holds the compressed bytes of one row group, or of parts of a large one, and pages and rows
+of at most `READING_BYTES`. Batches are cut by the size of their rows, which is bounded before
+anything is decoded (`decoded_sizes`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.data.data_file_writer import memory_bytes
@@ -40,16 +45,14 @@ from delta_maintenance.table.read.parquet_pages import PLAIN, PageBytes
 ROWS = 1 << 15
 """The maximum number of rows in a batch."""
 BATCH_BYTES = 8 << 20
-"""The approximate maximum size of a batch in bytes; a single row may be larger."""
+"""The likely maximum size of a batch in bytes; a single row may be larger."""
 WHOLE_FILE = 8 << 20
 """Files up to this size in bytes are read in one request."""
-_GROUP_BYTES = 32 << 20
+GROUP_BYTES = 32 << 20
 """The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
 of each column are read.
 """
 _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
-_PIECE = 4 << 20
-"""The size in bytes of the parts in which the page headers of a large row group are searched."""
 _OLD_WRITERS = re.compile(r"parquet-mr(?: version 1\.[0-2]\.|$)")
 _PADDING = 100
 """The number of bytes by which column chunks of these writers can be longer than they state."""
@@ -81,7 +84,7 @@ class ParquetInput:
             self.metadata = pq.read_metadata(opened)
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
             require_readable_file(plain, self.metadata.schema)
-            ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= _GROUP_BYTES
+            ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= GROUP_BYTES
             self._ahead: ReadAhead | None = None
             if ahead and not isinstance(source, bytes):
                 opened = self._ahead = ReadAhead(opened)
@@ -247,7 +250,7 @@ class ParquetInput:
         """
         rows = int(self.metadata.row_group(group).num_rows)
         leaves = [Leaf(leaf, chunk, rows) for leaf, chunk in self._chunks(group, columns)]
-        piece = _SAMPLE_BUFFER if start else _PIECE
+        piece = _SAMPLE_BUFFER if start else self._buffer_size()
         stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
         sizes = [
             leaf_sizes(leaf, chunk, start=start)
@@ -384,7 +387,26 @@ class ParquetInput:
 
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))
-        return max(1 << 16, min(4 << 20, _GROUP_BYTES // columns))
+        return max(1 << 16, min(4 << 20, GROUP_BYTES // columns))
+
+
+def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:
+    """Converts an error of Arrow, or of the file that it reads, to an error about a data file.
+
+    A file that Arrow does not support is not damaged.
+    """
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, FileNotFoundError):
+        remedy = "see with fsck what else is missing"
+        return CorruptTableError("the data file is gone", file=file, remedy=remedy)
+    is_encrypted = "encrypt" in text.lower()
+    problem = (
+        "the data file is encrypted" if is_encrypted else f"the data file cannot be read ({text})"
+    )
+    if is_encrypted or isinstance(error, pa.ArrowNotImplementedError):
+        remedy = "rewrite the file with the engine that wrote it"
+        return UnsupportedFeatureError(problem, file=file, remedy=remedy)
+    return CorruptTableError(problem, file=file)
 
 
 def _largest_group(metadata: pq.FileMetaData) -> int:
