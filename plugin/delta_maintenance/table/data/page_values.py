@@ -162,9 +162,7 @@ def delta_integers(data: memoryview) -> tuple[npt.NDArray[np.int64], int]:
     return values, at
 
 
-def _unpacked(
-    data: memoryview, places: list[int], width: int, each: int
-) -> npt.NDArray[np.int64]:
+def _unpacked(data: memoryview, places: list[int], width: int, each: int) -> npt.NDArray[np.int64]:
     """Unpacks `each` numbers of `width` bits from each of these positions."""
     stored = np.frombuffer(data, np.uint8)
     found = np.empty((len(places), each), np.int64)

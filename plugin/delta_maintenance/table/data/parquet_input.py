@@ -253,8 +253,7 @@ class ParquetInput:
         piece = _SAMPLE_BUFFER if start else self._buffer_size()
         stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
         sizes = [
-            leaf_sizes(leaf, chunk, start=start)
-            for leaf, chunk in zip(leaves, stored, strict=True)
+            leaf_sizes(leaf, chunk, start=start) for leaf, chunk in zip(leaves, stored, strict=True)
         ]
         kept = []
         for at, leaf in enumerate(leaves):
