@@ -362,7 +362,10 @@ class ParquetInput:
         if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
             start = chunk.dictionary_page_offset
         # The first Parquet writers stated less than the whole size (PARQUET-816).
-        old = _OLD_WRITERS.match(self.metadata.created_by or "") is not None
+        try:
+            old = _OLD_WRITERS.match(self.metadata.created_by or "") is not None
+        except UnicodeDecodeError:
+            old = False
         end = start + chunk.total_compressed_size
         return start, min(end + _PADDING, max(end, self._size)) if old else end
 
