@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE = 0, 1, 2, 3, 4, 5, 6, 7
 BINARY, LIST, SET, MAP, STRUCT, UUID = 8, 9, 10, 11, 12, 13
@@ -76,7 +76,13 @@ class Struct:
 Value: TypeAlias = "bool | int | bytes | ListValue | Struct | None"
 
 
-def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+class ByteSequence(Protocol):
+    """Bytes by their positions, in memory or not."""
+
+    def __getitem__(self, at: int, /) -> int: ...
+
+
+def varint(data: ByteSequence, at: int) -> tuple[int, int]:
     """Reads an unsigned number. Returns it and the position after it; `IndexError` if the bytes end
     within it.
     """
@@ -92,7 +98,7 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
             raise MalformedThriftError("a number does not end")
 
 
-def zigzag(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def zigzag(data: ByteSequence, at: int) -> tuple[int, int]:
     """Reads a signed number. Returns it and the position after it."""
     value, at = varint(data, at)
     return (value >> 1) ^ -(value & 1), at

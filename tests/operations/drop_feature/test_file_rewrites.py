@@ -120,6 +120,6 @@ def test_a_footer_that_cannot_be_read_keeps_the_feature(clock: Clock) -> None:
     made = table_of(clock, "typeWidening", WIDENING, widened=True)
     [path] = made.append(rows(0))
     made.store.delete(path)
-    with pytest.raises(CorruptTableError, match=r"footer of the data file .*" + path):
+    with pytest.raises(CorruptTableError, match=path + r": the data file is gone"):
         drop(made.store, clock, "typeWidening")
     assert "typeWidening" in supported_features(Table(made.store).snapshot().protocol)

@@ -121,7 +121,7 @@ def test_a_row_group_that_its_footer_understates_is_read_in_parts(
         group.put(GROUP_BYTES, I64, 1)
     tail = struct_bytes(footer)
     file = Requests(data[: -8 - size] + tail + len(tail).to_bytes(4, "little") + b"PAR1")
-    monkeypatch.setattr(parquet_input, "_GROUP_BYTES", 1 << 17)
+    monkeypatch.setattr(parquet_input, "GROUP_BYTES", 1 << 17)
     with ParquetInput(file) as parquet:
         file.made.clear()
         rows = sum(batch.num_rows for batch in parquet.batches(["a", "b", "c"]))

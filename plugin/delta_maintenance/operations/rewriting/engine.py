@@ -14,7 +14,9 @@ from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, VerificationError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
+from delta_maintenance.table.data.decoded_sizes import MOST_ROW, READING_BYTES
 from delta_maintenance.table.data.helpers import Helpers
+from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.data.rewrite import rewrite_bin
 
 _MOST_WORKERS = 8
@@ -117,7 +119,8 @@ def memory_bound(workers: int, group_bytes: int) -> int:
     """Returns the maximum memory of a rewrite on one machine in bytes, independent of the input.
 
     Each worker holds a row group to write, its encoded form, the compressed bytes of a row group
-    that is read, and a few batches. The bound also includes 200 MiB for Python and Arrow.
+    that is read, the pages and rows that are decoded from it, and a large row. The bound also
+    includes 200 MiB for Python and Arrow.
     """
-    per_worker = 3 * group_bytes + (96 << 20)
+    per_worker = 3 * group_bytes + GROUP_BYTES + READING_BYTES + MOST_ROW
     return (200 << 20) + workers * per_worker

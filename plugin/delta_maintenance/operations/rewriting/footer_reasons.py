@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.rewriting.choice import Mask
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns
 from delta_maintenance.protocol.data_files.other_columns import (
@@ -20,7 +20,7 @@ from delta_maintenance.protocol.data_files.other_columns import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
-from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.parquet_input import ParquetInput, reading_error
 from delta_maintenance.table.data.places import place_of
 
 DROPPED_COLUMNS, INT96, CODEC = "dropped-columns", "int96", "codec"
@@ -66,10 +66,7 @@ class FooterReasons:
                 return ()
             if isinstance(error, DeltaMaintenanceError):
                 raise error.located(file=path) from error.__cause__
-            problem = " ".join(str(error).split())[:300]
-            raise CorruptTableError(
-                f"the footer of the data file cannot be read ({problem})", file=path
-            ) from None
+            raise reading_error(error, file=path) from None
 
     def _has(self, name: str, parquet: ParquetInput) -> bool:
         test = _BY_SCHEMA.get(name)

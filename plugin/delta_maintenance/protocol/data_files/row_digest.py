@@ -37,6 +37,10 @@ _TEXTS = 1 << 12
 """Strings per step."""
 _BLOCK = 64
 """Bytes of each string per step."""
+_LONG = 4 << 10
+"""Strings with more bytes are hashed one after another."""
+_LONG_STEP = 256 << 10
+"""Bytes of a long string per step."""
 _MODULUS = 1 << 64
 _SHIFT = np.uint64(32)
 _LIST_POSITION = np.uint64(0x9E3779B97F4A7C15)
@@ -367,6 +371,11 @@ def _text_hashes(
     The position of a word determines its factors. A word of zeros adds nothing.
     """
     hashes = lengths.astype(np.uint64) * _LIST_LENGTH
+    long = np.flatnonzero(lengths > _LONG)
+    for at in long:
+        hashes[at : at + 1] += _long_text_hash(data[starts[at] : starts[at] + lengths[at]])
+    if len(long):
+        lengths = np.where(lengths > _LONG, 0, lengths)
     longest, shortest = int(lengths.max()), int(lengths.min())
     rows: npt.NDArray[np.int64] | None = None
     for begin in range(0, longest, _BLOCK):
@@ -394,6 +403,27 @@ def _text_hashes(
         else:
             hashes[rows] += total
     return hashes
+
+
+def _long_text_hash(text: npt.NDArray[np.uint8]) -> Hashes:
+    """Sums the hashes of the words of one string, like `_text_hashes`."""
+    found = np.zeros(1, np.uint64)
+    for begin in range(0, len(text), _LONG_STEP):
+        part = text[begin : begin + _LONG_STEP]
+        words = np.zeros(-(-len(part) // 8), np.uint64)
+        words.view(np.uint8)[: len(part)] = part
+        first, second = _long_text_factors(begin // 8)
+        words *= first[: len(words)]
+        words ^= words >> _SHIFT
+        words *= second[: len(words)]
+        found += words.sum(dtype=np.uint64)
+    return found
+
+
+@functools.lru_cache(4)
+def _long_text_factors(place: int) -> tuple[Hashes, Hashes]:
+    places = (np.arange(place, place + _LONG_STEP // 8, dtype=np.uint64) << _ONE) + _ONE
+    return places * _FIRST[0], places * _SECOND[0]
 
 
 @functools.cache

@@ -105,6 +105,11 @@ class StoredColumns:
         """
         try:
             return self._converted(stored, field, column.type)
+        except pa.ArrowNotImplementedError as error:
+            raise UnsupportedFeatureError(
+                f"the column {column.name}: {error}",
+                remedy="rewrite the file with the engine that wrote it",
+            ) from None
         except (pa.ArrowException, CorruptTableError) as error:
             problem = error.problem if isinstance(error, CorruptTableError) else str(error)
             raise CorruptTableError(f"the column {column.name}: {problem}") from None

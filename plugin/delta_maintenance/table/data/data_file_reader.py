@@ -34,11 +34,9 @@ from delta_maintenance.table.data.deleted_rows import (
     deleted_between,
     kept_rows,
 )
-from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
+from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput, reading_error
 from delta_maintenance.table.data.places import place_of
 
-_ENCRYPTED = ("encrypted metadata", "columns of the file are encrypted")
-"""The problems of encrypted footers and columns."""
 _ROW_IDS = 1 << 63
 """Row IDs are smaller than this, because they are signed 64-bit integers."""
 
@@ -106,7 +104,9 @@ class DataFileReader:
         self._deleted = DeletedRows(store)
         self._stored: _StoredLayout | None = None
         self.dictionaries: Sequence[str] = ()
-        """Physical names of the string columns to read as Arrow dictionaries."""
+        """Physical names of the string columns to read as Arrow dictionaries. May be changed while
+        a file is read.
+        """
 
     def read(
         self,
@@ -126,23 +126,8 @@ class DataFileReader:
         """
         try:
             yield from self._rows(file, data, groups, holding)
-        except FileNotFoundError:
-            raise CorruptTableError(
-                "the data file is gone",
-                file=file.path,
-                remedy="see with fsck what else is missing",
-            ) from None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            text = " ".join(str(error).split())
-            if any(each in text for each in _ENCRYPTED):
-                raise RefusedError(
-                    "the data file is encrypted",
-                    file=file.path,
-                    remedy="rewrite it with an engine that has its keys",
-                ) from None
-            raise CorruptTableError(
-                f"the data file cannot be read ({text[:300]})", file=file.path
-            ) from None
+            raise reading_error(error, file=file.path) from None
         except StorageError as error:
             raise error.located(file=file.path) from error.__cause__
         except DeltaMaintenanceError as error:
@@ -191,6 +176,7 @@ class DataFileReader:
                     arrays = columns.convert(batch, first)
                     yield FileRows(self._batch(arrays), first, deleted)
                     first += batch.num_rows
+                    parquet.dictionaries = self.dictionaries
 
     def _stored_layout(self, parquet: ParquetInput) -> _StoredLayout:
         stored = parquet.stored_columns(

@@ -114,6 +114,7 @@ class DataFileWriter:
         self._parquet: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
+        self._dictionary_at: dict[str, int] = {}
         self._helped = Helped(helpers)
         self._encoding: Future[None] | None = None
         self._groups = 0
@@ -157,7 +158,7 @@ class DataFileWriter:
             return
         for piece in _pieces(batch):
             self._waiting.append(piece)
-            self._waiting_bytes += memory_bytes(piece)
+            self._waiting_bytes += memory_bytes(piece) + self._new_dictionary_bytes(piece)
             self._waiting_rows += piece.num_rows
             self._rows += piece.num_rows
             if self._parquet is None and self._waiting_rows >= _SAMPLE:
@@ -185,6 +186,18 @@ class DataFileWriter:
             modified_ms=status.modified_ms,
             stats=self._statistics.render(),
         )
+
+    def _new_dictionary_bytes(self, piece: pa.RecordBatch) -> int:
+        """Returns the size of dictionaries that are not those of the previous rows."""
+        size = 0
+        for name, column in zip(piece.schema.names, piece.columns, strict=True):
+            if pa.types.is_dictionary(column.type):
+                data = column.dictionary.buffers()[-1]
+                address = 0 if data is None else data.address
+                if self._dictionary_at.get(name) != address:
+                    size += column.dictionary.nbytes
+                self._dictionary_at[name] = address
+        return size
 
     def _finish(self) -> None:
         if self._waiting or self._parquet is None:

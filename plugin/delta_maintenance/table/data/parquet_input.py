@@ -1,41 +1,62 @@
 """Reads data files as streams of Arrow batches, one row group at a time, in bounded memory.
 
-A stream holds the compressed bytes of one row group, or of parts of a large one, and one batch of
-decoded rows.
+A stream holds the compressed bytes of one row group, or of parts of a large one, and pages and rows
+of at most `READING_BYTES`. Batches are cut by the size of their rows, which is bounded before
+anything is decoded (`decoded_sizes`).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
-from delta_maintenance.table.data.read_ahead import ReadAhead
+from delta_maintenance.table.data.data_file_writer import memory_bytes
+from delta_maintenance.table.data.decoded_sizes import (
+    MOST_DICTIONARY,
+    Leaf,
+    LeafSizes,
+    leaf_sizes,
+    require_row,
+    rows_together,
+    too_large,
+)
+from delta_maintenance.table.data.read_ahead import FilePart, ReadAhead
 from delta_maintenance.table.parquet_footer import require_readable_file
+from delta_maintenance.table.read.parquet_pages import PLAIN, PageBytes
 
 ROWS = 1 << 15
 """The maximum number of rows in a batch."""
 BATCH_BYTES = 8 << 20
-"""The approximate maximum size of a batch in bytes; a single row may be larger."""
+"""The likely maximum size of a batch in bytes; a single row may be larger."""
 WHOLE_FILE = 8 << 20
 """Files up to this size in bytes are read in one request."""
-_GROUP_BYTES = 32 << 20
+GROUP_BYTES = 32 << 20
 """The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
 of each column are read.
 """
 _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
-_UNKNOWN_TEXT = 1 << 12
-"""The assumed length of strings in a column without bounds, because writers omit long bounds."""
+_OLD_WRITERS = re.compile(r"parquet-mr(?: version 1\.[0-2]\.|$)")
+_PADDING = 100
+"""The number of bytes by which column chunks of these writers can be longer than they state."""
 _SPARK = b"org.apache.spark.version"
 _INSTANT = pa.timestamp("us", "UTC")
 
@@ -47,13 +68,14 @@ class ParquetInput:
         self,
         source: BinaryIO | bytes,
         *,
-        dictionaries: Sequence[str] = (),
+        dictionaries: Collection[str] = (),
     ) -> None:
-        """Opens a file, or its content as bytes.
-
-        `dictionaries` are the string columns to read as Arrow dictionaries. Errors are those of
-        Arrow.
+        """Opens a file, or its content as bytes. Errors are those of Arrow."""
+        self.dictionaries = dictionaries
+        """The string columns that are read as Arrow dictionaries where their encoding allows it.
+        May be changed while batches are read.
         """
+        self._last: dict[str, pa.Array] = {}
         self._stack = ExitStack()
         if isinstance(source, bytes):
             opened = pa.BufferReader(source)
@@ -63,7 +85,7 @@ class ParquetInput:
             self.metadata = pq.read_metadata(opened)
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
             require_readable_file(plain, self.metadata.schema)
-            ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= _GROUP_BYTES
+            ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= GROUP_BYTES
             self._ahead: ReadAhead | None = None
             if ahead and not isinstance(source, bytes):
                 opened = self._ahead = ReadAhead(opened)
@@ -78,14 +100,12 @@ class ParquetInput:
                 "page_checksum_verification": True,
             }
             self._source = opened
-            self._file = pq.ParquetFile(
-                opened,
-                read_dictionary=_present(dictionaries, self.metadata.schema),
-                coerce_int96_timestamp_unit="us",
-                **self._options,
-            )
-            self.schema: pa.Schema = self._file.schema_arrow
-            self.parquet_schema: pq.ParquetSchema = self._file.schema
+            self._bytes = memoryview(source) if isinstance(source, bytes) else None
+            self._size = plain.seek(0, io.SEEK_END)
+            self._files: dict[tuple[str, ...], pq.ParquetFile] = {}
+            file = self._file(())
+            self.schema: pa.Schema = file.schema_arrow
+            self.parquet_schema: pq.ParquetSchema = file.schema
             leaves = self.parquet_schema
             self._leaves = [leaves.column(at) for at in range(len(leaves))]
         except UnicodeDecodeError:
@@ -173,29 +193,27 @@ class ParquetInput:
         """Yields all rows in order, with these top-level columns, from the given or all row groups.
 
         `CorruptTableError` if the number of rows differs from the footer, and `RefusedError` if
-        timestamps are finer than microseconds.
+        timestamps are finer than microseconds or if rows do not fit in memory.
         """
         seen = expected = 0
         exact = self._nanoseconds(columns)
         for group in range(self.row_groups) if groups is None else groups:
             expected += int(self.metadata.row_group(group).num_rows)
-            size = self._batch_rows(group, columns)
             if self._ahead is not None:
-                self._ahead.load(self._ranges(group, columns))
-            batches = self._file.iter_batches(
-                size, row_groups=[group], columns=list(columns), use_threads=False
-            )
+                self._ahead.load(self._range(chunk) for _, chunk in self._chunks(group, columns))
+            # Dictionaries can divide batches, which would no longer match those of `exact`.
+            size, kept = self._decoding(group, columns, keeps=exact is None)
+            options = {"row_groups": [group], "use_threads": False}
+            batches = self._file(kept).iter_batches(size, columns=list(columns), **options)
             finer = None
             if exact is not None:
                 file, names = exact
-                finer = file.iter_batches(
-                    size, row_groups=[group], columns=names, use_threads=False
-                )
+                finer = file.iter_batches(size, columns=names, **options)
             for batch in batches:
                 if finer is not None:
                     _require_microseconds(batch, next(finer))
                 seen += batch.num_rows
-                yield _only(batch, columns)
+                yield from self._pieces(_only(batch, columns))
         if groups is None:
             expected = self.rows
         if seen != expected:
@@ -203,12 +221,123 @@ class ParquetInput:
 
     def decode_first(self, columns: Sequence[str], group: int) -> None:
         """Decodes some rows at the beginning of a row group. Reads little more than their pages."""
+        size, _ = self._decoding(group, columns, start=True)
         options = {**self._options, "buffer_size": _SAMPLE_BUFFER}
         file = pq.ParquetFile(self._source, **options)
         batches = file.iter_batches(
-            _SAMPLE_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+            min(size, _SAMPLE_ROWS), row_groups=[group], columns=list(columns), use_threads=False
         )
         next(batches, None)
+
+    def _file(self, dictionaries: Sequence[str]) -> pq.ParquetFile:
+        """Opens the file, to read these columns as dictionaries."""
+        names = tuple(dictionaries)
+        if names not in self._files:
+            self._files[names] = pq.ParquetFile(
+                self._source,
+                read_dictionary=names,
+                coerce_int96_timestamp_unit="us",
+                **self._options,
+            )
+        return self._files[names]
+
+    def _decoding(
+        self, group: int, columns: Sequence[str], *, keeps: bool = False, start: bool = False
+    ) -> tuple[int, list[str]]:
+        """Returns how many rows of a row group to decode together, and the columns to read as
+        dictionaries.
+
+        With `start`, only the first pages are examined. `RefusedError` if not even one row fits.
+        """
+        rows = int(self.metadata.row_group(group).num_rows)
+        leaves = [Leaf(leaf, chunk, rows) for leaf, chunk in self._chunks(group, columns)]
+        piece = _SAMPLE_BUFFER if start else self._buffer_size()
+        stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
+        sizes = [
+            leaf_sizes(leaf, chunk, start=start) for leaf, chunk in zip(leaves, stored, strict=True)
+        ]
+        kept = []
+        for at, leaf in enumerate(leaves):
+            name = leaf.column.path
+            if keeps and self._keeps_dictionary(leaf, sizes[at]):
+                kept.append(name)
+            if (name in kept or self._is_dictionary(name)) and not sizes[at].encodings:
+                sizes[at] = sizes[at].kept()
+        shape = {"rows": rows, "most_rows": ROWS, "likely": BATCH_BYTES}
+        count = rows_together(sizes, **shape)
+        if not count and any(each.is_rough for each in sizes):
+            for at, leaf in enumerate(leaves):
+                if sizes[at].is_rough:
+                    sizes[at] = leaf_sizes(leaf, stored[at], exact=True, start=start)
+            count = rows_together(sizes, **shape)
+        if not count:
+            raise too_large(f"the row group {group} of the data file", sizes)
+        return count, kept
+
+    def _keeps_dictionary(self, leaf: Leaf, sizes: LeafSizes) -> bool:
+        """Whether to read a column as a dictionary: because this is asked for, or because its
+        dictionary has such long texts that repeating them would take too much memory.
+        """
+        name, repeats = leaf.column.path, leaf.column.max_repetition_level
+        if repeats or leaf.column.max_definition_level > 1 or not self._is_text(name):
+            return False
+        if sizes.encodings:
+            fits = sizes.encodings <= {PLAIN} and sizes.expected <= MOST_DICTIONARY
+            return fits and name in self.dictionaries
+        long = sizes.entry * min(ROWS, leaf.rows) > BATCH_BYTES
+        return sizes.dictionary <= MOST_DICTIONARY and (long or name in self.dictionaries)
+
+    def _is_text(self, name: str) -> bool:
+        at = self.schema.get_field_index(name)
+        return at >= 0 and self.schema.field(at).type in (pa.string(), pa.binary())
+
+    def _is_dictionary(self, name: str) -> bool:
+        """Whether Arrow reads a column as a dictionary because its writer did."""
+        at = self.schema.get_field_index(name)
+        return at >= 0 and bool(pa.types.is_dictionary(self.schema.field(at).type))
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Divides a batch by the size of its rows, after expanding dictionaries that are not kept.
+
+        `RefusedError` for a row that is too large.
+        """
+        batch = self._with_last_dictionaries(batch)
+        while batch.num_rows:
+            expanded = [
+                at
+                for at, field in enumerate(batch.schema)
+                if pa.types.is_dictionary(field.type) and field.name not in self.dictionaries
+            ]
+            if not expanded:
+                yield from _halves(batch)
+                return
+            size = sum(_text_sizes(batch.column(at)) for at in expanded)
+            ends = np.cumsum(size)
+            start = 0
+            while start < batch.num_rows:
+                before = int(ends[start - 1]) if start else 0
+                end = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
+                require_row(int(ends[end - 1]) - before if end == start + 1 else 0)
+                yield from _halves(_expanded(batch.slice(start, end - start), expanded))
+                start = end
+                if any(batch.schema.field(at).name in self.dictionaries for at in expanded):
+                    # The reader has just asked for them.
+                    break
+            batch = batch.slice(start)
+
+    def _with_last_dictionaries(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Replaces dictionaries by equal ones of the previous batch. Arrow copies them each time,
+        and a writer holds many batches.
+        """
+        for at, field in enumerate(batch.schema):
+            if pa.types.is_dictionary(field.type):
+                column = batch.column(at)
+                last = self._last.get(field.name)
+                if last is None or not column.dictionary.equals(last):
+                    last = self._last[field.name] = column.dictionary
+                column = pa.DictionaryArray.from_arrays(column.indices, last, safe=False)
+                batch = batch.set_column(at, field, column)
+        return batch
 
     def _nanoseconds(self, columns: Sequence[str]) -> tuple[pq.ParquetFile, list[str]] | None:
         """Opens the INT96 columns again as nanoseconds.
@@ -221,28 +350,37 @@ class ParquetInput:
         file = pq.ParquetFile(self._source, coerce_int96_timestamp_unit="ns", **self._options)
         return file, names
 
-    def _batch_rows(self, group: int, columns: Sequence[str]) -> int:
+    def _chunks(
+        self, group: int, columns: Sequence[str]
+    ) -> Iterator[tuple[pq.ColumnSchema, pq.ColumnChunkMetaData]]:
         found = self.metadata.row_group(group)
-        rows = max(1, int(found.num_rows))
-        per_row: int = 0
         for at, leaf in self._leaves_of(columns):
-            chunk = found.column(at)
-            width = max(8, int(chunk.total_uncompressed_size) // rows)
-            if leaf.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
-                # Repeated strings need less space in the file than in memory.
-                width = max(width, _text_length(chunk))
-            per_row += width
-        return max(1, min(ROWS, BATCH_BYTES // max(1, per_row)))
+            yield leaf, found.column(at)
 
-    def _ranges(self, group: int, columns: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yields the first and the last position of each of these column chunks."""
-        found = self.metadata.row_group(group)
-        for at, _ in self._leaves_of(columns):
-            chunk = found.column(at)
-            start = chunk.data_page_offset
-            if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-                start = chunk.dictionary_page_offset
-            yield start, start + chunk.total_compressed_size
+    def _range(self, chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+        """Returns the first and the last position of a column chunk."""
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        # The first Parquet writers stated less than the whole size (PARQUET-816).
+        try:
+            old = _OLD_WRITERS.match(self.metadata.created_by or "") is not None
+        except UnicodeDecodeError:
+            old = False
+        end = start + chunk.total_compressed_size
+        return start, min(end + _PADDING, max(end, self._size)) if old else end
+
+    def _stored(self, chunk: pq.ColumnChunkMetaData, piece: int) -> PageBytes:
+        """Returns the bytes of a column chunk; those that are not in memory are read in pieces."""
+        start, end = self._range(chunk)
+        if not 0 <= start <= end <= self._size:
+            raise pa.ArrowInvalid("a column is outside the file")
+        if self._bytes is not None:
+            return self._bytes[start:end]
+        held = None if self._ahead is None else self._ahead.held(start, end)
+        if held is not None:
+            return held
+        return FilePart(cast(BinaryIO, self._source), start, end, piece=piece)
 
     def _leaves_of(self, columns: Sequence[str]) -> Iterator[tuple[int, pq.ColumnSchema]]:
         wanted = set(columns)
@@ -252,7 +390,26 @@ class ParquetInput:
 
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))
-        return max(1 << 16, min(4 << 20, _GROUP_BYTES // columns))
+        return max(1 << 16, min(4 << 20, GROUP_BYTES // columns))
+
+
+def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:
+    """Converts an error of Arrow, or of the file that it reads, to an error about a data file.
+
+    A file that Arrow does not support is not damaged.
+    """
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, FileNotFoundError):
+        remedy = "see with fsck what else is missing"
+        return CorruptTableError("the data file is gone", file=file, remedy=remedy)
+    problem = f"the data file cannot be read ({text})"
+    if "encrypt" in text.lower():
+        remedy = "rewrite it with an engine that has its keys"
+        return UnsupportedFeatureError("the data file is encrypted", file=file, remedy=remedy)
+    if isinstance(error, pa.ArrowNotImplementedError):
+        remedy = "rewrite the file with the engine that wrote it"
+        return UnsupportedFeatureError(problem, file=file, remedy=remedy)
+    return CorruptTableError(problem, file=file)
 
 
 def _largest_group(metadata: pq.FileMetaData) -> int:
@@ -273,14 +430,35 @@ def _largest_group(metadata: pq.FileMetaData) -> int:
     )
 
 
-def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
-    """Estimates the length in bytes of the strings of a column from its bounds."""
-    statistics = chunk.statistics
-    if statistics is None or not statistics.has_min_max:
-        empty = statistics is not None and statistics.null_count == chunk.num_values
-        return 0 if empty else _UNKNOWN_TEXT
-    raw = (statistics.min_raw, statistics.max_raw)
-    return max(len(value) if isinstance(value, bytes) else 0 for value in raw)
+def _text_sizes(values: pa.DictionaryArray) -> npt.NDArray[np.int64]:
+    """Returns the sizes in bytes of texts, which refer to a dictionary."""
+    sizes = pc.fill_null(pc.binary_length(values.dictionary), 0).to_numpy().astype(np.int64)
+    positions = pc.fill_null(values.indices, 0).to_numpy()
+    return sizes[positions] if len(sizes) else np.zeros(len(values), np.int64)
+
+
+def _expanded(batch: pa.RecordBatch, columns: Collection[int]) -> pa.RecordBatch:
+    """Replaces the dictionaries of these columns by their values."""
+    for at in columns:
+        values = batch.column(at)
+        plain = values.dictionary.take(values.indices)
+        batch = batch.set_column(at, batch.schema.field(at).with_type(plain.type), plain)
+    return batch
+
+
+def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Divides a batch until its parts are of a usual size. Only a few rows were larger than others.
+
+    Parts are copies, because they would otherwise keep the batch in memory.
+    """
+    size, rows = memory_bytes(batch), batch.num_rows
+    if size <= 2 * BATCH_BYTES or rows < 2:
+        require_row(size if rows == 1 else 0)
+        yield batch
+        return
+    for start, end in ((0, rows // 2), (rows // 2, rows)):
+        for part in _halves(batch.slice(start, end - start)):
+            yield part.take(pa.array(np.arange(part.num_rows)))
 
 
 def _only(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
@@ -289,14 +467,6 @@ def _only(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     if names == list(columns):
         return batch
     return batch.select([names.index(name) for name in columns if name in names])
-
-
-def _present(names: Sequence[str], schema: pq.ParquetSchema) -> list[str]:
-    """Returns the names that exist in the file; Arrow rejects others, such as later columns."""
-    if not names:
-        return []
-    paths = {schema.column(at).path for at in range(len(schema))}
-    return [name for name in names if name in paths]
 
 
 def _require_microseconds(batch: pa.RecordBatch, finer: pa.RecordBatch) -> None:

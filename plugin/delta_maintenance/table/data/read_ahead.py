@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import BinaryIO
+from typing import BinaryIO, overload
 
 from delta_maintenance.table.file_for_arrow import FileForArrow, joined_ranges
 
@@ -36,11 +36,52 @@ class ReadAhead(FileForArrow):
             self._parts.append(memoryview(self._file.read(end - start)))
             self._starts.append(start)
 
+    def held(self, start: int, end: int) -> memoryview | None:
+        """Returns the bytes from a position to another one; None if they are not in memory."""
+        part = bisect_right(self._starts, start) - 1
+        if part < 0 or end > self._starts[part] + len(self._parts[part]):
+            return None
+        first = self._starts[part]
+        return self._parts[part][start - first : end - first]
+
     def _between(self, start: int, end: int) -> bytes | memoryview:
         """See `FileForArrow`. Bytes that are not in memory are read from the file."""
-        part = bisect_right(self._starts, start) - 1
-        if part >= 0 and end <= self._starts[part] + len(self._parts[part]):
-            first = self._starts[part]
-            return self._parts[part][start - first : end - first]
+        held = self.held(start, end)
+        if held is not None:
+            return held
         self._file.seek(start)
         return self._file.read(end - start)
+
+
+class FilePart:
+    """The bytes of a part of a file, of which at least one piece at a time is in memory."""
+
+    def __init__(self, file: BinaryIO, start: int, end: int, *, piece: int) -> None:
+        """`piece` is the number of bytes that are read together."""
+        self._file = file
+        self._start, self._end = start, end
+        self._piece = piece
+        self._at, self._held = start, memoryview(b"")
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    @overload
+    def __getitem__(self, at: int, /) -> int: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> memoryview: ...
+    def __getitem__(self, at: int | slice, /) -> int | memoryview:
+        if isinstance(at, slice):
+            start, end, _ = at.indices(len(self))
+            return self._bytes(self._start + start, self._start + end)
+        place = at + self._start - self._at
+        if not 0 <= place < len(self._held):
+            return self._bytes(at + self._start, at + self._start + 1)[0]
+        return self._held[place]
+
+    def _bytes(self, start: int, end: int) -> memoryview:
+        if not self._at <= start <= end <= self._at + len(self._held):
+            self._file.seek(start)
+            size = max(0, min(max(end - start, self._piece), self._end - start))
+            self._at, self._held = start, memoryview(self._file.read(size))
+        return self._held[start - self._at : end - self._at]

@@ -13,7 +13,7 @@ from datetime import tzinfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import DELETION_VECTOR, STRING_MAP
 from delta_maintenance.protocol.features.registry import supports
@@ -30,7 +30,7 @@ from delta_maintenance.protocol.schema.types import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.deleted_rows import DeletedRows, kept_rows
-from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.parquet_input import ParquetInput, reading_error
 from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -109,14 +109,9 @@ class RowReader:
         path: str = file["path"][0].as_py()
         try:
             yield from self._rows(path, file, number)
-        except FileNotFoundError:
-            raise CorruptTableError(
-                "the data file is gone", file=path, remedy="see with fsck what else is missing"
-            ) from None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            problem = f"the data file cannot be read ({' '.join(str(error).split())})"
-            raise CorruptTableError(problem, file=path) from None
-        except (CorruptTableError, RefusedError) as error:
+            raise reading_error(error, file=path) from None
+        except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
             raise error.located(file=path) from None
 
     def _rows(self, path: str, file: pa.Table, number: int) -> Iterator[Rows]:

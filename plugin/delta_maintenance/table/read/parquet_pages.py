@@ -10,7 +10,9 @@ Implements "Page Header" of the Parquet format and the necessary parts of Thrift
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, overload
 
 import pyarrow as pa
 
@@ -18,7 +20,10 @@ from delta_maintenance.checksums import crc32
 from delta_maintenance.table.compact_protocol import MalformedThriftError, varint, zigzag
 
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
-_PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
+_INNER = {_DATA_PAGE: (5, 2), _DICTIONARY_PAGE: (7, 2), _DATA_PAGE_V2: (8, 4)}
+"""The numbers of the inner header and of the encoding in it, by the type of the page."""
+_RLE = 3
+PLAIN, PLAIN_DICTIONARY, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 2, 6, 7, 8
 _MOST_DEPTH = 8
 _SMALL_ENTRY = 1 << 10
 """If no entry of a dictionary can be longer than this, the longest one is not determined."""
@@ -51,6 +56,96 @@ class MalformedPageError(ValueError):
     """The bytes are not the pages of a column chunk."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page according to its header."""
+
+    header: dict[int, object]
+    is_dictionary: bool
+    encoding: int | None
+    """The encoding of the values; None for pages that hold neither values nor a dictionary."""
+    values: int
+    """The number of values, including nulls, or of dictionary entries."""
+    start: int
+    """The position of the page after its header."""
+    stored: int
+    """The size in the file, in bytes."""
+    size: int
+    """The size after decompression, in bytes."""
+    levels: tuple[int, int] | None
+    """The sizes of the repetition and definition levels in bytes, if the header contains them."""
+    is_compressed: bool
+
+    @property
+    def has_rle_levels(self) -> bool:
+        """Whether all levels have the encoding that has replaced BIT_PACKED."""
+        inner = self.header.get(_INNER[_DATA_PAGE][0])
+        found = inner if isinstance(inner, dict) else {}
+        return all(found.get(field, _RLE) == _RLE for field in (3, 4))
+
+    @property
+    def refers_to_dictionary(self) -> bool:
+        """Whether the values are indices of dictionary entries."""
+        return self.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY)
+
+    def body(self, chunk: PageBytes, codec: str) -> tuple[memoryview, memoryview]:
+        """Returns the levels that are stored separately, and the rest of the page, decompressed.
+
+        Errors are those of pyarrow, also for a codec that it cannot decompress separately.
+        """
+        body = memoryview(chunk[self.start : self.start + self.stored])
+        before = sum(self.levels or ())
+        if self.is_compressed and codec != "UNCOMPRESSED" and self.size > before:
+            return body[:before], _decompressed(body[before:], self.size - before, codec)
+        return body[:before], body[before:]
+
+
+class PageBytes(Protocol):
+    """The bytes of a column chunk, in memory or not."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, at: int, /) -> int: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> bytes | memoryview: ...
+
+
+def pages_of(chunk: PageBytes, *, values: int) -> Iterator[Page]:
+    """Yields the pages of a chunk with this number of values, from their headers only.
+
+    `MalformedPageError` for invalid or truncated headers.
+    """
+    at = seen = 0
+    while seen < values:
+        header, at = _struct(chunk, at, _MOST_DEPTH)
+        kind, size, stored = (_size(header, field) for field in (1, 2, 3))
+        if at + stored > len(chunk):
+            raise MalformedPageError("a page is longer than its column")
+        inner, encoding, count, levels, compressed = header, None, 0, None, True
+        if kind in _INNER:
+            field, encoding_field = _INNER[kind]
+            inner = _inner(header, field)
+            count, encoding = _size(inner, 1), _size(inner, encoding_field)
+        if kind == _DATA_PAGE_V2:
+            levels = _size(inner, 6), _size(inner, 5)
+            compressed = inner.get(7) is not False
+            if sum(levels) > min(size, stored):
+                raise MalformedPageError("the levels of a page are longer than the page")
+        seen += 0 if kind == _DICTIONARY_PAGE else count
+        yield Page(
+            header=header,
+            is_dictionary=kind == _DICTIONARY_PAGE,
+            encoding=encoding,
+            values=count,
+            start=at,
+            stored=stored,
+            size=size,
+            levels=levels,
+            is_compressed=compressed,
+        )
+        at += stored
+
+
 def read_pages(
     chunk: memoryview, *, values: int, codec: str, texts: bool, checksums: bool = False
 ) -> ChunkPages:
@@ -62,68 +157,56 @@ def read_pages(
     bytes than the CRC-32 is of.
     """
     found = ChunkPages()
-    at = 0
-    while found.values < values:
-        header, at = _struct(chunk, at, _MOST_DEPTH)
-        kind, size, stored = (_size(header, field) for field in (1, 2, 3))
-        if at + stored > len(chunk):
-            raise MalformedPageError("a page is longer than its column")
-        body = chunk[at : at + stored]
-        at += stored
-        crc = header.get(4) if checksums else None
-        if isinstance(crc, int) and crc32(body) != crc & 0xFFFFFFFF:
+    for page in pages_of(chunk, values=values):
+        found.size = page.start + page.stored
+        crc = page.header.get(4) if checksums else None
+        if isinstance(crc, int) and crc32(chunk[page.start : found.size]) != crc & 0xFFFFFFFF:
             raise MalformedPageError("a page does not have its checksum")
-        found.largest = max(found.largest, size)
-        if kind == _DICTIONARY_PAGE:
+        found.largest = max(found.largest, page.size)
+        if page.is_dictionary:
             found.has_dictionary = True
-            entries = _size(_inner(header, 7), 1)
             if texts:
-                found.entry = _longest_entry(body, size, entries, codec)
-        elif kind == _DATA_PAGE:
-            _count_page(found, _inner(header, 5), size, encoding_field=2)
-        elif kind == _DATA_PAGE_V2:
-            _count_page(found, _inner(header, 8), size, encoding_field=4)
-    found.size = at
+                found.entry = longest_entry(chunk, page, codec)
+        elif page.refers_to_dictionary:
+            found.values += page.values
+            found.indexed += page.values
+        elif page.encoding is not None:
+            found.values += page.values
+            found.plain_bytes += page.size
+            found.density = max(found.density, page.size / max(page.values, 1))
+            found.shares_prefixes |= page.encoding == DELTA_BYTE_ARRAY
     return found
 
 
-def _count_page(
-    found: ChunkPages, header: dict[int, object], size: int, *, encoding_field: int
-) -> None:
-    count, encoding = _size(header, 1), _size(header, encoding_field)
-    found.values += count
-    if encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
-        found.indexed += count
-        return
-    found.plain_bytes += size
-    found.density = max(found.density, size / max(count, 1))
-    found.shares_prefixes |= encoding == _DELTA_BYTE_ARRAY
+def longest_entry(chunk: PageBytes, page: Page, codec: str) -> int:
+    """Returns the size of the longest text of a page with the encoding PLAIN and without levels,
+    or an upper bound that is cheaper to determine.
 
-
-def _longest_entry(body: memoryview, size: int, entries: int, codec: str) -> int:
-    """Returns the size of the longest dictionary entry, or an upper bound that is cheaper to
-    determine.
-
-    Each entry is stored as its length in four bytes, followed by its bytes.
+    Each text is stored as its length in four bytes, followed by its bytes.
     """
-    most = max(size - 4 * entries, 0)
-    if most <= _SMALL_ENTRY or not 0 < entries <= size // 4:
+    most = max(page.size - 4 * page.values, 0)
+    if most <= _SMALL_ENTRY or not 0 < page.values <= page.size // 4:
         return most
     try:
-        page = body if codec == "UNCOMPRESSED" else _decompressed(body, size, codec)
+        _, body = page.body(chunk, codec)
     except (pa.ArrowException, ValueError, OSError):
         # pyarrow has no separate decompressor for this codec; the size of the dictionary is an
         # upper bound.
         return most
-    longest = at = 0
+    return longest_text(body)
+
+
+def longest_text(body: memoryview) -> int:
+    """Returns the size of the longest of some texts with the encoding PLAIN, in bytes."""
+    longest, at, end = 0, 0, len(body)
     try:
-        for _ in range(entries):
-            (length,) = _LENGTH(page, at)
+        while at < end:
+            (length,) = _LENGTH(body, at)
             at += 4 + length
             if length > longest:
                 longest = length
     except struct.error:
-        raise MalformedPageError("a dictionary ends within an entry") from None
+        raise MalformedPageError("a page ends within a text") from None
     return longest
 
 
@@ -132,7 +215,8 @@ _LENGTH = struct.Struct("<I").unpack_from
 
 def _decompressed(body: memoryview, size: int, codec: str) -> memoryview:
     name = "lz4_raw" if codec == "LZ4" else codec.lower()
-    return memoryview(pa.decompress(pa.py_buffer(body), decompressed_size=size, codec=name))
+    data = pa.decompress(pa.py_buffer(body), decompressed_size=size, codec=name)
+    return memoryview(data).cast("B")
 
 
 def _size(fields: dict[int, object], field: int) -> int:
@@ -149,7 +233,7 @@ def _inner(fields: dict[int, object], field: int) -> dict[int, object]:
     return value
 
 
-def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, object], int]:
+def _struct(data: PageBytes, at: int, depth: int) -> tuple[dict[int, object], int]:
     """Reads the fields of a struct by their IDs; only numbers and structs keep their values."""
     if not depth:
         raise MalformedPageError("a page header is nested too deeply")
@@ -172,9 +256,9 @@ def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, object], i
         raise MalformedPageError(f"a page header is malformed: {error}") from None
 
 
-def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[object, int]:
+def _value(data: PageBytes, at: int, kind: int, depth: int) -> tuple[object, int]:
     if kind in (1, 2):
-        return None, at
+        return kind == 1, at
     if kind == 3:
         return None, at + 1
     if kind in (4, 5, 6):

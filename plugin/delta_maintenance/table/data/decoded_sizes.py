@@ -1,0 +1,284 @@
+"""Bounds the memory that rows of a data file take, before anything of them is decoded.
+
+A few bytes of Parquet can decode to gigabytes: each of a million rows may refer to one long entry
+of a dictionary, a list may repeat one number millions of times, texts may share prefixes, and pages
+of equal bytes shrink a thousandfold. All bounds are derived from the pages, because sizes in a
+footer may be wrong.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.table.data.page_values import rows_of, text_sizes
+from delta_maintenance.table.read.parquet_pages import (
+    DELTA_BYTE_ARRAY,
+    MalformedPageError,
+    Page,
+    PageBytes,
+    longest_entry,
+    pages_of,
+)
+
+READING_BYTES = 192 << 20
+"""The maximum memory of the pages, dictionaries and rows that are decoded at a time."""
+MOST_ROW = 32 << 20
+"""The maximum size of a row in memory, in bytes. Each step of a rewrite holds a copy."""
+MOST_DICTIONARY = 8 << 20
+"""The maximum size in bytes of a dictionary that rows keep."""
+_OVERHEAD = 8
+"""The size in bytes of the offset, levels and null bits of a value."""
+_WIDTHS = {"BOOLEAN": 1, "INT32": 8, "INT64": 8, "INT96": 16, "FLOAT": 8, "DOUBLE": 8}
+"""The size of values in memory in bytes, at least that of small values in a row digest."""
+_DECIMAL = 16
+_SMALL = 64 << 10
+"""Adjacent pages with values of at most this size in bytes are regarded as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf column of a row group."""
+
+    column: pq.ColumnSchema
+    chunk: pq.ColumnChunkMetaData
+    rows: int
+    """The number of rows of the row group."""
+
+    @property
+    def width(self) -> int | None:
+        """The size of a value in memory in bytes; None for texts."""
+        if self.column.physical_type == "BYTE_ARRAY":
+            return None
+        width = _WIDTHS.get(self.column.physical_type) or 2 * self.column.length
+        return max(width, _DECIMAL) if self.column.logical_type.type == "DECIMAL" else width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafSizes:
+    """The sizes of the values of a leaf column, by page."""
+
+    first: npt.NDArray[np.int64]
+    """The number of the first row with a value in the page."""
+    total: npt.NDArray[np.float64]
+    """The maximum size of the values in bytes."""
+    most: npt.NDArray[np.float64]
+    """The maximum size of the values of one row in bytes."""
+    expected: float
+    """The likely size of all values in bytes."""
+    held: int
+    """The size of a decompressed page and of the dictionary in bytes."""
+    dictionary: int
+    """The size of the dictionary in bytes, 0 if there is none."""
+    entry: int
+    """The maximum size of a dictionary entry in bytes, if they are texts."""
+    encodings: frozenset[int]
+    """The encodings of all values that are not indices of dictionary entries."""
+    is_rough: bool
+    """Whether `leaf_sizes` with `exact` may find smaller sizes."""
+
+    def within(self, rows: int) -> float:
+        """Returns the maximum size of this number of consecutive rows in bytes."""
+        if not len(self.first):
+            return 0
+        sizes = np.minimum(self.total, self.most * rows)
+        sums = np.concatenate(([0.0], np.cumsum(sizes)))
+        # The rows begin at the latest with the last row of a page.
+        last = np.maximum(self.first, np.append(self.first[1:], self.first[-1]))
+        after = np.searchsorted(self.first, last + rows, side="left")
+        after = np.maximum(after, np.arange(1, len(sizes) + 1))
+        return float(min((sums[after] - sums[:-1]).max(), rows * self.most.max()))
+
+    def kept(self) -> LeafSizes:
+        """Returns the sizes if rows keep the dictionary, to which all values refer."""
+        count = self.total / (self.entry + _OVERHEAD)
+        return replace(
+            self,
+            total=count * _OVERHEAD,
+            most=np.full(len(count), float(_OVERHEAD)),
+            expected=float(count.sum()) * _OVERHEAD,
+            held=self.held + 2 * self.dictionary,
+        )
+
+
+def leaf_sizes(
+    leaf: Leaf, chunk: PageBytes, *, exact: bool = False, start: bool = False
+) -> LeafSizes:
+    """Computes the sizes of a column from its page headers and its dictionary.
+
+    With `exact`, the pages of repeated values and of texts are decompressed. With `start`, only the
+    first page with values is examined. `RefusedError` for pages that do not fit in memory,
+    `MalformedPageError` for invalid ones.
+    """
+    found = _Sums(leaf, exact=exact)
+    try:
+        for page in pages_of(chunk, values=leaf.chunk.num_values):
+            size = max(page.size, page.stored)
+            if size > READING_BYTES:
+                raise _too_large(f"a page of the column {leaf.column.path}", size)
+            found.add(chunk, page)
+            if start and found.has_values:
+                break
+    except MalformedPageError as error:
+        raise pa.ArrowInvalid(f"the column {leaf.column.path}: {error}") from None
+    return found.result()
+
+
+def rows_together(sizes: Sequence[LeafSizes], *, rows: int, most_rows: int, likely: int) -> int:
+    """Returns how many of `rows` rows may be decoded together, 0 if not even one row may be.
+
+    `sizes` are those of all columns. These rows likely take at most `likely` bytes, and fit in
+    `READING_BYTES` in any case.
+    """
+    left = READING_BYTES - sum(each.held for each in sizes)
+    expected = sum(each.expected for each in sizes) / max(rows, 1)
+    count = max(1, min(most_rows, int(likely / max(expected, 1))))
+    while count and sum(each.within(count) for each in sizes) > left:
+        count //= 2
+    return count
+
+
+def too_large(what: str, sizes: Iterable[LeafSizes]) -> RefusedError:
+    """Returns the error for columns of which not even one row can be decoded."""
+    return _too_large(what, int(sum(each.held + each.within(1) for each in sizes)))
+
+
+def require_row(size: int) -> None:
+    """Raises `RefusedError` for a row of this size in bytes."""
+    if size > MOST_ROW:
+        raise _too_large("a row of the data file", size, most=MOST_ROW)
+
+
+def _too_large(what: str, size: int, *, most: int = READING_BYTES) -> RefusedError:
+    return RefusedError(
+        f"{what} may take {size} bytes of memory, and this release decodes at most {most} together",
+        remedy="rewrite the file with smaller values or pages, with the engine that wrote it",
+    )
+
+
+class _Sums:
+    """The sizes of the pages of a column so far."""
+
+    def __init__(self, leaf: Leaf, *, exact: bool) -> None:
+        self._leaf = leaf
+        self._width = leaf.width
+        self._repeats = leaf.column.max_repetition_level > 0
+        self._exact = exact
+        self._row = self._page = self._dictionary = self._entry = 0
+        self._mean = self._expected = 0.0
+        self._is_rough = False
+        self._rows_known = not self._repeats or exact
+        self._encodings: set[int] = set()
+        self._first, self._total, self._most = array("q"), array("d"), array("d")
+
+    def add(self, chunk: PageBytes, page: Page) -> None:
+        codec = self._leaf.chunk.compression
+        self._page = max(self._page, page.size, page.stored)
+        if page.is_dictionary:
+            self._dictionary = page.size
+            self._mean = page.size / max(page.values, 1)
+            self._entry = longest_entry(chunk, page, codec) if self._width is None else 0
+        elif page.encoding is not None and page.values:
+            levels, values = self._opened(chunk, page, codec)
+            total, largest = self._sizes(page, values)
+            self._place(page, levels, total, largest)
+
+    @property
+    def has_values(self) -> bool:
+        return len(self._total) > 0
+
+    def result(self) -> LeafSizes:
+        total, most = np.array(self._total), np.array(self._most)
+        first = np.array(self._first, np.int64)
+        if not self._rows_known:
+            # All values could belong to one row.
+            first, total = first[:1] * 0, np.array([total.sum()])[: len(total)]
+            most = total
+        return LeafSizes(
+            first=first,
+            total=total,
+            most=most,
+            expected=self._expected,
+            held=self._page + 2 * self._dictionary,
+            dictionary=self._dictionary,
+            entry=self._entry,
+            encodings=frozenset(self._encodings),
+            is_rough=(self._is_rough or self._repeats) and not self._exact,
+        )
+
+    def _opened(
+        self, chunk: PageBytes, page: Page, codec: str
+    ) -> tuple[memoryview | None, memoryview | None]:
+        """Returns the repetition levels and the values of a page, as far as they are needed."""
+        texts = self._width is None and not page.refers_to_dictionary
+        if not self._exact or not (texts or self._repeats):
+            return None, None
+        try:
+            separate, rest = page.body(chunk, codec)
+        except (pa.ArrowException, ValueError, OSError):
+            # Damage, which Arrow reports, or a codec without a separate decompressor.
+            return None, None
+        column = self._leaf.column
+        if page.levels is not None:
+            return separate[: page.levels[0]], rest
+        parts = []
+        for most in (column.max_repetition_level, column.max_definition_level):
+            size = int.from_bytes(rest[:4], "little") if most else 0
+            parts.append(rest[4 : 4 + size])
+            rest = rest[4 + size :] if most else rest
+        return (parts[0], rest) if page.has_rle_levels else (None, None)
+
+    def _sizes(self, page: Page, values: memoryview | None) -> tuple[float, float]:
+        """Returns the maximum size of the values of a page and of one value in bytes."""
+        count = page.values
+        if self._width is not None:
+            size: float = self._width + _OVERHEAD * self._repeats
+            self._expected += count * size
+            if not page.refers_to_dictionary:
+                self._encodings.add(page.encoding or 0)
+            return count * size, size
+        if page.refers_to_dictionary:
+            self._expected += count * (self._mean + _OVERHEAD)
+            return count * (self._entry + _OVERHEAD), self._entry + _OVERHEAD
+        self._encodings.add(page.encoding or 0)
+        shared = page.encoding == DELTA_BYTE_ARRAY
+        total = page.size * (count if shared else 1)
+        longest = page.size
+        self._expected += page.size * (1 + shared) + count * _OVERHEAD
+        self._is_rough = True
+        if values is not None:
+            with suppress(MalformedPageError):
+                total, longest = text_sizes(values, page.encoding or 0, count) or (total, longest)
+        return total + count * _OVERHEAD, longest + _OVERHEAD
+
+    def _place(self, page: Page, levels: memoryview | None, total: float, largest: float) -> None:
+        begun, longest, first = page.values, 1, self._row
+        if self._repeats:
+            longest = page.values
+            try:
+                most = self._leaf.column.max_repetition_level
+                rows = None if levels is None else rows_of(levels, page.values, most=most)
+            except MalformedPageError:
+                rows = None
+            self._rows_known &= rows is not None
+            if rows is not None:
+                begun, longest = rows.begun, rows.longest
+                first -= rows.continues and first > 0
+        self._row += begun
+        most = min(total, longest * largest)
+        if self._total and self._total[-1] + total < _SMALL:
+            # Many small pages take less memory as one.
+            self._total[-1] += total
+            self._most[-1] = most + self._most[-1] if self._repeats else max(most, self._most[-1])
+            return
+        self._first.append(first)
+        self._total.append(total)
+        self._most.append(most)
