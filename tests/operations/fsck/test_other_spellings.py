@@ -16,10 +16,10 @@ from verbs.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions
-from delta_maintenance.operations.fsck.other_spellings import find_other_spellings
 from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.other_spellings import find_other_spellings
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 

@@ -16,16 +16,16 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.operations.fsck.check_live_files import LiveFiles
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.operations.fsck.other_spellings import (
-    find_other_spellings,
-    reached_by_the_store,
-)
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE, STORED_RELATIVE
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import TREE, EntryKind
+from delta_maintenance.table.data.other_spellings import (
+    find_other_spellings,
+    reached_by_the_store,
+)
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 
 _LOOKED_UP = 1 << 16
