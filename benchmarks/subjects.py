@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from delta_maintenance.operations.core.context import RunContext
+
 
 def checkpoint_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
@@ -29,7 +31,7 @@ def compact_ours(table: str, commits: str) -> dict[str, object]:
     opened = open_table(table)
     snapshot = opened.snapshot()
     options = compact_log.CompactLogOptions(commits_per_file=int(commits))
-    plan = compact_log.plan(snapshot, options, now=clock.now())
+    plan = compact_log.plan(snapshot, options, context=RunContext.at(clock.now()))
     compact_log.apply(opened, plan, snapshot=snapshot)
     return {"version": snapshot.version, "seconds": time.perf_counter() - started}
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from delta_maintenance.operations.core.context import RunContext
+
 Step = Callable[[str], dict[str, Any]]
 
 
@@ -38,7 +40,7 @@ def ours(step: str, table: str) -> dict[str, Any]:
 
         options = operation.CheckpointOptions(kind="v2-json", incremental=incremental)
         snapshot = opened.snapshot()
-        plan = operation.plan(snapshot, options, now=clock.now())
+        plan = operation.plan(snapshot, options, context=RunContext.at(clock.now()))
         result = operation.apply(opened, plan, snapshot=snapshot)
         assert result.incremental == (incremental == "always"), result
         return result.num_files
@@ -46,15 +48,15 @@ def ours(step: str, table: str) -> dict[str, Any]:
     def clean_log() -> int:
         from delta_maintenance.operations import clean_log as operation
 
-        plan = operation.plan(opened.snapshot(), now=clock.now())
-        result = operation.apply(opened, plan, now=clock.now())
+        plan = operation.plan(opened.snapshot(), context=RunContext.at(clock.now()))
+        result = operation.apply(opened, plan, context=RunContext.at(clock.now()))
         return sum(group.deleted for group in result.groups)
 
     def vacuum() -> int:
         from delta_maintenance.operations import vacuum as operation
 
         options = operation.VacuumOptions(mode="lite")
-        return operation.plan(opened.snapshot(), options, now=clock.now()).files
+        return operation.plan(opened.snapshot(), options, context=RunContext.at(clock.now())).files
 
     steps: Mapping[str, Callable[[], int]] = {
         "open": count,

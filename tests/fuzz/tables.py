@@ -17,6 +17,7 @@ from rewrites.data_files import ROW_TRACKING, field, inline_vector, parquet, sch
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.testing import actions as log
@@ -224,10 +225,10 @@ def _killed_rewrite(table: TableBuilder) -> set[str]:
     before = _paths(table)
     options = optimize.OptimizeOptions(min_files=2)
     now = clock.now()
-    planned = optimize.plan(table.open().snapshot(), options, now=now)
+    planned = optimize.plan(table.open().snapshot(), options, context=RunContext.at(now))
     with mock.patch.object(Transaction, "commit", side_effect=SimulatedCrash):
         try:
-            optimize.apply(table.open(), planned, now=lambda: now)
+            optimize.apply(table.open(), planned, context=RunContext.at(now))
         except SimulatedCrash:
             return _paths(table) - before
     raise AssertionError("nothing was committed")

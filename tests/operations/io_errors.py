@@ -28,6 +28,7 @@ from tests.operations.visible_kills import Judge, build
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 
@@ -79,7 +80,9 @@ class FailingDisk:
                 again = self._run(verb, root, 0)
                 assert again.status == 0, again
                 judge.check(root)
-                status = fsck.plan(Table(LocalStore(root)), now=clock.now()).status
+                status = fsck.plan(
+                    Table(LocalStore(root)), context=RunContext.at(clock.now())
+                ).status
                 assert status != "corrupt", status
             except AssertionError as error:
                 raise AssertionError(f"{error} | after {where}") from error

@@ -29,6 +29,7 @@ from delta_maintenance.operations import (
     fsck,
     set_properties,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -147,7 +148,9 @@ def test_a_write_that_fails_halfway_leaves_no_file(tmp_path: Path) -> None:
     assert [status for status, _ in found] == [1, 1], found
     assert all("File too large" in told for _, told in found), found
     assert everything(tmp_path) == before
-    assert fsck.plan(TableBuilder(tmp_path).open(), now=clock.now()).status == ("sound")
+    assert fsck.plan(TableBuilder(tmp_path).open(), context=RunContext.at(clock.now())).status == (
+        "sound"
+    )
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=400), -timedelta(days=400)], ids=["on", "back"])
@@ -202,12 +205,13 @@ def test_a_stale_listing_of_the_log_costs_no_file_and_no_commit() -> None:
     for step in (
         lambda: table.vacuum(allow_large_delete=True, foreign_files=True),
         lambda: checkpoint.apply(
-            Table(store), checkpoint.plan(Table(store).snapshot(version=1), now=table.now)
+            Table(store),
+            checkpoint.plan(Table(store).snapshot(version=1), context=RunContext.at(table.now)),
         ),
         lambda: set_properties.apply(
             Table(store),
-            set_properties.plan(Table(store).snapshot(), options, now=table.now),
-            sleep=lambda _: None,
+            set_properties.plan(Table(store).snapshot(), options, context=RunContext.at(table.now)),
+            context=RunContext(sleep=lambda _: None),
         ),
     ):
         # Verified by putting another commit in its place.
@@ -242,13 +246,13 @@ def test_an_encrypted_data_file_is_not_read(footer: bool) -> None:
     table.file("a", data=data)
     commits = len(table.commits)
 
-    found = fsck.plan(table.open(), fsck.FsckOptions(deep=True), now=table.now)
+    found = fsck.plan(table.open(), fsck.FsckOptions(deep=True), context=RunContext.at(table.now))
     kinds = {finding.kind for finding in found.findings}
     assert kinds <= {"unreadable-data-file"} and ("unreadable-data-file" in kinds or not footer)
-    planned = backfill_row_ids.plan(table.open().snapshot(), now=table.now)
+    planned = backfill_row_ids.plan(table.open().snapshot(), context=RunContext.at(table.now))
     if footer:
         with pytest.raises(DeltaMaintenanceError):
-            backfill_row_ids.apply(table.open(), planned, sleep=lambda _: None)
+            backfill_row_ids.apply(table.open(), planned, context=RunContext(sleep=lambda _: None))
         assert table.open().latest_version() + 1 == commits
 
 

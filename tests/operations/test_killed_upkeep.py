@@ -20,6 +20,7 @@ from vacuum_tables import Folder
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log, compact_log, fsck, vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
@@ -72,18 +73,26 @@ for line in sys.stdin:
 def vacuumed(root: str) -> str:
     table, now = Table(LocalStore(root)), clock.now()
     options = vacuum.VacuumOptions(allow_large_delete=True)
-    return vacuum.apply(table, vacuum.plan(table.snapshot(), options, now=now), now=now).status
+    return vacuum.apply(
+        table,
+        vacuum.plan(table.snapshot(), options, context=RunContext.at(now)),
+        context=RunContext.at(now),
+    ).status
 
 
 def cleaned(root: str) -> str:
     table, now = Table(LocalStore(root)), clock.now()
-    return clean_log.apply(table, clean_log.plan(table.snapshot(), now=now), now=now).status
+    return clean_log.apply(
+        table,
+        clean_log.plan(table.snapshot(), context=RunContext.at(now)),
+        context=RunContext.at(now),
+    ).status
 
 
 def compacted(root: str) -> str:
     table = Table(LocalStore(root))
     options = compact_log.CompactLogOptions(commits_per_file=3)
-    planned = compact_log.plan(table.snapshot(), options, now=clock.now())
+    planned = compact_log.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
     return compact_log.apply(table, planned).status
 
 
@@ -175,7 +184,10 @@ def test_a_killed_process_leaves_every_retained_version(
             assert names(root) >= NEEDED
             kept = commits(root)
             assert kept == list(range(kept[0], kept[-1] + 1))
-            assert fsck.plan(Table(LocalStore(root)), now=clock.now()).status != "corrupt"
+            assert (
+                fsck.plan(Table(LocalStore(root)), context=RunContext.at(clock.now())).status
+                != "corrupt"
+            )
             if not finished:
                 OPERATIONS[operation](str(root))
         assert names(root) == names(undisturbed)

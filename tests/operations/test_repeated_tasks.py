@@ -20,6 +20,7 @@ from delta_maintenance.operations import (
     upgrade_protocol,
 )
 from delta_maintenance.operations.add_constraint import CheckedRows
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
@@ -125,11 +126,11 @@ def commit(table: TableBuilder, clock: Clock, *lines: log.Action) -> None:
 
 def planned(case: Case, table: TableBuilder, clock: Clock, **given: Any) -> Any:
     options = case.options(**case.asked, **given)
-    return case.module.plan(table.open().snapshot(), options, now=clock.now())
+    return case.module.plan(table.open().snapshot(), options)
 
 
 def applied(case: Case, table: TableBuilder, clock: Clock, plan: Any) -> Any:
-    return case.module.apply(table.open(), plan, now=clock.now, **(case.applied or {}))
+    return case.module.apply(table.open(), plan, RunContext(**(case.applied or {})))
 
 
 def run(case: Case, table: TableBuilder, clock: Clock, **given: Any) -> str:
@@ -157,7 +158,7 @@ def nothing(table: TableBuilder, clock: Clock) -> None:
 
 def write_checkpoint(table: TableBuilder, clock: Clock) -> None:
     snapshot = table.open().snapshot()
-    checkpoint.apply(table.open(), checkpoint.plan(snapshot, now=clock.now()))
+    checkpoint.apply(table.open(), checkpoint.plan(snapshot, context=RunContext.at(clock.now())))
 
 
 @pytest.mark.conformance("TXN-08")

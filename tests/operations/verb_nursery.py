@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from delta_maintenance.operations.core.context import RunContext
+
 VERBS = {
     "checkpoint": ("checkpoint", "TABLE", "--kind", "v2-parquet", "--actions-per-sidecar", "4"),
     "checkpoint classic": ("checkpoint", "TABLE", "--kind", "classic"),
@@ -148,8 +150,10 @@ def _add_constraint(root: str) -> int:
     try:
         table = open_table(root)
         options = add_constraint.AddConstraintOptions(name="positive", expression="id >= 0")
-        planned = add_constraint.plan(table.snapshot(), options, now=clock.now())
-        add_constraint.apply(table, planned, engine=lambda *_, **__: CheckedRows())
+        planned = add_constraint.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
+        add_constraint.apply(
+            table, planned, context=RunContext(engine=lambda *_, **__: CheckedRows())
+        )
     except DeltaMaintenanceError as error:
         print(error.located(table=root), file=sys.stderr)
         return error.exit_status

@@ -34,6 +34,7 @@ from vacuum_tables import Folder, days_ago
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata, remove
@@ -173,7 +174,7 @@ class Kills:
             again = self._nursery(verb, root, 0)
             assert again is not None and again.status == 0, (at, again)
             subject.judge.check(root)
-            status = fsck.plan(Table(LocalStore(root)), now=clock.now()).status
+            status = fsck.plan(Table(LocalStore(root)), context=RunContext.at(clock.now())).status
             assert status != "corrupt", at
 
     def _subject(self, verb: str) -> Subject:

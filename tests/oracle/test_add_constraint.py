@@ -19,6 +19,7 @@ from delta_maintenance.operations.add_constraint import (
     AddConstraintResult,
     CheckedRows,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -70,8 +71,8 @@ def check(snapshot: Snapshot, expression: str, *, added_after: int | None) -> Ch
 def add_ours(path: Path, name: str = "Positive") -> AddConstraintResult:
     table = open_table(str(path))
     options = AddConstraintOptions(name=name, expression=EXPRESSION)
-    plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
-    return add_constraint.apply(table, plan, engine=check)
+    plan = add_constraint.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
+    return add_constraint.apply(table, plan, context=RunContext(engine=check))
 
 
 def add_theirs(spark: DeltaSpark, path: Path) -> None:
@@ -129,7 +130,7 @@ def test_delta_spark_adds_the_same_constraint_and_enforces_ours(
             delta_spark.sql(f"INSERT INTO delta.`{ours}` VALUES ({bad}{more})")
     table = open_table(str(ours))
     options = SetPropertiesOptions(remove=("delta.constraints.positive",))
-    plan = set_properties.plan(table.snapshot(), options, now=clock.now())
+    plan = set_properties.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
     assert set_properties.apply(table, plan).status == "committed"
     delta_spark.forget()
     delta_spark.sql(f"INSERT INTO delta.`{ours}` VALUES (-1{more})")

@@ -19,6 +19,7 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
@@ -43,7 +44,9 @@ def create(spark: DeltaSpark, path: Path, *, files: int, rows: int) -> None:
 def backfill(store: LocalStore, *, files_per_commit: int) -> BackfillRowIdsResult:
     table = Table(store)
     options = BackfillRowIdsOptions(files_per_commit=files_per_commit)
-    plan = backfill_row_ids.plan(table.snapshot(), options, now=datetime.now(UTC))
+    plan = backfill_row_ids.plan(
+        table.snapshot(), options, context=RunContext.at(datetime.now(UTC))
+    )
     return backfill_row_ids.apply(table, plan)
 
 

@@ -21,6 +21,7 @@ from delta_maintenance import open_table
 from delta_maintenance.clock import new_id
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
 
 __all__ = ["duck"]
@@ -151,7 +152,7 @@ def test_the_rows_are_those_that_delta_spark_writes(
 def test_a_concurrent_checkpoint_of_delta_spark_is_kept(bench: Bench, tmp_path: Path) -> None:
     table = copy(bench.table("without_a_checkpoint"), tmp_path / "table")
     opened = open_table(str(table))
-    plan = checkpoint.plan(opened.snapshot(), now=datetime.now(UTC))
+    plan = checkpoint.plan(opened.snapshot(), context=RunContext.at(datetime.now(UTC)))
     bench.spark.forget()
     bench.spark.checkpoint(table)
     theirs = table / "_delta_log" / f"{plan.version:020}.checkpoint.parquet"
@@ -235,7 +236,7 @@ def _checkpoint(table: Path, *, incremental: Any) -> CheckpointResult:
         time_zone="UTC",
         engine="local",
     )
-    plan = checkpoint.plan(opened.snapshot(), options, now=datetime.now(UTC))
+    plan = checkpoint.plan(opened.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
     return checkpoint.apply(opened, plan)
 
 
@@ -260,8 +261,10 @@ def checkpoint_alone(
         time_zone="UTC",
         engine="local",
     )
-    plan = checkpoint.plan(opened.snapshot(version=version), options, now=datetime.now(UTC))
-    result = checkpoint.apply(opened, plan, new_id=new_id)
+    plan = checkpoint.plan(
+        opened.snapshot(version=version), options, context=RunContext.at(datetime.now(UTC))
+    )
+    result = checkpoint.apply(opened, plan, context=RunContext(new_id=new_id))
     assert (result.status, result.kind, result.version) == ("written", kind, version)
     for file in older:
         if file.exists() and not _goes_on(file, version, with_checksums, result.hint_updated):

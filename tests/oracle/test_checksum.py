@@ -16,6 +16,7 @@ from delta_maintenance import open_table
 from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations import checksum as checksum_operation
 from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
@@ -131,8 +132,8 @@ def test_delta_spark_accepts_the_checksum_of_a_repair(delta_spark: DeltaSpark, t
     opened = open_table(str(table))
     options = FsckOptions(remove_missing_files=True)
 
-    plan = fsck.plan(opened, options, now=datetime.now(UTC))
-    result = fsck.apply(opened, plan, now=datetime.now(UTC))
+    plan = fsck.plan(opened, options, context=RunContext.at(datetime.now(UTC)))
+    result = fsck.apply(opened, plan, context=RunContext.at(datetime.now(UTC)))
 
     assert result.status == "sound"
     theirs = accepted(delta_spark, table)
@@ -157,8 +158,10 @@ def test_delta_spark_goes_by_our_checkpoint_and_checksum_without_the_commits_beh
         file.unlink()
     snapshot, now = opened.snapshot(), datetime.now(UTC)
     options = CheckpointOptions(kind="v2-json", actions_per_sidecar=2)
-    checkpoint.apply(opened, checkpoint.plan(snapshot, options, now=now))
-    written = checksum_operation.apply(opened, checksum_operation.plan(snapshot, now=now))
+    checkpoint.apply(opened, checkpoint.plan(snapshot, options, context=RunContext.at(now)))
+    written = checksum_operation.apply(
+        opened, checksum_operation.plan(snapshot, context=RunContext.at(now))
+    )
     assert written.status == "written"
     for number in range(snapshot.version):
         (log / f"{number:020}.json").unlink()

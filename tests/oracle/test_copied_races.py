@@ -17,6 +17,7 @@ from rewrites.table_rows import live_adds
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.core.base import Put
@@ -77,7 +78,9 @@ def test_rows_that_delta_spark_deletes_are_deleted_from_the_new_file(
         lambda: delete(copying, *COPIED),
     ]
     table = Table(store)
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=clock.now())
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(clock.now())
+    )
     [report] = optimize.apply(table, planned).bins
     delta_spark.forget()
     gone = {*MARKED, *COPIED}

@@ -18,6 +18,7 @@ from rewrites.other_writers import NESTED, add_file, groups_of, nested, optimize
 from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.local.store import LocalStore
@@ -103,7 +104,9 @@ def test_copied_row_groups_are_read_as_before(
     before, elsewhere = answers(), readable(path)
     assert len(before[0]) == sum(groups) and all(before)
     table = Table(LocalStore(str(path)))
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=datetime.now(UTC))
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+    )
     result = optimize.apply(table, planned)
     assert (result.files_before >= 3, result.files_after) == (True, 1), result.problem
     assert all(each.copied for each in result.bins)

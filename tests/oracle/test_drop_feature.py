@@ -15,6 +15,7 @@ from suite.play import PLAY
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.table.read.table import Table
 
@@ -101,7 +102,7 @@ def written(spark: DeltaSpark, case: Case, path: Path) -> Path:
 
 def dropped(table: Table, case: Case) -> drop_feature.DropFeatureResult:
     options = DropFeatureOptions(feature=case.feature, truncate_history=case.truncate)
-    plan = drop_feature.plan(table.snapshot(), options, now=clock.now())
+    plan = drop_feature.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
     return drop_feature.apply(table, plan)
 
 

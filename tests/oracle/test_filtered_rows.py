@@ -25,6 +25,7 @@ from suite.play import PLAY
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature, optimize, purge
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
@@ -168,13 +169,17 @@ def by_deltalake(path: Path, query: str) -> Any:
 
 def optimized(table: Table) -> Any:
     return optimize.apply(
-        table, optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=clock.now())
+        table,
+        optimize.plan(
+            table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(clock.now())
+        ),
     )
 
 
 def purged(table: Table) -> Any:
     return purge.apply(
-        table, purge.plan(table.snapshot(), PurgeOptions(workers=1), now=clock.now())
+        table,
+        purge.plan(table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(clock.now())),
     )
 
 
@@ -182,7 +187,7 @@ def without(feature: str) -> Callable[[Table], Any]:
     def dropped(table: Table) -> Any:
         options = DropFeatureOptions(feature=feature)
         return drop_feature.apply(
-            table, drop_feature.plan(table.snapshot(), options, now=clock.now())
+            table, drop_feature.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
         )
 
     return dropped

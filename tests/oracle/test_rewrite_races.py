@@ -28,6 +28,7 @@ from servers.hdfs_cluster import HdfsCluster
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import contract
@@ -82,10 +83,12 @@ def test_beside_delta_spark_no_row_is_lost_or_comes_back(
         try:
             if runs % PURGE_EVERY:
                 options = OptimizeOptions(target_bytes=TARGET_BYTES, workers=1)
-                plan = optimize.plan(table.snapshot(), options, now=clock.now())
+                plan = optimize.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
                 result = optimize.apply(table, plan)
             else:
-                doomed = purge.plan(table.snapshot(), PurgeOptions(workers=1), now=clock.now())
+                doomed = purge.plan(
+                    table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(clock.now())
+                )
                 result = purge.apply(table, doomed)
         except DeltaMaintenanceError as error:
             ledger.note("optimize", "failed", problem=str(error))

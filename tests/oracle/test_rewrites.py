@@ -16,6 +16,7 @@ from suite.play import some
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.storage.local.store import LocalStore
@@ -48,14 +49,19 @@ def test_every_recipe_has_the_same_rows_afterwards(
     table = Table(LocalStore(str(path)))
     now = datetime.now(UTC)
     try:
-        merged = optimize.plan(table.snapshot(), OptimizeOptions(full=True, workers=1), now=now)
+        merged = optimize.plan(
+            table.snapshot(), OptimizeOptions(full=True, workers=1), context=RunContext.at(now)
+        )
     except UnsupportedFeatureError as error:
         pytest.skip(str(error))
     result = optimize.apply(table, merged)
     assert result.status in ("rewritten", "nothing-to-do"), result.problem
     assert not result.refused
     purged = purge.apply(
-        table, purge.plan(table.snapshot(), PurgeOptions(workers=1), now=datetime.now(UTC))
+        table,
+        purge.plan(
+            table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+        ),
     )
     assert purged.status in ("rewritten", "nothing-to-do"), purged.problem
     bench.spark.forget()
@@ -91,14 +97,16 @@ def test_every_real_table_has_the_same_rows_afterwards(
     table = open_table(str(path))
     try:
         options = OptimizeOptions(full=True, int96=True, other_codecs=True, workers=1)
-        merged = optimize.plan(table.snapshot(), options, now=datetime.now(UTC))
+        merged = optimize.plan(table.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
         before = sorted(bench.spark.rows(query(path)))
     except DeltaMaintenanceError as error:
         pytest.skip(f"not rewritten: {error.problem}")
     except Exception as error:
         pytest.skip(f"not read by Delta Spark: {' '.join(str(error).split())[:200]}")
     results = [optimize.apply(table, merged)]
-    planned = purge.plan(table.snapshot(), PurgeOptions(workers=1), now=datetime.now(UTC))
+    planned = purge.plan(
+        table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+    )
     results.append(purge.apply(table, planned))
     for result in results:
         assert result.status in ("rewritten", "nothing-to-do") or result.refused, result.problem

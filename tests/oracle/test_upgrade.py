@@ -14,6 +14,7 @@ from delta_spark_tables import copy
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import UnsupportedFeatureError
 from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 from delta_maintenance.protocol.actions.model import Protocol
@@ -96,14 +97,14 @@ def row(number: int, part: str) -> str:
 def set_ours(path: Path, properties: dict[str, str]) -> None:
     table = open_table(str(path))
     options = SetPropertiesOptions(properties=properties)
-    plan = set_properties.plan(table.snapshot(), options, now=clock.now())
+    plan = set_properties.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
     assert set_properties.apply(table, plan).status == "committed"
 
 
 def upgrade_ours(path: Path, *features: str) -> None:
     table = open_table(str(path))
     options = UpgradeProtocolOptions(features=features)
-    plan = upgrade_protocol.plan(table.snapshot(), options, now=clock.now())
+    plan = upgrade_protocol.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
     assert upgrade_protocol.apply(table, plan).status == "committed"
 
 

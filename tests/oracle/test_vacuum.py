@@ -14,6 +14,7 @@ from delta_spark_tables import copy
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.table.read.table import Table
 
@@ -79,7 +80,9 @@ def test_a_dry_run_lists_what_delta_spark_lists(bench: Bench, tmp_path: Path, na
     # Delta Spark's file system deletes a checksum with its file, and lists none.
     assert {path for path in listed if not path.endswith(".crc")} == theirs(bench, root)
     before = bench.spark.rows(f"SELECT * FROM delta.`{root}`")
-    result = vacuum.apply(table, surveyed.plan, now=clock.now(), surveyed=surveyed)
+    result = vacuum.apply(
+        table, surveyed.plan, context=RunContext.at(clock.now()), surveyed=surveyed
+    )
     assert result.status == "vacuumed" and result.failed == 0
     bench.spark.forget()
     assert bench.spark.rows(f"SELECT * FROM delta.`{root}`") == before

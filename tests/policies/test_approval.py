@@ -15,6 +15,7 @@ from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
@@ -116,7 +117,9 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
         return {**shown_plan, "files": 3 + (moved and len(asked) > 1)}
 
     table = policy(tmp_path / "t")
-    shown_plan = vacuum.plan(open_table(table.uri).snapshot(), now=clock.now()).to_json()
+    shown_plan = vacuum.plan(
+        open_table(table.uri).snapshot(), context=RunContext.at(clock.now())
+    ).to_json()
     options = {"engine": "spark"}
     given = {"options": options, "environment": RunEnvironment(submit=submit)}
     shown = run_operation(open_table(table.uri), table, "vacuum", plan_only=True, **given)

@@ -11,6 +11,7 @@ from vacuum_tables import NOW, Folder
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import checkpoint, compact_log
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.on_demand import run_operation
@@ -29,8 +30,8 @@ def begun() -> tuple[Folder, CountingStore]:
     table.log(commit_info(), *(add(f"f{number:02d}", size=9000) for number in range(40)))
     store.now_ms = lambda: epoch_millis(NOW)
     options = checkpoint.CheckpointOptions(kind="v2-json", actions_per_sidecar=10)
-    plan = checkpoint.plan(table.open().snapshot(), options, now=NOW)
-    checkpoint.apply(table.open(), plan, now=lambda: NOW)
+    plan = checkpoint.plan(table.open().snapshot(), options, context=RunContext.at(NOW))
+    checkpoint.apply(table.open(), plan, context=RunContext.at(NOW))
     for number in range(5):
         table.log(commit_info(), add(f"g{number}", size=9000), days=1)
     table.log(commit_info("DELETE"), remove("f03", size=9000), days=1)
@@ -108,7 +109,9 @@ def test_a_plan_lists_the_log_once() -> None:
     assert listings(store) == 1
     # A checkpoint leads to a fresh opening, which has a listing of its own.
     options = checkpoint.CheckpointOptions(kind="v2-json", incremental="never")
-    checkpoint.apply(table.open(), checkpoint.plan(first, options, now=NOW), snapshot=first)
+    checkpoint.apply(
+        table.open(), checkpoint.plan(first, options, context=RunContext.at(NOW)), snapshot=first
+    )
     table.log(commit_info(), add("newer", size=9000), days=1)
     store.requests.clear()
     assert looks.to_plan().segment.base_version == first.version
@@ -119,8 +122,8 @@ def test_a_log_compaction_of_older_versions_does_not_open_the_table_again() -> N
     table, store = begun()
     opened = table.open()
     options = compact_log.CompactLogOptions(commits_per_file=2)
-    planned = compact_log.plan(opened.snapshot(), options, now=NOW)
-    assert compact_log.apply(opened, planned, now=lambda: NOW).status == "written"
+    planned = compact_log.plan(opened.snapshot(), options, context=RunContext.at(NOW))
+    assert compact_log.apply(opened, planned, context=RunContext.at(NOW)).status == "written"
     looks = Looks(opened)
     looks.newest()
     table.log(commit_info(), add("new", size=9000), days=1)
@@ -136,7 +139,10 @@ def test_a_plan_begins_at_the_checkpoint_that_another_process_wrote() -> None:
     options = checkpoint.CheckpointOptions(kind="v2-json", incremental="never")
     behind = table.open().snapshot(version=older.version - 1)
     checkpoint.apply(
-        table.open(), checkpoint.plan(behind, options, now=NOW), now=lambda: NOW, snapshot=behind
+        table.open(),
+        checkpoint.plan(behind, options, context=RunContext.at(NOW)),
+        context=RunContext.at(NOW),
+        snapshot=behind,
     )
     assert looks.newest().segment.base_version == older.segment.base_version
     assert looks.to_plan().segment.base_version == older.version - 1

@@ -14,6 +14,7 @@ from policy_tables import asked
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.operations import add_constraint
 from delta_maintenance.operations.add_constraint import AddConstraintOptions, CheckedRows
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
@@ -284,8 +285,12 @@ class Spark:
         self.submitted.append(due.options.to_json())
         table_now = self.builder.open()
         found = CheckedRows(files=1, rows=9, violations=self.violations, violating_files=1)
-        plan = add_constraint.plan(table_now.snapshot(), due.options, now=Clock()())
-        return add_constraint.apply(table_now, plan, engine=lambda *_, **__: found).to_json()
+        plan = add_constraint.plan(
+            table_now.snapshot(), due.options, context=RunContext.at(Clock()())
+        )
+        return add_constraint.apply(
+            table_now, plan, context=RunContext(engine=lambda *_, **__: found)
+        ).to_json()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from worn_tables import worn_table
 from delta_maintenance import open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
@@ -175,7 +176,7 @@ def test_the_longest_duration_ends_no_operation_whose_job_has_ended() -> None:
 def test_a_plan_for_an_approval_is_shown_after_the_pause_and_takes_no_lease() -> None:
     """Also if another task has asked for the approval meanwhile."""
     table = worn()
-    plan = vacuum.plan(table.open().snapshot(), now=NOW).to_json()
+    plan = vacuum.plan(table.open().snapshot(), context=RunContext.at(NOW)).to_json()
     cluster = Cluster(_document_of("compact-log"), plan)
     cluster.meanwhile = lambda: commit_to(table)
     leased: list[int] = []
@@ -211,7 +212,10 @@ def test_a_plan_for_an_approval_is_shown_after_the_pause_and_takes_no_lease() ->
 
 def test_a_plan_that_a_job_makes_is_held_against_limits_after_the_pause() -> None:
     table = worn()
-    plan = {**vacuum.plan(table.open().snapshot(), now=NOW).to_json(), "files": 10}
+    plan = {
+        **vacuum.plan(table.open().snapshot(), context=RunContext.at(NOW)).to_json(),
+        "files": 10,
+    }
     rules = {"vacuum": True, "engine": {"prefer": "spark"}}
     for most, started, status in ((10, [True, False], "done"), (9, [True], "stopped")):
         cluster = Cluster(plan, VACUUMED)
@@ -264,7 +268,9 @@ def test_approved_plans_continue_where_they_were(tmp_path: Path, order: tuple[st
     table = Policy(version=1).table_at(str(tmp_path / "t"))
     plans = [approved(table, operation) for operation in order]
     planned_at = next(each.planned_at for each in plans if each.operation == "vacuum")
-    plan = vacuum.plan(open_table(table.uri).snapshot(), now=planned_at).to_json()
+    plan = vacuum.plan(
+        open_table(table.uri).snapshot(), context=RunContext.at(planned_at)
+    ).to_json()
     cluster = Cluster(plan, {**VACUUMED, "table": table.uri})
     before = open_table(table.uri).latest_version()
     cluster.meanwhile = lambda: commit(table.uri)
@@ -286,10 +292,12 @@ def test_an_approved_plan_that_a_job_finds_changed_does_not_run(tmp_path: Path) 
     worn_table(tmp_path / "t")
     table = Policy(version=1).table_at(str(tmp_path / "t"))
     plan = approved(table, "vacuum")
-    found = vacuum.plan(open_table(table.uri).snapshot(), now=plan.planned_at)
+    found = vacuum.plan(open_table(table.uri).snapshot(), context=RunContext.at(plan.planned_at))
     assert not found.is_noop
     Path(table.uri, "0.parquet").unlink()
-    other = vacuum.plan(open_table(table.uri).snapshot(), now=plan.planned_at).to_json()
+    other = vacuum.plan(
+        open_table(table.uri).snapshot(), context=RunContext.at(plan.planned_at)
+    ).to_json()
     cluster = Cluster(other, {**VACUUMED, "table": table.uri})
     result, _ = run_to_the_end(
         lambda given: run_plans(open_table(table.uri), on_spark(table), [plan], environment=given),

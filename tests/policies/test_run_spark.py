@@ -10,6 +10,7 @@ from policy_tables import asked, run_on, worn
 from vacuum_tables import NOW, Folder
 
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import AssessedOperation
 from delta_maintenance.testing.actions import add, features, metadata
@@ -60,7 +61,7 @@ def test_limits_are_checked_before_spark_deletes(
 ) -> None:
     planned: list[bool] = []
     worn_table = worn()
-    plan = vacuum.plan(worn_table.open().snapshot(), now=NOW).to_json()
+    plan = vacuum.plan(worn_table.open().snapshot(), context=RunContext.at(NOW)).to_json()
 
     def submit(
         table: PolicyTable, operation: AssessedOperation, *, plan_only: bool = False

@@ -16,6 +16,7 @@ from tests.properties.test_routes import build, histories, layouts
 
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -28,7 +29,9 @@ def compact(table: Table, first: int, last: int) -> compact_log.CompactLogResult
     options = CompactLogOptions(
         first_version=first, last_version=last, commits_per_file=last - first + 1
     )
-    return compact_log.apply(table, compact_log.plan(table.snapshot(), options, now=NOW))
+    return compact_log.apply(
+        table, compact_log.plan(table.snapshot(), options, context=RunContext.at(NOW))
+    )
 
 
 def writable(commits: list[list[Action]]) -> list[list[Action]]:
@@ -104,7 +107,7 @@ def test_compactions_beside_checkpoints_change_no_version(data: st.DataObject) -
         first_version=data.draw(st.none() | st.integers(0, last)),
         partial=data.draw(st.booleans()),
     )
-    plan = compact_log.plan(table.open().snapshot(), options, now=NOW)
+    plan = compact_log.plan(table.open().snapshot(), options, context=RunContext.at(NOW))
     result = compact_log.apply(table.open(), plan)
     assert not result.failures
     for version, state in enumerate(before):

@@ -27,6 +27,7 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -73,8 +74,8 @@ class World:
     def backfill(self, files_per_commit: int) -> BackfillRowIdsResult:
         table = Table(self.store)
         options = BackfillRowIdsOptions(files_per_commit=files_per_commit, checkpoint=False)
-        plan = backfill_row_ids.plan(table.snapshot(), options, now=NOW)
-        return backfill_row_ids.apply(table, plan, sleep=lambda _: None)
+        plan = backfill_row_ids.plan(table.snapshot(), options, context=RunContext.at(NOW))
+        return backfill_row_ids.apply(table, plan, context=RunContext(sleep=lambda _: None))
 
     def race(self, race: Race | None) -> Callable[[], None] | None:
         return None if race is None else lambda: self._act(*race)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary, stated_summary
 from delta_maintenance.storage.core.base import Store
@@ -81,7 +82,9 @@ def contents() -> tuple[bytes, SidecarSummary]:
         store.put_if_absent(f"{LOG}/{0:020}.json", log_text(lines))
         table, now = Table(store), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
         options = CheckpointOptions(incremental="never")
-        checkpoint.apply(table, checkpoint.plan(table.snapshot(), options, now=now))
+        checkpoint.apply(
+            table, checkpoint.plan(table.snapshot(), options, context=RunContext.at(now))
+        )
         opened = table.snapshot().checkpoint
         assert opened is not None
         [sidecar] = opened.sidecars

@@ -19,6 +19,7 @@ from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
@@ -109,14 +110,13 @@ class Stage:
             actions_per_sidecar=3,
             incremental=incremental,  # type: ignore[arg-type]  # validated by the operation
         )
-        return checkpoint.plan(snapshot, options, now=self.writer_now())
+        return checkpoint.plan(snapshot, options, context=RunContext.at(self.writer_now()))
 
     def write(self, snapshot: Snapshot, plan: CheckpointPlan) -> str:
         result = checkpoint.apply(
             Table(snapshot.store),
             plan,
-            now=self.writer_now(),
-            new_id=self.new_id,
+            context=RunContext.at(self.writer_now(), new_id=self.new_id),
             snapshot=snapshot,
         )
         return "incremental" if result.incremental else "full"
@@ -138,8 +138,10 @@ class Stage:
     def cleaning(self, cleaner: Cleaner) -> Iterator[str]:
         if cleaner == "ours":
             with suppress(DeltaMaintenanceError):
-                plan = clean_log.plan(self.snapshot(), now=self.now())
-                clean_log.apply(Table(self.store), plan, now=self.now(), new_id=self.new_id)
+                plan = clean_log.plan(self.snapshot(), context=RunContext.at(self.now()))
+                clean_log.apply(
+                    Table(self.store), plan, context=RunContext.at(self.now(), new_id=self.new_id)
+                )
             return iter(())
         return spark_clean_up(self.store, now_ms=self.now_ms, retention_days=RETENTION_DAYS)
 

@@ -28,6 +28,7 @@ from tests.simulation.test_checkpoint_window import Stage, Steps
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -55,7 +56,7 @@ class NamedStage(Stage):
     def plan(self, snapshot: Snapshot, incremental: str) -> CheckpointPlan:
         # Each sidecar has one action and is thus full, so that it is not merged with others.
         options = CheckpointOptions(actions_per_sidecar=2, incremental="never")
-        plan = checkpoint.plan(snapshot, options, now=self.writer_now())
+        plan = checkpoint.plan(snapshot, options, context=RunContext.at(self.writer_now()))
         if incremental == "never" or plan.kind is None:
             return plan
         return replace(plan, incremental=True, incremental_option="always")
@@ -64,10 +65,12 @@ class NamedStage(Stage):
         result = checkpoint.apply(
             Table(snapshot.store),
             plan,
-            now=self.writer_now(),
-            new_id=self.new_id,
+            context=RunContext.at(
+                self.writer_now(),
+                new_id=self.new_id,
+                engine=NamedSidecars(self.chance, self.new_id),
+            ),
             snapshot=snapshot,
-            engine=NamedSidecars(self.chance, self.new_id),
         )
         self.taken_over += result.sidecars_taken_over
         return "incremental" if result.incremental else result.status

@@ -21,6 +21,7 @@ from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     commit_name,
@@ -156,19 +157,24 @@ class Round:
         for how in ways:
             options = CheckpointOptions(actions_per_sidecar=3, incremental=how)
             try:
-                plan = checkpoint.plan(snapshot, options, now=self.now())
+                plan = checkpoint.plan(snapshot, options, context=RunContext.at(self.now()))
             except RefusedError:
                 continue
             result = checkpoint.apply(
-                table, plan, now=self.now(), new_id=self.new_id, snapshot=snapshot
+                table,
+                plan,
+                context=RunContext.at(self.now(), new_id=self.new_id),
+                snapshot=snapshot,
             )
             return f"{result.status} {'incremental' if result.incremental else 'full'}"
         raise AssertionError("auto is never refused")
 
     def clean_up(self, store: Store) -> str:
         table = Table(store)
-        plan = clean_log.plan(table.snapshot(), now=self.now())
-        return clean_log.apply(table, plan, now=self.now(), new_id=self.new_id).status
+        plan = clean_log.plan(table.snapshot(), context=RunContext.at(self.now()))
+        return clean_log.apply(
+            table, plan, context=RunContext.at(self.now(), new_id=self.new_id)
+        ).status
 
     def spark_cleans_up(self, store: Store) -> str:
         done = [*spark_clean_up(store, now_ms=self.now_ms, retention_days=RETENTION_DAYS)]

@@ -22,6 +22,7 @@ from delta_maintenance.operations import (
     upgrade_protocol,
     vacuum,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import FaultStore
@@ -95,23 +96,27 @@ def _checkpoint(keeper: Keeper, table: Table, asked: Asked) -> str:
     options = checkpoint.CheckpointOptions(
         kind=asked.chance.choice(kinds), actions_per_sidecar=asked.chance.choice((0, 2, 50))
     )
-    planned = checkpoint.plan(snapshot, options, now=keeper.now())
-    return checkpoint.apply(table, planned, now=keeper.now(), new_id=keeper.world.new_id).status
+    planned = checkpoint.plan(snapshot, options, context=RunContext.at(keeper.now()))
+    return checkpoint.apply(
+        table, planned, context=RunContext.at(keeper.now(), new_id=keeper.world.new_id)
+    ).status
 
 
 def _compact_log(keeper: Keeper, table: Table, asked: Asked) -> str:
     options = compact_log.CompactLogOptions(
         commits_per_file=asked.chance.choice((2, 3, 5)), partial=asked.chance.random() < 0.5
     )
-    planned = compact_log.plan(table.snapshot(), options, now=keeper.now())
+    planned = compact_log.plan(table.snapshot(), options, context=RunContext.at(keeper.now()))
     result = compact_log.apply(table, planned)
     assert result.status != "failed", result
     return result.status
 
 
 def _clean_log(keeper: Keeper, table: Table, asked: Asked) -> str:
-    planned = clean_log.plan(table.snapshot(), now=keeper.now())
-    result = clean_log.apply(table, planned, now=keeper.now(), new_id=keeper.world.new_id)
+    planned = clean_log.plan(table.snapshot(), context=RunContext.at(keeper.now()))
+    result = clean_log.apply(
+        table, planned, context=RunContext.at(keeper.now(), new_id=keeper.world.new_id)
+    )
     assert isinstance(table.store, FaultStore) or result.status != "partly", result
     return result.status
 
@@ -127,7 +132,10 @@ def _vacuum(keeper: Keeper, table: Table, asked: Asked) -> str:
     )
     surveyed = vacuum.survey(table.snapshot(), options, now=now)
     result = vacuum.apply(
-        table, surveyed.plan, now=keeper.now(), new_id=keeper.world.new_id, surveyed=surveyed
+        table,
+        surveyed.plan,
+        context=RunContext.at(keeper.now(), new_id=keeper.world.new_id),
+        surveyed=surveyed,
     )
     if isinstance(table.store, ActorStore):
         missed = table.store.brought_back - {*result.lost}
@@ -143,9 +151,11 @@ def _backfill_row_ids(keeper: Keeper, table: Table, asked: Asked) -> str:
         operation_id=asked.task,
         operation_since=asked.since,
     )
-    planned = backfill_row_ids.plan(table.snapshot(), options, now=keeper.now())
+    planned = backfill_row_ids.plan(table.snapshot(), options, context=RunContext.at(keeper.now()))
     return backfill_row_ids.apply(
-        table, planned, now=keeper.now, new_id=keeper.world.new_id, sleep=_no_sleep
+        table,
+        planned,
+        context=RunContext.at(keeper.now, new_id=keeper.world.new_id, sleep=_no_sleep),
     ).status
 
 
@@ -155,9 +165,11 @@ def _upgrade_protocol(keeper: Keeper, table: Table, asked: Asked) -> str:
         features=features, operation_id=asked.task, operation_since=asked.since
     )
     new_id = keeper.world.new_id
-    planned = upgrade_protocol.plan(table.snapshot(), options, now=keeper.now(), new_id=new_id)
+    planned = upgrade_protocol.plan(
+        table.snapshot(), options, context=RunContext.at(keeper.now(), new_id=new_id)
+    )
     return upgrade_protocol.apply(
-        table, planned, now=keeper.now, new_id=new_id, sleep=_no_sleep
+        table, planned, context=RunContext.at(keeper.now, new_id=new_id, sleep=_no_sleep)
     ).status
 
 
@@ -168,9 +180,11 @@ def _set_properties(keeper: Keeper, table: Table, asked: Asked) -> str:
         operation_since=asked.since,
     )
     new_id = keeper.world.new_id
-    planned = set_properties.plan(table.snapshot(), options, now=keeper.now(), new_id=new_id)
+    planned = set_properties.plan(
+        table.snapshot(), options, context=RunContext.at(keeper.now(), new_id=new_id)
+    )
     return set_properties.apply(
-        table, planned, now=keeper.now, new_id=new_id, sleep=_no_sleep
+        table, planned, context=RunContext.at(keeper.now, new_id=new_id, sleep=_no_sleep)
     ).status
 
 
@@ -189,10 +203,14 @@ def _drop_feature(keeper: Keeper, table: Table, asked: Asked) -> str:
         operation_since=asked.since,
         files_per_commit=asked.chance.choice((2, 100)),
     )
-    planned = drop_feature.plan(snapshot, options, now=keeper.now(), new_id=world.new_id)
+    planned = drop_feature.plan(
+        snapshot, options, context=RunContext.at(keeper.now(), new_id=world.new_id)
+    )
     if planned.way == "truncate-history":
         world.truncated = True
-    return drop_feature.apply(table, planned, now=keeper.now, new_id=world.new_id).status
+    return drop_feature.apply(
+        table, planned, context=RunContext.at(keeper.now, new_id=world.new_id)
+    ).status
 
 
 def _no_sleep(seconds: float) -> None:

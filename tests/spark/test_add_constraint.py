@@ -29,6 +29,7 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
 from delta_maintenance.spark import job
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
@@ -364,8 +365,10 @@ def test_rows_appended_after_the_check_are_checked_too(
 
     opened = open_table(str(table.root))
     options = AddConstraintOptions(name="positive", expression="id > 0")
-    plan = add_constraint.plan(opened.snapshot(), options, now=datetime.now(UTC))
-    result = add_constraint.apply(opened, plan, engine=check, new_id=clock.new_id)
+    plan = add_constraint.plan(opened.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
+    result = add_constraint.apply(
+        opened, plan, context=RunContext(new_id=clock.new_id, engine=check)
+    )
     assert (result.status, result.checked.rows, result.looks) == (status, checked, 2)
     assert versions == [None, 0]
     present = opened.snapshot().metadata.configuration

@@ -14,6 +14,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions, CompactLogResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.spark import job
 from delta_maintenance.spark.compact_log import SparkRange
@@ -58,9 +59,9 @@ def compacted(
         if spark is None
         else SparkRange(spark, str(folder), log_bytes_per_task=log_bytes_per_task)
     )
-    plan = compact_log.plan(snapshot, options, now=clock.now())
+    plan = compact_log.plan(snapshot, options, context=RunContext.at(clock.now()))
     assert plan.engine == options.engine
-    result = compact_log.apply(table, plan, engine=engine, snapshot=snapshot)
+    result = compact_log.apply(table, plan, context=RunContext(engine=engine), snapshot=snapshot)
     written = sorted((folder / LOG_DIRECTORY).glob("*.compacted.json"))
     return result, {file.name: sorted(file.read_bytes().splitlines()) for file in written}
 
@@ -141,13 +142,17 @@ def test_read_errors_of_tasks_are_those_of_one_process(
         twice.commit([add("x"), remove("x")])
         text = twice.store.read(f"{LOG_DIRECTORY}/{commit_name(0)}")
     plan = compact_log.plan(
-        snapshot, CompactLogOptions(commits_per_file=6, engine="spark"), now=clock.now()
+        snapshot,
+        CompactLogOptions(commits_per_file=6, engine="spark"),
+        context=RunContext.at(clock.now()),
     )
     file.write_bytes(text)
     before = sorted(os.listdir(folder / LOG_DIRECTORY))
     engine = SparkRange(spark, str(folder), log_bytes_per_task=1)
     with pytest.raises(error, match=problem) as failure:
-        compact_log.apply(open_table(str(folder)), plan, engine=engine, snapshot=snapshot)
+        compact_log.apply(
+            open_table(str(folder)), plan, context=RunContext(engine=engine), snapshot=snapshot
+        )
     assert failure.value.file == f"{LOG_DIRECTORY}/{commit_name(version)}"
     assert sorted(os.listdir(folder / LOG_DIRECTORY)) == before
 
@@ -169,9 +174,13 @@ def test_a_plan_for_spark_is_not_carried_out_without_it() -> None:
     for number in range(4):
         table.commit([protocol(), metadata()] if number == 0 else [add(f"f{number}")])
     snapshot = table.open().snapshot()
-    small = compact_log.plan(snapshot, CompactLogOptions(commits_per_file=4), now=clock.now())
+    small = compact_log.plan(
+        snapshot, CompactLogOptions(commits_per_file=4), context=RunContext.at(clock.now())
+    )
     large = compact_log.plan(
-        snapshot, CompactLogOptions(commits_per_file=4, auto_spark_bytes=1), now=clock.now()
+        snapshot,
+        CompactLogOptions(commits_per_file=4, auto_spark_bytes=1),
+        context=RunContext.at(clock.now()),
     )
     assert (small.engine, large.engine) == ("local", "spark")
     assert "bytes of commits" in large.reason

@@ -17,6 +17,7 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.spark.sidecars import SparkSidecars
@@ -46,9 +47,11 @@ def test_spark_writes_the_rows_of_the_local_engine(
         try:
             add_v2_checkpoint(folder, table.snapshot())
             snapshot = table.snapshot()
-            plan = checkpoint.plan(snapshot, options, now=amid_tombstones(snapshot))
+            plan = checkpoint.plan(
+                snapshot, options, context=RunContext.at(amid_tombstones(snapshot))
+            )
             result = checkpoint.apply(
-                table, plan, engine=engine if plan.engine == "spark" else None
+                table, plan, context=RunContext(engine=engine if plan.engine == "spark" else None)
             )
         except DeltaMaintenanceError as error:
             outcomes.append((type(error), error.problem.replace(str(folder), "")))

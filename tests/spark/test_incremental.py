@@ -13,6 +13,7 @@ from sidecar_rows import sidecar_files, sidecar_rows
 from delta_maintenance import open_table
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import (
@@ -42,8 +43,8 @@ def write(
         engine="local" if engine is None else "spark",
         incremental=incremental,
     )
-    plan = checkpoint.plan(table.snapshot(), options, now=now)
-    return checkpoint.apply(table, plan, now=now, engine=engine)
+    plan = checkpoint.plan(table.snapshot(), options, context=RunContext.at(now))
+    return checkpoint.apply(table, plan, context=RunContext.at(now, engine=engine))
 
 
 def begun(path: Path) -> TableBuilder:
@@ -108,8 +109,8 @@ def test_a_plan_for_spark_is_decided_by_what_executors_find(
     assert write(table, engine, incremental="never").incremental is False
     builder.commit([remove(f"f{number:02d}") for number in range(40)])
     options = CheckpointOptions(kind="v2-json", actions_per_sidecar=10, engine="spark")
-    plan = checkpoint.plan(table.snapshot(), options, now=NOW)
+    plan = checkpoint.plan(table.snapshot(), options, context=RunContext.at(NOW))
     assert plan.incremental and plan.expected_bytes is None
-    result = checkpoint.apply(table, plan, now=NOW, engine=engine)
+    result = checkpoint.apply(table, plan, context=RunContext.at(NOW, engine=engine))
     assert not result.incremental and "have to be written again" in result.notes[-1]
     assert result.num_files == 0

@@ -23,6 +23,7 @@ from rewrites.table_rows import Action, latest, live_adds
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
@@ -50,8 +51,10 @@ def made_in(path: Path, **shape: Any) -> Rewritten:
 def rewrite(made: Rewritten, engine: SparkRewriting, **options: Any) -> OptimizeResult:
     table = Table(made.store)
     options = {"engine": "spark", "workers": 1} | options
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(**options), now=NOW)
-    return optimize.apply(table, planned, engine=engine, now=NOW)
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(**options), context=RunContext.at(NOW)
+    )
+    return optimize.apply(table, planned, context=RunContext.at(NOW, engine=engine))
 
 
 def engine(spark: SparkSession, made: Rewritten, new_id: NewId = new_id) -> SparkRewriting:
@@ -120,20 +123,22 @@ def _like(made: Rewritten, store: LocalStore) -> Rewritten:
 def test_auto_decides_by_the_number_of_bytes_and_has_a_reason(tmp_path: Path) -> None:
     made = made_in(tmp_path)
     table = Table(made.store)
-    little = optimize.plan(table.snapshot(), OptimizeOptions(), now=NOW)
+    little = optimize.plan(table.snapshot(), OptimizeOptions(), context=RunContext.at(NOW))
     assert (little.engine, little.reason.split("; ")[1]) == (
         "local",
         "that is little enough for one process",
     )
     options = OptimizeOptions(auto_spark_bytes=little.bytes)
-    much = optimize.plan(table.snapshot(), options, now=NOW)
+    much = optimize.plan(table.snapshot(), options, context=RunContext.at(NOW))
     assert (much.engine, much.workers) == ("spark", None)
     assert much.reason.endswith("; that is more than one process should rewrite")
     assert much.memory_bytes < little.memory_bytes or little.workers == 1
     with pytest.raises(InvalidRequestError, match="for Spark.*submit the Spark job"):
-        optimize.apply(table, much, now=NOW)
+        optimize.apply(table, much, context=RunContext.at(NOW))
     assert latest(made.store) == 4
-    idle = optimize.plan(table.snapshot(), OptimizeOptions(engine="spark", max_files=0), now=NOW)
+    idle = optimize.plan(
+        table.snapshot(), OptimizeOptions(engine="spark", max_files=0), context=RunContext.at(NOW)
+    )
     assert idle.is_noop and not find("optimize").needs_job(idle)
 
 
@@ -243,7 +248,7 @@ def test_a_cluster_that_does_not_work_is_given_up(spark: SparkSession, tmp_path:
 def test_no_bin_starts_after_the_run_ended(spark: SparkSession, tmp_path: Path) -> None:
     made = made_in(tmp_path)
     table = Table(made.store)
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(), now=NOW)
+    planned = optimize.plan(table.snapshot(), OptimizeOptions(), context=RunContext.at(NOW))
     contract = Contract.of(table.snapshot(), target_bytes=planned.target_bytes, proof="rows")
     taken: list[int] = []
 

@@ -25,6 +25,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.spark import sidecars
 from delta_maintenance.spark.log_parts import share_labels
@@ -68,8 +69,8 @@ def write(
         actions_per_sidecar=per_sidecar,
         engine="local" if engine is None else "spark",
     )
-    plan = checkpoint.plan(table.snapshot(), options, now=now)
-    return checkpoint.apply(table, plan, now=now, engine=engine)
+    plan = checkpoint.plan(table.snapshot(), options, context=RunContext.at(now))
+    return checkpoint.apply(table, plan, context=RunContext.at(now, engine=engine))
 
 
 def both(

@@ -21,6 +21,7 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import (
     Survey,
     VacuumOptions,
@@ -131,7 +132,9 @@ def test_executors_delete_candidates_and_keep_files_referenced_again(
     before = table.files()
     local, ours = both(spark, table)
     table.log(add("orphan.parquet"), days=0)
-    result = vacuum.apply(table.open(), ours.plan, now=clock.now(), surveyed=ours)
+    result = vacuum.apply(
+        table.open(), ours.plan, context=RunContext.at(clock.now()), surveyed=ours
+    )
     assert (result.status, result.spared, result.failed) == ("vacuumed", 1, 0)
     assert before - table.files() == {path for path, *_ in rows(local)} - {"orphan.parquet"}
     assert result.deleted == len(rows(local)) - 1
@@ -177,7 +180,7 @@ def test_a_change_of_the_rules_ends_the_deletion(spark: SparkSession, tmp_path: 
     before = table.files()
     table.log(metadata(partitioned_by=["x"]), days=0)
     with pytest.raises(RefusedError, match="has just changed"):
-        vacuum.apply(table.open(), ours.plan, now=clock.now(), surveyed=ours)
+        vacuum.apply(table.open(), ours.plan, context=RunContext.at(clock.now()), surveyed=ours)
     assert table.files() == before
 
 
@@ -200,7 +203,9 @@ def test_the_job_answers_with_the_plan_or_the_result(spark: SparkSession, tmp_pa
 def test_a_plan_for_spark_needs_spark(tmp_path: Path) -> None:
     table = Folder(tmp_path, now=clock.now())
     with pytest.raises(DeltaMaintenanceError, match="the plan is for Spark"):
-        vacuum.plan(table.open().snapshot(), VacuumOptions(engine="spark"), now=table.now)
+        vacuum.plan(
+            table.open().snapshot(), VacuumOptions(engine="spark"), context=RunContext.at(table.now)
+        )
 
 
 def test_the_driver_has_no_list_of_files(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -42,8 +43,8 @@ def write(
     ids = {"new_id": others.pop("new_id")} if "new_id" in others else {}
     now = others.pop("now", NOW)
     options = CheckpointOptions(kind=kind, actions_per_sidecar=per_sidecar, **others)  # type: ignore[arg-type]
-    plan = checkpoint.plan(snapshot, options, now=now)
-    return checkpoint.apply(table, plan, now=now, snapshot=snapshot, **ids)
+    plan = checkpoint.plan(snapshot, options, context=RunContext.at(now))
+    return checkpoint.apply(table, plan, context=RunContext.at(now), snapshot=snapshot, **ids)
 
 
 @dataclass

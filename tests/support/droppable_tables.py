@@ -9,6 +9,7 @@ from typing import Any
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import (
     DropFeatureOptions,
     DropFeaturePlan,
@@ -216,13 +217,13 @@ TABLES = {
 def planned(store: Store, clock: Clock, feature: str, **options: Any) -> DropFeaturePlan:
     """A plan for the table in the store."""
     asked = DropFeatureOptions(feature=feature, **options)
-    return drop_feature.plan(Table(store).snapshot(), asked, now=clock())
+    return drop_feature.plan(Table(store).snapshot(), asked, context=RunContext.at(clock()))
 
 
 def drop(store: Store, clock: Clock, feature: str, **options: Any) -> DropFeatureResult:
     """Plans and applies."""
     plan = planned(store, clock, feature, **options)
-    return drop_feature.apply(Table(store), plan, now=clock)
+    return drop_feature.apply(Table(store), plan, context=RunContext.at(clock))
 
 
 def comparable(protocol: Mapping[str, Any]) -> tuple[int, int, frozenset[str], frozenset[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
@@ -93,7 +94,9 @@ class Folder(TableBuilder):
         surveyed = surveyed or self.survey(**{"ignore_missing_files": True, **options})
         if isinstance(self.store, MemoryStore):
             self.store.now_ms = lambda: epoch_millis(self.now)
-        return vacuum.apply(Table(self.store), surveyed.plan, now=self.now, surveyed=surveyed)
+        return vacuum.apply(
+            Table(self.store), surveyed.plan, context=RunContext.at(self.now), surveyed=surveyed
+        )
 
 
 def paths_of(surveyed: Survey) -> set[str]:

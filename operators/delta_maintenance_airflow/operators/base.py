@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
-from delta_maintenance import clock
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
@@ -25,7 +24,7 @@ from delta_maintenance_airflow.xcom import flat
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.operations.core.execution import Prepared
+    from delta_maintenance.operations.core.context import Prepared
     from delta_maintenance.operations.core.registry import AnyOperation
 
 
@@ -136,15 +135,13 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     def prepared(self, options: Any) -> Prepared[Any, Any] | None:
         """Opens the table and plans; None if only a job can make the plan."""
-        # Read before the table is opened, so that later files do not look older than they are.
-        now = clock.now()
-        execution = core.Execution(
+        context = core.RunContext(
             progress=LoggedProgress(self.log),
             report=self.new_report(),
             storage_options=self.hook.options_for,
         )
         table = self.hook.open_table(self.table_uri)
-        return self.record.prepare(table, options, now=now, execution=execution)
+        return self.record.prepare(table, options, context)
 
     def new_report(self) -> str | None:
         """Returns the address of the report of this try; None without a report."""

@@ -24,7 +24,7 @@ from delta_maintenance_airflow.template_values import as_flag
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.operations.core.execution import Prepared
+    from delta_maintenance.operations.core.context import Prepared
 
 
 class DeltaJobOperator(DeltaMaintenanceOperator):

@@ -14,7 +14,7 @@ from delta_maintenance.cli.arguments import Verbs, add_spark, add_verb, open_tab
 from delta_maintenance.cli.option_flags import add_flags, read_flags
 from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
-from delta_maintenance.operations.core.execution import Execution, options_for
+from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import AnyOperation
@@ -22,7 +22,7 @@ from delta_maintenance.operations.core.registry import AnyOperation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from delta_maintenance.operations.core.execution import Listing
+    from delta_maintenance.operations.core.context import Listing
     from delta_maintenance.operations.core.outcome import Conclusion
 
 
@@ -59,8 +59,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
     """Plans, and applies the plan unless this is a dry run."""
-    # Read before the table is opened, so that later commits do not look older than they are.
-    now = clock.now()
+    started = clock.now()
     verb = _Verb(record, arguments)
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
@@ -69,14 +68,15 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
         return
     table = open_table(arguments)
     with Progress() as progress:
-        execution = Execution(
+        context = RunContext(
+            started=started,
             progress=progress,
             version=arguments.version,
             report=arguments.report,
             storage_options=partial(options_for, given=dict(arguments.storage_options)),
             warn=warn,
         )
-        prepared = record.prepare(table, options, now=now, execution=execution)
+        prepared = record.prepare(table, options, context)
         in_process = prepared is not None and not record.needs_job(prepared.plan)
         if prepared is not None and in_process and not dry_run:
             result = prepared.apply()

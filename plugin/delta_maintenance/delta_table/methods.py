@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
-from delta_maintenance.operations.core.execution import Execution, options_for
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import (
@@ -155,10 +155,8 @@ def _run(
     version: int | None,
     report: str | None,
 ) -> Any:
-    # Read before the table is opened, so that later commits do not look older than they are.
-    now = clock.now()
     table, storage_options, spark = subject._execution_parts()
-    execution = Execution(
+    context = RunContext(
         engine=_engine(record, table, storage_options, spark, options),
         version=version,
         report=report,
@@ -166,10 +164,10 @@ def _run(
         warn=_warn,
     )
     try:
-        prepared = record.prepare(table, options, now=now, execution=execution)
+        prepared = record.prepare(table, options, context)
         if prepared is not None and dry_run:
             return prepared.plan
-        if prepared is None or (record.needs_job(prepared.plan) and execution.engine is None):
+        if prepared is None or (record.needs_job(prepared.plan) and context.engine is None):
             raise InvalidRequestError(
                 f"this {record.name} needs Spark",
                 remedy="give DeltaTable a session (spark=…), or choose engine='local'",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.execution import Execution
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Outcome
@@ -184,15 +184,14 @@ class _Request:
 
     def _prepared(self) -> Any:
         own = self.context.environment
-        execution = Execution(
+        context = RunContext(
+            started=self.blank.started_at,
             now=own.now,
             new_id=own.new_id,
             progress=own.progress,
             newest=self.context.looks.to_plan,
         )
-        return self.record.prepare(
-            self.context.table, self.options, now=self.blank.started_at, execution=execution
-        )
+        return self.record.prepare(self.context.table, self.options, context)
 
     def _executed_by_job(self) -> OperationOutcome:
         """Like `executed`, on Spark; the job makes its own plan because this process has too little

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from delta_maintenance import clock, open_table
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.execution import Execution, options_for
+from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import find
@@ -97,8 +97,6 @@ def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
 
 def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[str, Any]:
     record = find(spec.operation)
-    # Read before the table is opened, so that later commits do not look older than they are.
-    now = clock.now()
     # Executors have working directories of their own.
     address = str(Address.parse(spec.table).absolute())
     session = JobSession(
@@ -108,7 +106,7 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
         new_id=clock.new_id,
         progress=progress,
     )
-    execution = Execution(
+    context = RunContext(
         engine=load(record.spark.engine)(session) if record.spark is not None else None,
         progress=progress,
         version=spec.version,
@@ -116,7 +114,7 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
         storage_options=partial(options_for, given=spec.storage_options),
     )
     table = open_table(address, spec.storage_options)
-    prepared = record.prepare(table, spec.read_options(), now=now, execution=execution)
+    prepared = record.prepare(table, spec.read_options(), context)
     assert prepared is not None, "there is an engine"
     plan = prepared.plan
     _say(f"{plan.table}, version {plan.version}: {plan.reason}")

@@ -8,6 +8,7 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 
@@ -23,9 +24,11 @@ def spark_job(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         submitted.append(given)
         options = add_constraint.AddConstraintOptions.from_json(given)
         table = open_table(table_uri)
-        plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
+        plan = add_constraint.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
         found = add_constraint.CheckedRows(files=13, rows=13)
-        return add_constraint.apply(table, plan, engine=lambda *_, **__: found).to_json()
+        return add_constraint.apply(
+            table, plan, context=RunContext(engine=lambda *_, **__: found)
+        ).to_json()
 
     monkeypatch.setattr(SparkSubmission, "run", run)
     return submitted

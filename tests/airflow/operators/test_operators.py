@@ -19,6 +19,7 @@ from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import Table, clock
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.testing.actions import add
 from delta_maintenance_airflow import operators
@@ -283,7 +284,7 @@ def test_a_vacuum_of_a_large_table_is_planned_and_done_by_a_job(
 ) -> None:
     table = worn_table(tmp_path / "t")
     before = fingerprint(tmp_path)
-    plan = vacuum.plan(table.open().snapshot(), now=datetime.now(UTC)).to_json()
+    plan = vacuum.plan(table.open().snapshot(), context=RunContext.at(datetime.now(UTC))).to_json()
     result = {"table": "/t", "version": 15, "status": "vacuumed", "deleted": 9}
     submitted: list[Any] = []
 

@@ -17,7 +17,7 @@ from worn_tables import fingerprint, worn_table
 from delta_maintenance import clock
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import set_properties
-from delta_maintenance.operations.core.execution import Prepared
+from delta_maintenance.operations.core.context import Prepared
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaTablePropertiesOperator
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator

@@ -14,6 +14,7 @@ from worn_tables import FEATURE, fingerprint, worn_table
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
 from delta_maintenance.operations.core import registry
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowFailException
@@ -43,12 +44,14 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         submitted.append(given)
         table = open_table(table_uri)
         options = add_constraint.AddConstraintOptions.from_json(given)
-        plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
+        plan = add_constraint.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
         violations = int("> 0" in options.expression)
         found = add_constraint.CheckedRows(
             files=1, rows=9, violations=violations, violating_files=violations
         )
-        return add_constraint.apply(table, plan, engine=lambda *_, **__: found).to_json()
+        return add_constraint.apply(
+            table, plan, context=RunContext(engine=lambda *_, **__: found)
+        ).to_json()
 
     monkeypatch.setattr(SparkSubmission, "run", run)
     return submitted

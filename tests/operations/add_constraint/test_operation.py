@@ -30,6 +30,7 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -43,7 +44,7 @@ KEY = "delta.constraints.positive"
 def plan(table: TableBuilder, **options: Any) -> AddConstraintPlan:
     given_options = {"name": "positive", "expression": "id > 0"} | options
     return add_constraint.plan(
-        table.open().snapshot(), AddConstraintOptions(**given_options), now=NOW
+        table.open().snapshot(), AddConstraintOptions(**given_options), context=RunContext.at(NOW)
     )
 
 
@@ -82,7 +83,7 @@ def apply(table: TableBuilder, planned: AddConstraintPlan, check: Check) -> AddC
     # As an orchestrator hands it on.
     planned = AddConstraintPlan.from_json(json.loads(json.dumps(planned.to_json())))
     result = add_constraint.apply(
-        table.open(), planned, engine=check, now=lambda: NOW, sleep=lambda _: None
+        table.open(), planned, context=RunContext.at(NOW, engine=check, sleep=lambda _: None)
     )
     assert AddConstraintResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     return result

@@ -19,6 +19,7 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import backfill_row_ids
 from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -61,7 +62,9 @@ def test_a_real_table_keeps_everything_and_gets_row_ids(
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     try:
         snapshot = table.snapshot()
-        plan = backfill_row_ids.plan(snapshot, BackfillRowIdsOptions(files_per_commit=3), now=NOW)
+        plan = backfill_row_ids.plan(
+            snapshot, BackfillRowIdsOptions(files_per_commit=3), context=RunContext.at(NOW)
+        )
     except DeltaMaintenanceError as error:
         assert error.remedy
         assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
@@ -86,7 +89,9 @@ def test_a_real_table_keeps_everything_and_gets_row_ids(
     assert len(lacking) == len(result.uncounted)
     assert after.metadata.configuration.items() >= configuration.items()
     assert result.files_backfilled == plan.files_to_backfill - len(result.uncounted)
-    assert backfill_row_ids.plan(after, now=NOW).is_noop == (result.status == "enabled")
+    assert backfill_row_ids.plan(after, context=RunContext.at(NOW)).is_noop == (
+        result.status == "enabled"
+    )
     count_cases("real tables with row IDs", 1)
 
 
@@ -119,7 +124,7 @@ def test_delta_rs_cannot_write_after_the_backfill(tmp_path: Path) -> None:
     store = RacedLocalStore(str(path))
     table = Table(store)
     plan = backfill_row_ids.plan(
-        table.snapshot(), BackfillRowIdsOptions(files_per_commit=2), now=NOW
+        table.snapshot(), BackfillRowIdsOptions(files_per_commit=2), context=RunContext.at(NOW)
     )
     store.race = lambda: append(path, 7, 7, 7)
     result = backfill_row_ids.apply(table, plan)
@@ -147,7 +152,7 @@ def test_footers_replace_missing_statistics(tmp_path: Path) -> None:
         lines = commit.read_text().splitlines()
         commit.write_text("".join(line_without_statistics(line) for line in lines))
     table = open_table(str(path))
-    plan = backfill_row_ids.plan(table.snapshot(), now=NOW)
+    plan = backfill_row_ids.plan(table.snapshot(), context=RunContext.at(NOW))
     assert plan.files_to_count == 3
     result = backfill_row_ids.apply(table, plan)
     assert (result.status, result.high_water_mark) == ("enabled", 2 + 3 + 4 - 1)

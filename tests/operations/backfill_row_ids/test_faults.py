@@ -24,6 +24,7 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -68,9 +69,9 @@ def store_of(left: dict[str, bytes]) -> MemoryStore:
 def backfill(store: Store, name: str, *, checkpoint: bool = True) -> BackfillRowIdsResult:
     table = Table(store)
     options = BackfillRowIdsOptions(files_per_commit=2, checkpoint=checkpoint, operation_id="task")
-    plan = backfill_row_ids.plan(table.snapshot(), options, now=NOW)
+    plan = backfill_row_ids.plan(table.snapshot(), options, context=RunContext.at(NOW))
     return backfill_row_ids.apply(
-        table, plan, now=lambda: NOW, new_id=ids(name), sleep=lambda _: None
+        table, plan, context=RunContext.at(NOW, new_id=ids(name), sleep=lambda _: None)
     )
 
 

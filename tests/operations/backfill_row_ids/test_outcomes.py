@@ -29,6 +29,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import backfill_row_ids, checkpoint
 from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsPlan, BackfillRowIdsResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.table.read.table import Table
@@ -115,7 +116,7 @@ def test_a_log_that_is_cleaned_up_concurrently_is_opened_again() -> None:
             append(store, "n1")
             append(store, "n2")
             snapshot = table.open().snapshot()
-            checkpoint.apply(table.open(), checkpoint.plan(snapshot, now=NOW))
+            checkpoint.apply(table.open(), checkpoint.plan(snapshot, context=RunContext.at(NOW)))
             for version in range(after + 2):
                 store.delete(f"_delta_log/{version:020}.json")
         return RowCounts(counts=pa.array([2] * len(paths), pa.int64()))

@@ -21,6 +21,7 @@ from verbs.backfills import (
 
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 
@@ -94,7 +95,7 @@ def test_a_draft_is_converted_only_when_asked_for(protocol: Action, draft: Actio
     assert result.checkpoint is not None
     snapshot = table.open().snapshot()
     assert snapshot.live_files()["default_row_commit_version"].null_count == 0
-    assert checkpoint.plan(snapshot, now=NOW).kind == "classic"
+    assert checkpoint.plan(snapshot, context=RunContext.at(NOW)).kind == "classic"
 
 
 def test_a_table_with_unsupported_features_is_refused() -> None:

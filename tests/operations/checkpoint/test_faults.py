@@ -27,6 +27,7 @@ from fault_play import telling_faults
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -241,9 +242,9 @@ def test_writers_at_the_same_time_do_no_harm(world: World, tmp_path: Path, kind:
         table = Table(LocalStore(root))
         snapshot = table.snapshot()
         options = checkpoint.CheckpointOptions(kind=kind, actions_per_sidecar=2)  # type: ignore[arg-type]
-        plan = checkpoint.plan(snapshot, options, now=NOW)
+        plan = checkpoint.plan(snapshot, options, context=RunContext.at(NOW))
         start.wait()
-        return checkpoint.apply(table, plan, now=NOW, snapshot=snapshot).status
+        return checkpoint.apply(table, plan, context=RunContext.at(NOW), snapshot=snapshot).status
 
     with ThreadPoolExecutor(4) as pool:
         outcomes = sorted(pool.map(run, range(4)))

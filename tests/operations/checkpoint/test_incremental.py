@@ -21,6 +21,7 @@ from verbs.incremental_checkpoints import (
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.checkpoint_tags import SCHEMA_TAG, stated_sums
 from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
@@ -55,10 +56,12 @@ def test_appends_alone_read_no_file_action_of_the_base() -> None:
     table = based(store=store)
     table.commit([add("new"), txn("app", 1)])
     snapshot = table.open().snapshot()
-    plan = checkpoint.plan(snapshot, CheckpointOptions(actions_per_sidecar=10), now=NOW)
+    plan = checkpoint.plan(
+        snapshot, CheckpointOptions(actions_per_sidecar=10), context=RunContext.at(NOW)
+    )
     filters = [each for each in store.requests if each.startswith(f"open {SIDECARS}")]
     store.requests.clear()
-    result = checkpoint.apply(table.open(), plan, now=NOW, snapshot=snapshot)
+    result = checkpoint.apply(table.open(), plan, context=RunContext.at(NOW), snapshot=snapshot)
     again = [each for each in store.requests if each.startswith(f"open {SIDECARS}")]
     assert (result.sidecars_taken_over, result.sidecars) == (4, 5)
     # One footer for the columns of all, and where places may match, the filters.
@@ -179,7 +182,7 @@ def test_a_checkpoint_older_than_the_newest_is_written_in_full() -> None:
     table.commit([add("two")])
     write(table.open(), per_sidecar=10)
     options = CheckpointOptions(actions_per_sidecar=10)
-    plan = checkpoint.plan(table.open().snapshot(version=1), options, now=NOW)
+    plan = checkpoint.plan(table.open().snapshot(version=1), options, context=RunContext.at(NOW))
     assert not plan.incremental and "is newer" in plan.reason
 
 

@@ -24,6 +24,7 @@ from verbs.incremental_checkpoints import (
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
@@ -163,7 +164,7 @@ def test_a_filter_that_the_file_does_not_contain_costs_a_search(
     rewritten_tags(table, lambda said: said.update(filter=place))
     table.commit([remove("f005"), add("new")])
     assert incremental(table).sidecars_taken_over == 3
-    plan = fsck.plan(table.open(), FsckOptions(), now=NOW)
+    plan = fsck.plan(table.open(), FsckOptions(), context=RunContext.at(NOW))
     assert "sidecar-summary" in {each.kind for each in plan.counts}
 
 
@@ -311,13 +312,13 @@ def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) ->
     table.commit([remove("f005"), add("new")])
     snapshot = table.open().snapshot()
     options = CheckpointOptions(actions_per_sidecar=10)
-    plan = checkpoint.plan(snapshot, options, now=NOW)
+    plan = checkpoint.plan(snapshot, options, context=RunContext.at(NOW))
     assert plan.incremental
     opened = snapshot.checkpoint
     assert opened is not None
     # One that is taken over: nothing in it was named.
     store.victim, store.when = opened.sidecar_paths[2], when
-    result = checkpoint.apply(table.open(), plan, now=NOW, snapshot=snapshot)
+    result = checkpoint.apply(table.open(), plan, context=RunContext.at(NOW), snapshot=snapshot)
     assert not store.victim, "it went in the middle of things"
     assert not result.incremental and "is missing" in " ".join(result.notes)
     require_sound(table, result)
@@ -386,7 +387,7 @@ def test_a_plan_for_incremental_is_followed_by_whoever_applies_it() -> None:
     table = based()
     table.commit([remove("f005"), add("new")])
     plan = CheckpointPlan.from_json(planned(table).to_json())
-    result = checkpoint.apply(Table(table.store), plan, now=NOW)
+    result = checkpoint.apply(Table(table.store), plan, context=RunContext.at(NOW))
     assert result.incremental and SUMS_TAG in table.read(newest(table)).decode()
 
 
@@ -398,9 +399,9 @@ def test_a_plan_that_was_approved_too_late_takes_no_sidecars_over() -> None:
     plan = planned(table)
     assert plan.incremental
     late = NOW + timedelta(days=40)
-    result = checkpoint.apply(Table(table.store), plan, now=late)
+    result = checkpoint.apply(Table(table.store), plan, context=RunContext.at(late))
     assert not result.incremental and "log retention of version" in result.notes[-1]
     table.commit([add("newer")])
     strict = replace(planned(table), incremental_option="always")
     with pytest.raises(RefusedError, match="log retention of version"):
-        checkpoint.apply(Table(table.store), strict, now=late)
+        checkpoint.apply(Table(table.store), strict, context=RunContext.at(late))

@@ -21,6 +21,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
@@ -99,7 +100,7 @@ def keep(root: str) -> bool:
                 incremental=incremental,
             )
             try:
-                plan = checkpoint.plan(snapshot, options, now=clock.now())
+                plan = checkpoint.plan(snapshot, options, context=RunContext.at(clock.now()))
             except RefusedError:
                 continue
             return checkpoint.apply(table, plan, snapshot=snapshot).incremental
@@ -113,7 +114,11 @@ def clean(root: str) -> None:
     """Cleans the log up."""
     try:
         table = Table(LocalStore(root))
-        clean_log.apply(table, clean_log.plan(table.snapshot(), now=clock.now()), now=clock.now())
+        clean_log.apply(
+            table,
+            clean_log.plan(table.snapshot(), context=RunContext.at(clock.now())),
+            context=RunContext.at(clock.now()),
+        )
     except DeltaMaintenanceError:
         pass
 

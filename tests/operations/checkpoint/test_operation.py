@@ -19,6 +19,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.testing.actions import (
     Action,
     add,
@@ -42,7 +43,7 @@ def table_of(*commits: list[Action]) -> TableBuilder:
 
 def plan(table: TableBuilder, version: int | None = None, **options: Any) -> CheckpointPlan:
     snapshot = table.open().snapshot(version=version)
-    return checkpoint.plan(snapshot, CheckpointOptions(**options), now=NOW)
+    return checkpoint.plan(snapshot, CheckpointOptions(**options), context=RunContext.at(NOW))
 
 
 def refuse(
@@ -409,7 +410,7 @@ def test_progress_is_reported_while_files_are_written() -> None:
         told.clear()
         checkpoint.apply(
             table.open(),
-            replace(plan(table, kind="v2-json"), kind=kind),  # type: ignore[arg-type]
-            progress=lambda *event: told.append(event),
+            replace(plan(table, kind="v2-json"), kind=kind),
+            context=RunContext(progress=lambda *event: told.append(event)),
         )
         assert told[-1] == ("file actions", 3, None)

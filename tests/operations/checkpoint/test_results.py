@@ -15,6 +15,7 @@ from checkpointing import NOW, SHAPES, files_of, only, state_of, write
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.testing.actions import (
     OMIT,
@@ -73,7 +74,7 @@ def test_the_default_retention_is_a_week() -> None:
     removes = [remove("kept", deletionTimestamp=week_ago), remove("a", deletionTimestamp=1)]
     table.commit(removes, at_ms=week_ago - 1)
     snapshot = table.open().snapshot()
-    planned = checkpoint.plan(snapshot, now=NOW)
+    planned = checkpoint.plan(snapshot, context=RunContext.at(NOW))
     assert planned.tombstones_from == NOW - timedelta(days=7)
     result = checkpoint.apply(table.open(), planned)
     assert (result.num_tombstones, result.expired_tombstones) == (1, 1)
@@ -117,7 +118,7 @@ def test_every_tombstone_is_kept_if_its_age_is_unknown(
 ) -> None:
     table = table_of([protocol(), metadata(configuration=configuration)], [remove("ancient")])
     table.commit([add("a")], at_ms=epoch_millis(NOW) + 1 if late_commit else None)
-    planned = checkpoint.plan(table.open().snapshot(), now=NOW)
+    planned = checkpoint.plan(table.open().snapshot(), context=RunContext.at(NOW))
     assert planned.tombstones_from is None
     assert said in " ".join(planned.notes)
     assert tombstones(table) == ["ancient"]
@@ -126,7 +127,7 @@ def test_every_tombstone_is_kept_if_its_age_is_unknown(
 def test_a_commit_of_this_very_millisecond_is_not_in_the_future() -> None:
     table = table_of([protocol(), metadata()])
     table.commit([remove("a")], at_ms=epoch_millis(NOW))
-    planned = checkpoint.plan(table.open().snapshot(), now=NOW)
+    planned = checkpoint.plan(table.open().snapshot(), context=RunContext.at(NOW))
     assert planned.tombstones_from == NOW - timedelta(days=7)
 
 

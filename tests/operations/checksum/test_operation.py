@@ -14,6 +14,7 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checksum, fsck
 from delta_maintenance.operations.checksum import ChecksumOptions, ChecksumPlan, ChecksumResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
@@ -55,7 +56,9 @@ def built() -> TableBuilder:
 
 
 def planned(table: TableBuilder, **options: Any) -> ChecksumPlan:
-    return checksum.plan(table.open().snapshot(), ChecksumOptions(**options), now=NOW)
+    return checksum.plan(
+        table.open().snapshot(), ChecksumOptions(**options), context=RunContext.at(NOW)
+    )
 
 
 def run(table: TableBuilder, **options: Any) -> ChecksumResult:
@@ -67,7 +70,9 @@ def stated(table: TableBuilder, version: int) -> VersionChecksum:
 
 
 def findings(table: TableBuilder) -> set[str]:
-    return {finding.kind for finding in fsck.plan(table.open(), now=NOW).findings}
+    return {
+        finding.kind for finding in fsck.plan(table.open(), context=RunContext.at(NOW)).findings
+    }
 
 
 @pytest.mark.conformance("CRC-01", "CRC-03", "CRC-08", "CRC-09")
@@ -158,7 +163,7 @@ def copied(original: Store) -> MemoryStore:
 
 def written(store: Store) -> ChecksumResult:
     table = Table(store)
-    return checksum.apply(table, checksum.plan(table.snapshot(), now=NOW))
+    return checksum.apply(table, checksum.plan(table.snapshot(), context=RunContext.at(NOW)))
 
 
 SYNTHETIC = {"kernelrs-crc-full"}

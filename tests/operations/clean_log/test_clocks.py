@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.testing.actions import add, commit_info, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 
@@ -44,7 +45,7 @@ def test_the_time_in_a_commit_protects_it() -> None:
     """A copied folder keeps old file times, and so does a store whose clock was behind."""
     times = [(60 - version, 60 - version, None) for version in range(6)]
     times[3] = (57, 29, None)
-    planned = clean_log.plan(table_of(times).open().snapshot(), now=NOW)
+    planned = clean_log.plan(table_of(times).open().snapshot(), context=RunContext.at(NOW))
     assert planned.cut_off_commit == 2
 
 
@@ -54,7 +55,7 @@ def test_the_time_in_a_commit_protects_it() -> None:
 def test_a_commit_with_any_time_within_the_retention_is_kept(
     times: list[tuple[int, int | None, int | None]],
 ) -> None:
-    planned = clean_log.plan(table_of(times).open().snapshot(), now=NOW)
+    planned = clean_log.plan(table_of(times).open().snapshot(), context=RunContext.at(NOW))
     young = [
         version
         for version, known in enumerate(times)

@@ -10,6 +10,7 @@ from verbs.log_clean_ups import at, build, clean, day, names, plan, promised, wi
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageAccessError
 from delta_maintenance.operations import clean_log
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import metadata
@@ -23,10 +24,13 @@ def test_a_plan_is_valid_for_an_hour() -> None:
     before = names(table)
     for late in (timedelta(hours=1, seconds=1), timedelta(days=1), -timedelta(hours=2)):
         with pytest.raises(RefusedError, match="a plan is valid for an hour"):
-            clean_log.apply(table.open(), planned, now=at(table, day(51) + late))
+            clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51) + late)))
     assert names(table) == before
     late = day(51) + timedelta(minutes=59)
-    assert clean_log.apply(table.open(), planned, now=at(table, late)).status == "cleaned"
+    assert (
+        clean_log.apply(table.open(), planned, context=RunContext.at(at(table, late))).status
+        == "cleaned"
+    )
 
 
 def test_a_plan_without_its_checkpoint_is_refused() -> None:
@@ -37,10 +41,10 @@ def test_a_plan_without_its_checkpoint_is_refused() -> None:
     table.drop(classic_checkpoint_name(18))
     before = names(table)
     with pytest.raises(RefusedError, match="would now be cut off at 00000000000000000009"):
-        clean_log.apply(table.open(), planned, now=at(table, day(51)))
+        clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
     table.drop(classic_checkpoint_name(9))
     with pytest.raises(RefusedError, match="at no checkpoint"):
-        clean_log.apply(table.open(), planned, now=at(table, day(51)))
+        clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
     assert [name for name in before if name not in names(table)] == [classic_checkpoint_name(9)]
 
 
@@ -52,7 +56,7 @@ def test_clocks_that_disagree_stop_everything(skew: timedelta) -> None:
     before = names(table)
     at(table, day(51) + skew)
     with pytest.raises(RefusedError, match="clocks of the store and of this machine differ"):
-        clean_log.apply(table.open(), planned, now=day(51))
+        clean_log.apply(table.open(), planned, context=RunContext.at(day(51)))
     assert names(table) == before
 
 
@@ -64,15 +68,15 @@ def test_a_retention_that_is_lengthened_after_the_plan_is_respected() -> None:
     longer = metadata(configuration={"delta.logRetentionDuration": "interval 40 days"})
     table.commit([longer], at_ms=epoch_millis(day(51)))
     with pytest.raises(RefusedError, match="plan again"):
-        clean_log.apply(table.open(), planned, now=at(table, day(51)))
+        clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
 
 
 def test_two_clean_ups_of_one_plan_do_no_harm() -> None:
     table = with_sidecars()
     planned = plan(table, day(51))
     with promised(table, 18):
-        first = clean_log.apply(table.open(), planned, now=at(table, day(51)))
-        second = clean_log.apply(table.open(), planned, now=at(table, day(51)))
+        first = clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
+        second = clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
     assert (first.status, second.status) == ("cleaned", "cleaned")
     assert sum(group.deleted for group in second.groups) == 0
 

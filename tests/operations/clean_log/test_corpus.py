@@ -15,6 +15,7 @@ from delta_maintenance import open_table
 from delta_maintenance.clock import epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, VersionNotFoundError
 from delta_maintenance.operations import clean_log
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -69,21 +70,23 @@ def test_every_version_that_is_to_stay_reads_the_same(
     before = sorted(path for path in tmp_path.glob("table/_delta_log/**/*") if path.is_file())
     try:
         snapshot = table.snapshot()
-        planned = clean_log.plan(snapshot, now=NOW)
+        planned = clean_log.plan(snapshot, context=RunContext.at(NOW))
     except DeltaMaintenanceError as error:
         assert error.remedy
         assert sorted(p for p in tmp_path.glob("table/_delta_log/**/*") if p.is_file()) == before
         pytest.skip(f"not for cleaning up: {error.problem}")
     if planned.is_noop:
-        clean_log.apply(table, planned, now=NOW)
+        clean_log.apply(table, planned, context=RunContext.at(NOW))
         assert sorted(p for p in tmp_path.glob("table/_delta_log/**/*") if p.is_file()) == before
         return
     count_cases("real logs cut off", 1)
     assert planned.oldest_version is not None
     promised = views(table, planned.oldest_version, snapshot.version)
-    result = clean_log.apply(table, planned, now=datetime.now(UTC), new_id=new_id)
+    result = clean_log.apply(
+        table, planned, context=RunContext.at(datetime.now(UTC), new_id=new_id)
+    )
     assert result.status == "cleaned" and result.failed == 0
     assert views(table, planned.oldest_version, snapshot.version) == promised
-    assert clean_log.plan(table.snapshot(), now=NOW).is_noop
+    assert clean_log.plan(table.snapshot(), context=RunContext.at(NOW)).is_noop
     expected_gone = {tmp_path / "table/_delta_log" / n for g in planned.groups for n in g.names}
     assert {path for path in before if not path.exists()} == expected_gone

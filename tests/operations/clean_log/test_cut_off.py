@@ -15,6 +15,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogPlan, CleanLogResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
 from delta_maintenance.testing.actions import Action, add, commit_info, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -99,7 +100,7 @@ def test_plans_and_results_travel_as_json() -> None:
     table.checkpoint(18)
     planned = plan(table, day(51))
     assert CleanLogPlan.from_json(json.loads(json.dumps(planned.to_json()))) == planned
-    result = clean_log.apply(table.open(), planned, now=at(table, day(51)))
+    result = clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
     assert CleanLogResult.from_json(json.loads(json.dumps(result.to_json()))) == result
 
 

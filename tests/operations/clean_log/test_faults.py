@@ -15,6 +15,7 @@ from fault_play import Files, files_of, play_faults
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import clean_log
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     commit_name,
@@ -66,7 +67,11 @@ def store_of(files: Files) -> MemoryStore:
 
 def clean(store: Store) -> clean_log.CleanLogResult:
     table = Table(store)
-    return clean_log.apply(table, clean_log.plan(table.snapshot(), now=NOW), now=NOW)
+    return clean_log.apply(
+        table,
+        clean_log.plan(table.snapshot(), context=RunContext.at(NOW)),
+        context=RunContext.at(NOW),
+    )
 
 
 def commits(paths: Iterable[str]) -> list[int]:
@@ -82,7 +87,7 @@ class World:
         table = Table(store_of(self.files))
         self.states = [as_checkpointed(state_of(table.snapshot(version=v))) for v in range(9)]
         store = store_of(self.files)
-        self.planned = clean_log.plan(Table(store).snapshot(), now=NOW)
+        self.planned = clean_log.plan(Table(store).snapshot(), context=RunContext.at(NOW))
         assert self.planned.oldest_version == CUT_OFF
         assert clean(store).status == "cleaned"
         self.cleaned = set(files_of(store))
@@ -149,5 +154,5 @@ def test_two_that_run_at_once_delete_the_same(world: World) -> None:
         with suppress(SimulatedCrash):
             clean(FaultStore(store, at=at, fault=Fault.CRASH_BEFORE))
         with suppress(DeltaMaintenanceError):
-            clean_log.apply(Table(store), world.planned, now=NOW)
+            clean_log.apply(Table(store), world.planned, context=RunContext.at(NOW))
         world.check(store)

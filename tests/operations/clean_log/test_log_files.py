@@ -13,6 +13,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogPlan
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import (
     checksum_name,
     classic_checkpoint_name,
@@ -186,7 +187,7 @@ def test_a_concurrent_checkpoint_keeps_its_sidecars() -> None:
     table.manifest(
         uuid_checkpoint_name(30, UUID, "json"), [*(a for a in old if "sidecar" not in a), slow]
     )
-    result = clean_log.apply(table.open(), planned, now=at(table, day(51)))
+    result = clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
     assert result.status == "cleaned"
     assert "_sidecars/slow-1.parquet" in sidecars(table)
 

@@ -10,6 +10,7 @@ from verbs.log_clean_ups import at, build, clean, day, names, plan, promised
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import clean_log
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name
 from delta_maintenance.testing.actions import Action, add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -110,7 +111,7 @@ def test_a_table_that_is_not_fully_understood_is_refused_untouched(
     with pytest.raises(UnsupportedFeatureError, match=feature):
         plan(table, day(51))
     with pytest.raises(UnsupportedFeatureError, match=feature):
-        clean_log.apply(table.open(), planned, now=at(table, day(51)))
+        clean_log.apply(table.open(), planned, context=RunContext.at(at(table, day(51))))
     assert names(table) == before
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, uuid_checkpoint_name
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -48,9 +49,9 @@ def test_a_sidecar_that_is_reused_during_the_clean_up_is_kept() -> None:
     name = ORPHAN.rpartition("/")[2]
     store.published = log_text([checkpoint_metadata(3), *others, sidecar(name, size)])
 
-    planned = clean_log.plan(Table(store).snapshot(), now=NOW)
+    planned = clean_log.plan(Table(store).snapshot(), context=RunContext.at(NOW))
     assert {"commits", "sidecars"} <= {group.kind for group in planned.groups}
-    result = clean_log.apply(Table(store), planned, now=NOW)
+    result = clean_log.apply(Table(store), planned, context=RunContext.at(NOW))
 
     assert result.status == "cleaned" and store.published is None
     assert store.stat(f"{LOG}/{ORPHAN}") is not None

@@ -29,6 +29,7 @@ from delta_maintenance.operations.compact_log import (
     CompactLogPlan,
     CompactLogResult,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.compaction import RangeReplay
 from delta_maintenance.protocol.delta_log.file_names import commit_name, compaction_name
 from delta_maintenance.storage.core.base import Store
@@ -65,7 +66,9 @@ def build(commits: int, **configuration: str) -> TableBuilder:
 
 
 def plan(table: TableBuilder, **options: Any) -> CompactLogPlan:
-    return compact_log.plan(table.open().snapshot(), CompactLogOptions(**options), now=NOW)
+    return compact_log.plan(
+        table.open().snapshot(), CompactLogOptions(**options), context=RunContext.at(NOW)
+    )
 
 
 def run(table: TableBuilder, **options: Any) -> CompactLogResult:
@@ -420,7 +423,7 @@ def test_real_logs_give_the_same_snapshots_with_compactions(corpus: Path, name: 
     table = copied(corpus, name)
     try:
         latest = table.snapshot()
-        compact_log.plan(latest, now=NOW)
+        compact_log.plan(latest, context=RunContext.at(NOW))
     except DeltaMaintenanceError as error:
         pytest.skip(f"not for writing: {error.problem}")
     listed = [v for v in range(latest.version + 1) if table.store.stat(f"{LOG}/{commit_name(v)}")]
@@ -433,7 +436,7 @@ def test_real_logs_give_the_same_snapshots_with_compactions(corpus: Path, name: 
         )
         try:
             before = view(table.snapshot(version=end))
-            planned = compact_log.plan(latest, options, now=NOW)
+            planned = compact_log.plan(latest, options, context=RunContext.at(NOW))
             (window,) = compact_log.apply(table, planned, snapshot=latest).windows
         except (RefusedError, VersionNotFoundError, CorruptTableError) as error:
             assert name in NOT_COMPACTED, error

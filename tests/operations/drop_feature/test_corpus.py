@@ -16,6 +16,7 @@ from rewrites.table_rows import live_rows
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError, VersionNotFoundError
 from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.protocol.changes.downgrade import feature_names
 from delta_maintenance.protocol.features.registry import supported_features
@@ -72,8 +73,10 @@ def test_a_real_table_loses_its_feature_and_nothing_else(
     for version in range(latest + 1):
         with suppress(VersionNotFoundError):
             before[version] = as_checkpointed(state_of(table.snapshot(version=version)))
-    plan = drop_feature.plan(table.snapshot(), DropFeatureOptions(feature=feature), now=now())
-    result = drop_feature.apply(table, plan, now=now)
+    plan = drop_feature.plan(
+        table.snapshot(), DropFeatureOptions(feature=feature), context=RunContext.at(now())
+    )
+    result = drop_feature.apply(table, plan, context=RunContext.at(now))
     assert result.status == "dropped"
     snapshot = table.snapshot()
     assert feature not in supported_features(snapshot.protocol)
@@ -98,9 +101,11 @@ def test_a_real_table_whose_files_use_its_feature_keeps_its_rows(
     table = copied(corpus, name, tmp_path)
     before = sorted(str(sorted(row[0])) for row in live_rows(table.store))
     assert before
-    plan = drop_feature.plan(table.snapshot(), DropFeatureOptions(feature=feature), now=now())
+    plan = drop_feature.plan(
+        table.snapshot(), DropFeatureOptions(feature=feature), context=RunContext.at(now())
+    )
     assert "rewrite-files" in [step.kind for step in plan.steps]
-    result = drop_feature.apply(table, plan, now=now)
+    result = drop_feature.apply(table, plan, context=RunContext.at(now))
     assert result.status == "dropped"
     found = deltalake.DeltaTable(table.uri).to_pyarrow_table().to_pylist()
     assert sorted(str(sorted(row.items())) for row in found) == before
@@ -126,8 +131,8 @@ def test_deltalake_reads_the_same_rows_without_column_mapping(
     before = queried(table)
     assert before
     options = DropFeatureOptions(feature="columnMapping")
-    plan = drop_feature.plan(table.snapshot(), options, now=now())
-    assert drop_feature.apply(table, plan, now=now).status == "dropped"
+    plan = drop_feature.plan(table.snapshot(), options, context=RunContext.at(now()))
+    assert drop_feature.apply(table, plan, context=RunContext.at(now)).status == "dropped"
     assert queried(table) == before
     assert "columnMapping." not in (table.snapshot().metadata.schema_string or "")
 
@@ -147,5 +152,7 @@ def test_a_real_table_that_uses_its_feature_keeps_it_and_reports_that(
     table = copied(corpus, name, tmp_path)
     before = table.latest_version()
     with pytest.raises((RefusedError, UnsupportedFeatureError), match=words):
-        drop_feature.plan(table.snapshot(), DropFeatureOptions(feature=feature), now=now())
+        drop_feature.plan(
+            table.snapshot(), DropFeatureOptions(feature=feature), context=RunContext.at(now())
+        )
     assert table.latest_version() == before

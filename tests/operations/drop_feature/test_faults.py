@@ -12,6 +12,7 @@ from droppable_tables import TABLES, Clock, comparable, drop, planned
 from fault_play import Files, files_of, play_faults
 
 from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeaturePlan
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -46,7 +47,7 @@ class World:
         self.end = comparable(end["protocol"])
         self.states = self._states(store)
         trial = FaultStore(store)
-        result = drop_feature.apply(Table(trial), self.plan, now=self.clock)
+        result = drop_feature.apply(Table(trial), self.plan, context=RunContext.at(self.clock))
         self.trace = trial.trace
         self.empty_commits = [entry.operation for entry in Table(store).history()].count(
             "Empty Commit"
@@ -54,7 +55,7 @@ class World:
         self.oldest = 0 if result.cleaned is None else result.cleaned.oldest_version or 0
 
     def run(self, store: Store) -> None:
-        drop_feature.apply(Table(store), self.plan, now=self.clock)
+        drop_feature.apply(Table(store), self.plan, context=RunContext.at(self.clock))
 
     def check(self, store: MemoryStore, *, anew: bool) -> None:
         latest = Table(store).snapshot()
@@ -62,7 +63,7 @@ class World:
         if anew:
             result = drop(store, self.clock, self.feature, **self.options)
         else:
-            result = drop_feature.apply(Table(store), self.plan, now=self.clock)
+            result = drop_feature.apply(Table(store), self.plan, context=RunContext.at(self.clock))
         assert result.status in ("dropped", "nothing-to-do")
         latest = Table(store).snapshot()
         assert comparable(latest.protocol.to_json()) == self.end

@@ -29,6 +29,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeaturePlan, DropFeatureResult
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.storage.core.base import Store
@@ -121,7 +122,7 @@ def test_the_plan_reads_only_and_lists_the_steps(table: Droppable, clock: Clock)
     assert DropFeaturePlan.from_json(plan.to_json()) == plan
     assert plan.ends == "dropped" and plan.reason
 
-    result = drop_feature.apply(Table(store), plan, now=clock)
+    result = drop_feature.apply(Table(store), plan, context=RunContext.at(clock))
     assert DropFeatureResult.from_json(result.to_json()) == result
     done = list(dict.fromkeys(commit.kind for commit in result.commits))
     assert done == [step.kind for step in plan.steps if step.kind != "checkpoint"]
@@ -134,10 +135,10 @@ def test_the_plan_reads_only_and_lists_the_steps(table: Droppable, clock: Clock)
 def test_running_it_again_does_nothing(table: Droppable, clock: Clock) -> None:
     builder = built(table, clock)
     plan = planned(builder.store, clock, table.feature)
-    first = drop_feature.apply(Table(builder.store), plan, now=clock)
+    first = drop_feature.apply(Table(builder.store), plan, context=RunContext.at(clock))
     names = builder.names()
 
-    again = drop_feature.apply(Table(builder.store), plan, now=clock)
+    again = drop_feature.apply(Table(builder.store), plan, context=RunContext.at(clock))
     assert (again.status, again.version, again.commits) == ("dropped", first.version, ())
     anew = drop(builder.store, clock, table.feature)
     assert (anew.status, anew.commits) == ("nothing-to-do", ())
@@ -147,13 +148,13 @@ def test_running_it_again_does_nothing(table: Droppable, clock: Clock) -> None:
 def test_a_zombie_leaves_a_feature_alone_that_was_added_again(clock: Clock) -> None:
     builder = built(TABLES["v2Checkpoint"], clock)
     plan = planned(builder.store, clock, "v2Checkpoint")
-    dropped = drop_feature.apply(Table(builder.store), plan, now=clock)
+    dropped = drop_feature.apply(Table(builder.store), plan, context=RunContext.at(clock))
     configuration = {"delta.checkpointPolicy": "v2"}
     builder.commit(
         [log.features("v2Checkpoint"), log.metadata(configuration=configuration)],
         version=dropped.version + 1,
     )
-    again = drop_feature.apply(Table(builder.store), plan, now=clock)
+    again = drop_feature.apply(Table(builder.store), plan, context=RunContext.at(clock))
     assert (again.status, again.version, again.commits) == ("dropped", dropped.version, ())
     assert Table(builder.store).snapshot().properties.checkpoint_policy == "v2"
 
@@ -418,5 +419,5 @@ def test_a_plan_for_another_protocol_is_refused(clock: Clock) -> None:
     clock.govern(builder.store)
     names = builder.names()
     with pytest.raises(RefusedError, match="plan again"):
-        drop_feature.apply(Table(builder.store), plan, now=clock)
+        drop_feature.apply(Table(builder.store), plan, context=RunContext.at(clock))
     assert builder.names() == names

@@ -13,6 +13,7 @@ from droppable_tables import built as built_in
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.storage.core.base import Put
@@ -246,8 +247,10 @@ def test_two_that_drop_at_a_time_do_it_once(
     other = MemoryStore()
     other.__dict__.update(store.__dict__)
     others = []
-    store.races[number] = lambda: others.append(drop_feature.apply(Table(other), plan, now=clock))
-    result = drop_feature.apply(Table(store), plan, now=clock)
+    store.races[number] = lambda: others.append(
+        drop_feature.apply(Table(other), plan, context=RunContext.at(clock))
+    )
+    result = drop_feature.apply(Table(store), plan, context=RunContext.at(clock))
     assert others[0].status == "dropped" and result.version >= others[0].version
     assert not supports(Table(store).snapshot().protocol, feature)
     operations = [entry.operation for entry in Table(store).history()]

@@ -30,6 +30,7 @@ from rewrites.table_rows import Action, actions_of, latest, live_adds
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import unmapping_run
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.storage.core.base import Store
@@ -84,8 +85,9 @@ def test_all_files_get_logical_names_in_the_commit_that_removes_the_mapping(
     result = drop_feature.apply(
         Table(made.store),
         plan,
-        now=clock,
-        progress=lambda *report, unit="count": told.append((*report, unit)),
+        context=RunContext.at(
+            clock, progress=lambda *report, unit="count": told.append((*report, unit))
+        ),
     )
     assert result.status == "dropped"
     assert told[-1][0] == "bytes rewritten" and told[-1][1] == told[-1][2]

@@ -13,6 +13,7 @@ from sound_tables import SoundTable
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckResult, Survey
 from delta_maintenance.protocol.delta_log.file_names import (
     classic_checkpoint_name,
@@ -61,7 +62,7 @@ def states(store: Store, versions: range) -> list[Any]:
 
 def repair(store: Store, surveyed: Survey) -> FsckResult:
     """The repairs of what was found on a sound disk, so that the steps are those of the repairs."""
-    return fsck.apply(Table(store), surveyed.plan, now=NOW, surveyed=surveyed)
+    return fsck.apply(Table(store), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
 
 def _cases(trace: Sequence[Step]) -> list[tuple[int, Fault]]:
@@ -123,8 +124,8 @@ def test_two_repairs_at_a_time_do_no_harm() -> None:
     store = store_of(files)
     surveyed = fsck.survey(Table(store), ALL, now=NOW)
 
-    first = fsck.apply(Table(store), surveyed.plan, now=NOW, surveyed=surveyed)
-    second = fsck.apply(Table(store), surveyed.plan, now=NOW, surveyed=surveyed)
+    first = fsck.apply(Table(store), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
+    second = fsck.apply(Table(store), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     assert {outcome.status for outcome in second.repairs} == {"already-done"}
     assert (first.status, second.status) == ("sound", "sound")

@@ -12,6 +12,7 @@ from verbs.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint, fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import (
     classic_checkpoint_name,
     commit_name,
@@ -66,11 +67,11 @@ def test_a_hint_without_any_checkpoint_is_deleted() -> None:
 def test_a_hint_repaired_by_another_process_is_not_touched() -> None:
     table = SoundTable()
     table.hint("{")
-    plan = fsck.plan(table.open(), REPAIR, now=NOW)
+    plan = fsck.plan(table.open(), REPAIR, context=RunContext.at(NOW))
     surveyed = fsck.survey(table.open(), REPAIR, now=NOW)
     table.hint(1)
 
-    result = fsck.apply(table.open(), plan, now=NOW, surveyed=surveyed)
+    result = fsck.apply(table.open(), plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     assert outcomes(result) == {"rewrite-hint": "already-done"}
     assert json.loads(table.read("_last_checkpoint"))["version"] == 1
@@ -207,12 +208,12 @@ def test_an_empty_checkpoint_is_replaced_at_any_age_and_never_deleted(hours: int
     assert states(table) == before
     steps = [step.kind for step in table.store.trace if step.path.endswith(name)]
     assert "put" in steps and "delete" not in steps
-    assert checkpoint.plan(table.open().snapshot(version=2), now=NOW).is_noop
+    assert checkpoint.plan(table.open().snapshot(version=2), context=RunContext.at(NOW)).is_noop
 
 
 def test_a_checkpoint_is_written_over_an_empty_file() -> None:
     table = SoundTable(extras=False)
-    plan = checkpoint.plan(table.open().snapshot(version=2), now=NOW)
+    plan = checkpoint.plan(table.open().snapshot(version=2), context=RunContext.at(NOW))
     table.write(classic_checkpoint_name(2), b"")
     assert checkpoint.apply(table.open(), plan).status == "written"
     assert run(table).status == "sound"
@@ -243,7 +244,7 @@ def test_an_empty_checkpoint_that_its_writer_finished_is_not_touched() -> None:
     table.checkpoint(2)
     theirs = table.read(name)
 
-    result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
+    result = fsck.apply(table.open(), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     assert outcomes(result) == {"fill-empty-checkpoint": "already-done"}
     assert table.read(name) == theirs
@@ -255,7 +256,7 @@ def test_a_checkpoint_replaced_in_the_meantime_is_not_touched() -> None:
     table.checkpoint(1)
     theirs = table.read(NAMES[0])
 
-    result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
+    result = fsck.apply(table.open(), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     assert outcomes(result) == {"replace-checkpoint": "already-done"}
     assert table.read(NAMES[0]) == theirs

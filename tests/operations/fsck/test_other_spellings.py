@@ -15,6 +15,7 @@ from sound_tables import DATA, SoundTable
 from verbs.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.storage.core.file_status import FileStatus
@@ -132,7 +133,7 @@ def test_a_file_that_appears_in_the_meantime_is_not_touched() -> None:
     theirs = DATA[:-1] + b"!"
     table.store.put("p=A/x", theirs)
 
-    result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
+    result = fsck.apply(table.open(), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     assert outcomes(result) == {"copy-misnamed-files": "already-done"}
     assert table.store.read("p=A/x") == theirs
@@ -153,8 +154,8 @@ def test_no_fault_loses_the_only_copy() -> None:
     files = all_files(table.store)
 
     def repair(store: MemoryStore) -> None:
-        plan = fsck.plan(Table(store), ALL, now=NOW)
-        fsck.apply(Table(store), plan, now=NOW)
+        plan = fsck.plan(Table(store), ALL, context=RunContext.at(NOW))
+        fsck.apply(Table(store), plan, context=RunContext.at(NOW))
 
     for outcome in play_faults(repair, lambda: store_of(files, now_ms=lambda: 1)):
         if not outcome.is_new:

@@ -9,6 +9,7 @@ from sound_tables import CONFIGURATION, SoundTable
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.testing import actions as log
@@ -30,7 +31,7 @@ def test_the_hint_never_names_a_bad_checkpoint(
         raise StorageError("the disk is full", file=path)
 
     monkeypatch.setattr(table.store, "create", fail)
-    result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
+    result = fsck.apply(table.open(), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     assert [(outcome.action, outcome.status) for outcome in result.repairs] == [
         ("replace-checkpoint", "failed"),
@@ -48,7 +49,7 @@ def test_a_table_that_has_become_append_only_keeps_its_entries() -> None:
     surveyed = fsck.survey(table.open(), options, now=NOW)
     table.step(log.metadata(configuration=CONFIGURATION | {"delta.appendOnly": "true"}))
 
-    result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
+    result = fsck.apply(table.open(), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     (outcome,) = result.repairs
     assert (outcome.action, outcome.status) == ("remove-missing-files", "refused")

@@ -10,6 +10,7 @@ from sound_tables import CONFIGURATION, SoundTable
 from verbs.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.file_names import checksum_name, commit_name
 from delta_maintenance.storage.core.base import Put
@@ -45,7 +46,7 @@ def test_entries_without_their_files_are_removed_in_one_commit() -> None:
     paths = table.open().snapshot().live_files()["path"].to_pylist()
     assert paths == ["d%20e"]
     assert run(table, REMOVE).repairs == ()
-    plan = fsck.plan(table.open(), REMOVE, now=NOW)
+    plan = fsck.plan(table.open(), REMOVE, context=RunContext.at(NOW))
     assert plan.is_noop
 
 
@@ -53,7 +54,7 @@ def test_the_plan_notes_deletes_in_the_change_data_feed() -> None:
     table = SoundTable(configuration={"delta.enableChangeDataFeed": "true"})
     table.store.delete("c")
 
-    plan = fsck.plan(table.open(), REMOVE, now=NOW)
+    plan = fsck.plan(table.open(), REMOVE, context=RunContext.at(NOW))
 
     assert any("change data feed" in note for note in plan.notes)
     (repair,) = plan.repairs
@@ -128,11 +129,11 @@ def test_files_that_come_back_are_not_removed() -> None:
     data = table.store.read("c")
     table.store.delete("c")
     table.store.delete("b")
-    plan = fsck.plan(table.open(), REMOVE, now=NOW)
+    plan = fsck.plan(table.open(), REMOVE, context=RunContext.at(NOW))
     surveyed = fsck.survey(table.open(), REMOVE, now=NOW)
     table.store.put("c", data)
 
-    result = fsck.apply(table.open(), plan, now=NOW, surveyed=surveyed)
+    result = fsck.apply(table.open(), plan, context=RunContext.at(NOW), surveyed=surveyed)
 
     assert [outcome.count for outcome in result.repairs] == [1]
     assert sorted(table.open().snapshot().live_files()["path"].to_pylist()) == ["c", "d%20e"]
@@ -141,10 +142,10 @@ def test_files_that_come_back_are_not_removed() -> None:
 def test_a_plan_is_carried_out_only_as_far_as_it_would_still_be_made() -> None:
     table = SoundTable()
     table.store.delete("c")
-    plan = fsck.plan(table.open(), REMOVE, now=NOW)
+    plan = fsck.plan(table.open(), REMOVE, context=RunContext.at(NOW))
     table.step(log.remove("c", size=table.live("c")["size"]))
 
-    result = fsck.apply(table.open(), plan, now=NOW)
+    result = fsck.apply(table.open(), plan, context=RunContext.at(NOW))
 
     assert result.repairs == ()
     assert table.open().latest_version() == 5

@@ -14,6 +14,7 @@ from verbs.fsck_runs import NOW, files_of, outcomes, run
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
 from delta_maintenance.protocol.delta_log.file_names import (
     checksum_name,
@@ -33,7 +34,7 @@ def test_a_sound_table_is_sound_and_is_left_as_it_is() -> None:
 
     assert (result.status, result.findings, result.repairs) == ("sound", (), ())
     assert result.version == 4
-    assert fsck.plan(table.open(), now=NOW).reason == "no problem was found"
+    assert fsck.plan(table.open(), context=RunContext.at(NOW)).reason == "no problem was found"
     assert files_of(table) == before
 
 
@@ -87,21 +88,21 @@ def test_files_are_left_to_spark_where_they_are_many(
         )
         assert (plan.report, report.exists()) == (None, False)
         with pytest.raises(InvalidRequestError, match="the plan is for Spark"):
-            fsck.apply(table.open(), plan, now=NOW)
+            fsck.apply(table.open(), plan, context=RunContext.at(NOW))
     else:
         assert report.exists()
-        assert fsck.apply(table.open(), plan, now=NOW).counts == plan.counts
+        assert fsck.apply(table.open(), plan, context=RunContext.at(NOW)).counts == plan.counts
 
 
 def test_a_plan_for_this_process_is_carried_out_in_it_however_many_files_there_are() -> None:
     table = SoundTable(extras=False)
     table.hint(77)
     options = FsckOptions(deep=True, repair=True, auto_spark_files=6)
-    plan = fsck.plan(table.open(), options, now=NOW)
+    plan = fsck.plan(table.open(), options, context=RunContext.at(NOW))
     table.step(table.data("e"), table.data("f"), table.data("g"), table.mark())
     table.store.put("f", b"x" * len(table.store.read("f")))
 
-    result = fsck.apply(table.open(), plan, now=NOW)
+    result = fsck.apply(table.open(), plan, context=RunContext.at(NOW))
 
     assert outcomes(result) == {"remove-hint": "done"}
     assert [count.kind for count in result.counts] == ["unreadable-data-file"]
@@ -202,8 +203,8 @@ def test_plans_and_results_make_the_round_trip() -> None:
     table.store.delete("c")
     table.hint("{")
     options = FsckOptions(repair=True, remove_missing_files=True)
-    plan = fsck.plan(table.open(), options, now=NOW)
-    result = fsck.apply(table.open(), plan, now=NOW)
+    plan = fsck.plan(table.open(), options, context=RunContext.at(NOW))
+    result = fsck.apply(table.open(), plan, context=RunContext.at(NOW))
 
     assert FsckPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     assert FsckResult.from_json(json.loads(json.dumps(result.to_json()))) == result
@@ -212,5 +213,5 @@ def test_plans_and_results_make_the_round_trip() -> None:
         "1 damaged-hint (warning), 1 missing-data-file (corrupt); "
         "planned repairs: rewrite-hint, remove-missing-files"
     )
-    left = fsck.plan(table.open(), now=NOW).reason
+    left = fsck.plan(table.open(), context=RunContext.at(NOW)).reason
     assert left == "1 missing-removed-file (note); no repair is planned"

@@ -9,13 +9,16 @@ import pytest
 from rewrites.repeated_row_ids import stored
 from rewrites.rewritten_tables import NOW, Rewritten
 
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, check_row_ids, examination, plan
 from delta_maintenance.table.read.table import Table
 
 
 def found(made: Rewritten, *, deep: bool = True, engine: Any = None) -> Any:
     options = FsckOptions(deep=deep)
-    return plan(Table(made.store), options, now=NOW + timedelta(days=1), engine=engine)
+    return plan(
+        Table(made.store), options, context=RunContext.at(NOW + timedelta(days=1), engine=engine)
+    )
 
 
 def repetitions(planned: Any) -> dict[str | None, str]:

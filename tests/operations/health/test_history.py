@@ -16,6 +16,7 @@ import delta_maintenance
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint, compact_log, vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.health.commit_history import MAINTENANCE_OPERATIONS
 from delta_maintenance.storage.core.base import Store
@@ -227,11 +228,11 @@ def test_the_names_of_our_own_commits_are_among_those_of_maintenance() -> None:
     table.file("a.parquet")
     opened = table.open()
     now = datetime.now(UTC)
-    checkpoint.apply(opened, checkpoint.plan(opened.snapshot(), now=now))
-    compact_log.plan(opened.snapshot(), now=now)
+    checkpoint.apply(opened, checkpoint.plan(opened.snapshot(), context=RunContext.at(now)))
+    compact_log.plan(opened.snapshot(), context=RunContext.at(now))
     survey = vacuum.survey(opened.snapshot(), now=now)
     table.store.now_ms = lambda: epoch_millis(now)
-    result = vacuum.apply(opened, survey.plan, now=now, surveyed=survey)
+    result = vacuum.apply(opened, survey.plan, context=RunContext.at(now), surveyed=survey)
     assert result.status == "vacuumed" and result.end_version is not None
     seen: Mapping[str, str | None] = {
         m.operation: m.result for m in measure(opened.snapshot(), now=now).maintenance

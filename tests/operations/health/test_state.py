@@ -14,6 +14,7 @@ from vacuum_tables import NOW, Folder, days_ago
 from verbs.table_health import DAY, gone, health
 
 from delta_maintenance.operations import clean_log, vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.health import SMALL_FILE_BYTES
 from delta_maintenance.testing.actions import (
     OMIT,
@@ -94,7 +95,7 @@ def test_files_past_the_log_retention_are_those_of_clean_log(
     table.compaction(1, 2)
     seen = health(table, log_retention=retention)
     options = clean_log.CleanLogOptions(log_retention=retention)
-    plan = clean_log.plan(table.open().snapshot(), options, now=NOW)
+    plan = clean_log.plan(table.open().snapshot(), options, context=RunContext.at(NOW))
     assert seen.expired_log_files == sum(group.count for group in plan.groups)
     assert seen.expired_log_bytes == sum(group.bytes for group in plan.groups)
     assert (seen.expired_log_files > 0) is (retention is None or retention < 50 * DAY)
@@ -108,7 +109,7 @@ def test_a_checkpoint_without_its_commit_is_not_a_boundary() -> None:
     table.checksum(1, {})
     table.drop(*(f"{version:020d}.json" for version in range(3)))
     assert health(table).expired_log_files == 0
-    assert clean_log.plan(table.open().snapshot(), now=NOW).is_noop
+    assert clean_log.plan(table.open().snapshot(), context=RunContext.at(NOW)).is_noop
 
 
 def test_nothing_is_expired_if_clean_up_is_off_or_history_protected() -> None:
@@ -190,7 +191,7 @@ def test_what_a_vacuum_of_the_folder_finds_is_reclaimable() -> None:
     for n in reversed(range(9)):
         table.log(gone(f"{n}.parquet", 5 + n, 3), days=5 + n)
     table.file(*(f"{n}.parquet" for n in range(9)), data=b"123")
-    plan = vacuum.plan(table.open().snapshot(), now=NOW)
+    plan = vacuum.plan(table.open().snapshot(), context=RunContext.at(NOW))
     seen = health(table)
     assert (seen.reclaimable_files, seen.reclaimable_bytes) == (plan.files, plan.bytes)
     assert plan.files == 6

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 
@@ -75,7 +76,7 @@ def test_a_real_table_keeps_its_rows(
         full=True, int96=True, other_codecs=True, workers=1, target_bytes=target
     )
     try:
-        planned = optimize.plan(table.snapshot(), options, now=datetime.now(UTC))
+        planned = optimize.plan(table.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
     except DeltaMaintenanceError as error:
         assert error.remedy and len(str(error)) < 1000
         assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == files
@@ -89,10 +90,13 @@ def test_a_real_table_keeps_its_rows(
     assert result.status == "rewritten" or result.refused, result.problem
     assert rows(tmp_path / "table", reader) == before
     if not result.refused:
-        again = optimize.plan(table.snapshot(), options, now=datetime.now(UTC))
+        again = optimize.plan(table.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
         assert again.is_noop, again.reason
     purged = purge.apply(
-        table, purge.plan(table.snapshot(), PurgeOptions(workers=1), now=datetime.now(UTC))
+        table,
+        purge.plan(
+            table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+        ),
     )
     assert purged.status in ("rewritten", "nothing-to-do") or purged.refused, purged.problem
     assert rows(tmp_path / "table", reader) == before

@@ -20,6 +20,7 @@ from rewrites.table_rows import live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.table.data import parquet_input
 from delta_maintenance.table.read.table import Table
@@ -130,8 +131,12 @@ def test_every_encoding_of_every_type_is_merged(
     assert len(before) == FIRST + len(files) * 300
     made.store.now_ms = lambda: epoch_millis(NOW)
     table = Table(made.store)
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=NOW)
-    result = optimize.apply(table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None)
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(NOW)
+    )
+    result = optimize.apply(
+        table, planned, context=RunContext.at(NOW, new_id=ids(), sleep=lambda _: None)
+    )
     assert (result.status, result.refused, result.files_after) == ("rewritten", (), 1)
     assert live_rows(made.store) == before
 

@@ -13,6 +13,7 @@ from rewrites.table_rows import live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
@@ -24,8 +25,10 @@ from delta_maintenance.table.read.table import Table
 def optimized(made: DataTable, **options: Any) -> OptimizeResult:
     made.store.now_ms = lambda: epoch_millis(NOW)
     table, settings = Table(made.store), OptimizeOptions(workers=1, **options)
-    planned = optimize.plan(table.snapshot(), settings, now=NOW)
-    return optimize.apply(table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None)
+    planned = optimize.plan(table.snapshot(), settings, context=RunContext.at(NOW))
+    return optimize.apply(
+        table, planned, context=RunContext.at(NOW, new_id=ids(), sleep=lambda _: None)
+    )
 
 
 @pytest.mark.conformance("RW-08")
@@ -72,7 +75,7 @@ def test_a_base_row_id_without_room_for_the_rows_refuses_the_file(base: int) -> 
 def test_sizes_that_no_file_has_give_plans_without_nonsense(size: int) -> None:
     made = of_two_files(size=size)
     settings = OptimizeOptions(workers=1)
-    planned = optimize.plan(Table(made.store).snapshot(), settings, now=NOW)
+    planned = optimize.plan(Table(made.store).snapshot(), settings, context=RunContext.at(NOW))
     assert planned.bytes >= 0 and planned.bytes_after >= 0
     before = live_rows(made.store)
     optimized(made)

@@ -18,6 +18,7 @@ from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan, OptimizeResult
 from delta_maintenance.operations.rewriting import run
 from delta_maintenance.storage.core.base import Store
@@ -30,7 +31,7 @@ from delta_maintenance.testing.table_builder import TableBuilder
 
 def plan(made: Rewritten, **options: Any) -> OptimizePlan:
     settings = OptimizeOptions(workers=1, **options)
-    return optimize.plan(Table(made.store).snapshot(), settings, now=NOW)
+    return optimize.plan(Table(made.store).snapshot(), settings, context=RunContext.at(NOW))
 
 
 def names(store: Store) -> set[str]:
@@ -116,7 +117,9 @@ def test_an_instant_comes_first_and_row_ids_are_kept_only_if_there_are_any() -> 
     table.builder.commit([log.commit_info("WRITE", inCommitTimestamp=last)])
     opened = Table(table.store)
     options = OptimizeOptions(workers=1)
-    result = optimize.apply(opened, optimize.plan(opened.snapshot(), options, now=NOW))
+    result = optimize.apply(
+        opened, optimize.plan(opened.snapshot(), options, context=RunContext.at(NOW))
+    )
     assert result.fates == {"committed": 1}
     info = actions_of(table.store, latest(table.store))[0]["commitInfo"]
     assert list(info)[0] == "inCommitTimestamp"
@@ -260,7 +263,7 @@ def test_tables_with_other_features_are_refused_by_name(feature: str) -> None:
     table.commit([log.features(*listed), log.metadata(), log.add("f")])
     before = set(names(table.store))
     with pytest.raises(UnsupportedFeatureError, match=feature):
-        optimize.plan(table.open().snapshot(), now=NOW)
+        optimize.plan(table.open().snapshot(), context=RunContext.at(NOW))
     assert set(names(table.store)) == before
 
 
@@ -323,12 +326,14 @@ def test_clustered_files_are_skipped_unless_requested() -> None:
     table.append(numbers(0), numbers(10), clusteringProvider="liquid")
     table.append(numbers(20), numbers(30))
     opened = Table(table.store)
-    planned = optimize.plan(opened.snapshot(), now=NOW)
+    planned = optimize.plan(opened.snapshot(), context=RunContext.at(NOW))
     assert planned.files == 2
     assert [(left.reason, left.files) for left in planned.left_alone] == [("clustered", 2)]
-    full = optimize.plan(opened.snapshot(), OptimizeOptions(full=True, workers=1), now=NOW)
+    full = optimize.plan(
+        opened.snapshot(), OptimizeOptions(full=True, workers=1), context=RunContext.at(NOW)
+    )
     rows = live_rows(table.store)
-    result = optimize.apply(opened, full, now=lambda: NOW, new_id=ids())
+    result = optimize.apply(opened, full, context=RunContext.at(NOW, new_id=ids()))
     assert (result.files_before, result.files_after, live_rows(table.store)) == (4, 1, rows)
     [add] = live_adds(table.store).values()
     # A merge in the order of time does not cluster, and does not claim to.
@@ -343,18 +348,22 @@ def test_old_timestamps_and_codecs_are_reasons_if_requested() -> None:
     options = {"use_deprecated_int96_timestamps": True, "compression": "snappy"}
     table.append(rows, writing=options)
     opened = Table(table.store)
-    assert optimize.plan(opened.snapshot(), now=NOW).is_noop
+    assert optimize.plan(opened.snapshot(), context=RunContext.at(NOW)).is_noop
     before = live_rows(table.store)
     for wanted in ({"int96": True}, {"other_codecs": True}):
-        planned = optimize.plan(opened.snapshot(), OptimizeOptions(**wanted, workers=1), now=NOW)
+        planned = optimize.plan(
+            opened.snapshot(), OptimizeOptions(**wanted, workers=1), context=RunContext.at(NOW)
+        )
         assert planned.files == 1
-    optimize.apply(opened, planned, now=lambda: NOW, new_id=ids())
+    optimize.apply(opened, planned, context=RunContext.at(NOW, new_id=ids()))
     [path] = live_adds(table.store)
     footer = pq.read_metadata(io.BytesIO(table.store.read(path)))
     assert footer.row_group(0).column(0).physical_type == "INT64"
     assert footer.row_group(0).column(0).compression == "ZSTD"
     assert live_rows(table.store) == before
-    assert optimize.plan(opened.snapshot(), OptimizeOptions(**wanted), now=NOW).is_noop
+    assert optimize.plan(
+        opened.snapshot(), OptimizeOptions(**wanted), context=RunContext.at(NOW)
+    ).is_noop
 
 
 @pytest.mark.conformance("RW-45")
@@ -397,7 +406,9 @@ def test_an_unpartitioned_table_takes_no_condition() -> None:
     table = TableBuilder(MemoryStore())
     table.commit([log.protocol(), log.metadata(), log.add("f")])
     with pytest.raises(InvalidRequestError, match="no partitions"):
-        optimize.plan(table.open().snapshot(), OptimizeOptions(where="id = 1"), now=NOW)
+        optimize.plan(
+            table.open().snapshot(), OptimizeOptions(where="id = 1"), context=RunContext.at(NOW)
+        )
 
 
 def test_progress_states_the_bins_and_the_bytes() -> None:
@@ -406,8 +417,9 @@ def test_progress_states_the_bins_and_the_bytes() -> None:
     optimize.apply(
         Table(made.store),
         planned,
-        now=lambda: NOW,
-        progress=lambda *report, unit="count": calls.append((*report, unit)),
+        context=RunContext.at(
+            NOW, progress=lambda *report, unit="count": calls.append((*report, unit))
+        ),
     )
     bins = [report for report in calls if report[0] == "bins rewritten"]
     assert bins == [

@@ -22,6 +22,7 @@ from suite.play import some
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 
@@ -75,12 +76,14 @@ def test_another_reader_finds_the_same_rows(
     table = open_table(str(path))
     options = OptimizeOptions(full=True, int96=True, other_codecs=True, workers=1)
     try:
-        planned = optimize.plan(table.snapshot(), options, now=datetime.now(UTC))
+        planned = optimize.plan(table.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
     except DeltaMaintenanceError as error:
         pytest.skip(f"not rewritten: {error.problem}")
     result = optimize.apply(table, planned)
     assert sorted(map(repr, read(path))) == before
-    deleted = purge.plan(table.snapshot(), PurgeOptions(workers=1), now=datetime.now(UTC))
+    deleted = purge.plan(
+        table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+    )
     purged = purge.apply(table, deleted)
     assert sorted(map(repr, read(path))) == before
     if before and "rewritten" in (result.status, purged.status):
@@ -96,7 +99,9 @@ def test_another_reader_finds_the_rows_of_a_rewritten_table(tmp_path: Path, read
         write_deltalake(tmp_path, pa.table({"number": [number, None]}), mode="append")
     before = sorted(map(repr, read(tmp_path)))
     table = open_table(str(tmp_path))
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=datetime.now(UTC))
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+    )
     assert optimize.apply(table, planned).files_after == 1
     assert sorted(map(repr, read(tmp_path))) == before
     assert len(before) == 6

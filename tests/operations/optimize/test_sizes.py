@@ -12,6 +12,7 @@ from rewrites.rewritten_tables import NOW
 from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -48,7 +49,11 @@ def rows(first: int) -> pa.Table:
 
 def optimized(table: Table, target: int) -> optimize.OptimizeResult:
     options = OptimizeOptions(target_bytes=target, workers=1)
-    return optimize.apply(table, optimize.plan(table.snapshot(), options, now=NOW), now=NOW)
+    return optimize.apply(
+        table,
+        optimize.plan(table.snapshot(), options, context=RunContext.at(NOW)),
+        context=RunContext.at(NOW),
+    )
 
 
 @pytest.mark.conformance("RW-04", "RW-06")
@@ -59,9 +64,11 @@ def test_a_second_run_plans_nothing_and_new_files_are_not_half_empty(kind: str) 
     target = source // 8
     table = Table(made.store)
     planned = optimize.plan(
-        table.snapshot(), OptimizeOptions(target_bytes=target, workers=1), now=NOW
+        table.snapshot(),
+        OptimizeOptions(target_bytes=target, workers=1),
+        context=RunContext.at(NOW),
     )
-    first = optimize.apply(table, planned, now=NOW)
+    first = optimize.apply(table, planned, context=RunContext.at(NOW))
     assert (first.status, first.rows) == ("rewritten", SOURCES * ROWS)
     assert planned.files_after == first.files_after
     sizes = [add["size"] for add in live_adds(made.store).values()]
@@ -79,4 +86,6 @@ def test_a_sample_that_cannot_be_read_prevents_no_plan() -> None:
         made.store.put(path, b"damaged")
     target = sum(add["size"] for add in files.values()) // 4
     options = OptimizeOptions(target_bytes=target, workers=1)
-    assert optimize.plan(Table(made.store).snapshot(), options, now=NOW).bins == 4
+    assert (
+        optimize.plan(Table(made.store).snapshot(), options, context=RunContext.at(NOW)).bins == 4
+    )

@@ -15,6 +15,7 @@ from rewrites.rewritten_tables import NOW, Rewritten, ids
 from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
 from delta_maintenance.operations import drop_feature, purge, set_properties
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
@@ -25,8 +26,10 @@ from delta_maintenance.table.read.table import Table
 def run(store: Store, **options: Any) -> tuple[PurgePlan, PurgeResult]:
     """The plan of a purge, and its result."""
     table = Table(store)
-    planned = purge.plan(table.snapshot(), PurgeOptions(workers=1, **options), now=NOW)
-    return planned, purge.apply(table, planned, now=lambda: NOW, new_id=ids(7))
+    planned = purge.plan(
+        table.snapshot(), PurgeOptions(workers=1, **options), context=RunContext.at(NOW)
+    )
+    return planned, purge.apply(table, planned, context=RunContext.at(NOW, new_id=ids(7)))
 
 
 def sums(store: Store, memory: SumMemory | None) -> FileSums:
@@ -132,17 +135,17 @@ def test_deletion_vectors_can_be_dropped_afterwards() -> None:
     made.table.delete(made.paths["z"][1], range(4))
     before, table = made.rows(), Table(made.store)
     wanted = drop_feature.DropFeatureOptions(feature="deletionVectors")
-    steps = drop_feature.plan(table.snapshot(), wanted, now=NOW).steps
+    steps = drop_feature.plan(table.snapshot(), wanted, context=RunContext.at(NOW)).steps
     assert "rewrite-files" in [step.kind for step in steps]
     options = set_properties.SetPropertiesOptions(
         properties={"delta.enableDeletionVectors": "false"}
     )
-    changed = set_properties.plan(table.snapshot(), options, now=NOW)
-    assert set_properties.apply(table, changed, now=NOW).status == "committed"
+    changed = set_properties.plan(table.snapshot(), options, context=RunContext.at(NOW))
+    assert set_properties.apply(table, changed, context=RunContext.at(NOW)).status == "committed"
     assert run(made.store)[1].status == "rewritten"
-    planned = drop_feature.plan(table.snapshot(), wanted, now=NOW)
+    planned = drop_feature.plan(table.snapshot(), wanted, context=RunContext.at(NOW))
     assert "rewrite-files" not in [step.kind for step in planned.steps]
-    assert drop_feature.apply(table, planned, now=NOW).status == "dropped"
+    assert drop_feature.apply(table, planned, context=RunContext.at(NOW)).status == "dropped"
     assert "deletionVectors" not in (table.snapshot().protocol.writer_features or ())
     assert made.rows() == before
 

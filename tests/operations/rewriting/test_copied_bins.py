@@ -16,6 +16,7 @@ from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.operations.rewriting.commits import SUMS_TAG
@@ -114,8 +115,10 @@ def test_deltalake_finds_rows_of_copied_row_groups_by_their_page_indexes(tmp_pat
     made.append(*(numbers(first, 5000) for first in (0, 5000, 10_000)), writing=writing)
     made.store.now_ms = lambda: epoch_millis(NOW)
     table = Table(made.store)
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=NOW)
-    [report] = optimize.apply(table, planned, now=lambda: NOW).bins
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(NOW)
+    )
+    [report] = optimize.apply(table, planned, context=RunContext.at(NOW)).bins
     assert (report.fate, report.copied, report.num_sources) == ("committed", True, 3)
     for path in live_adds(made.store):
         (tmp_path / path).write_bytes(made.store.read(path))

@@ -15,6 +15,7 @@ from rewrites.table_rows import Row, live_rows
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.storage.core.base import Store
@@ -49,8 +50,10 @@ def rows(store: Store) -> list[Row]:
 def rewrite(store: Store, seed: int, **options: int) -> OptimizeResult:
     table = Table(store)
     settings = OptimizeOptions(workers=1, **options)
-    planned = optimize.plan(table.snapshot(), settings, now=NOW)
-    return optimize.apply(table, planned, now=lambda: NOW, new_id=ids(seed), sleep=lambda _: None)
+    planned = optimize.plan(table.snapshot(), settings, context=RunContext.at(NOW))
+    return optimize.apply(
+        table, planned, context=RunContext.at(NOW, new_id=ids(seed), sleep=lambda _: None)
+    )
 
 
 @pytest.mark.conformance("RW-19", "RW-36", "RW-37", "RW-44", "RW-45")

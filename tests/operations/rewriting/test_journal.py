@@ -13,6 +13,7 @@ from rewrites.rewritten_tables import NOW, VECTORS, Rewritten
 from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import run
 from delta_maintenance.operations.rewriting.journal import FOLDER
@@ -140,5 +141,5 @@ def test_files_that_a_vacuum_may_delete_soon_are_not_adopted(
     )
     snapshot = Table(made.store).snapshot()
     options = OptimizeOptions(workers=1)
-    planned = optimize.plan(snapshot, options, now=NOW + timedelta(minutes=40))
+    planned = optimize.plan(snapshot, options, context=RunContext.at(NOW + timedelta(minutes=40)))
     assert planned.adopted_bins == bins

@@ -23,6 +23,7 @@ from rewrites.table_rows import Row, live_adds, live_rows
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.operations.rewriting.journal import FOLDER
@@ -111,7 +112,9 @@ def test_a_killed_rewrite_changes_no_row(
             assert rows(root) == before, f"after {when}"
             assert len(live_adds(LocalStore(root))) == files
             table = Table(LocalStore(root))
-            assert not fsck.plan(table, FsckOptions(deep=True), now=clock.now()).findings, when
+            assert not fsck.plan(
+                table, FsckOptions(deep=True), context=RunContext.at(clock.now())
+            ).findings, when
             # A run that finds nothing to do writes nothing, so that it keeps a useless journal.
             kept = list((root / FOLDER).glob("*.json"))
             assert not kept or status == "nothing-to-do", when

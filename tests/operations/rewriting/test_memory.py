@@ -14,6 +14,7 @@ from rewrites.rewritten_tables import NOW, ids
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.table.read.table import Table
@@ -38,12 +39,14 @@ def test_a_rewrite_takes_no_more_memory_than_its_plan_states() -> None:
     made.store.now_ms = lambda: epoch_millis(NOW)
     settings = OptimizeOptions(workers=1)
     table = Table(made.store)
-    planned = optimize.plan(table.snapshot(), settings, now=NOW)
+    planned = optimize.plan(table.snapshot(), settings, context=RunContext.at(NOW))
     # The table is larger, so that a rewrite that held it as a whole would exceed the bound.
     own = planned.memory_bytes - (200 << 20)
     assert own < 2 * rows * TEXT
     with measured() as taken:
-        result = optimize.apply(table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None)
+        result = optimize.apply(
+            table, planned, context=RunContext.at(NOW, new_id=ids(), sleep=lambda _: None)
+        )
     assert result.status == "rewritten" and result.rows == 2 * rows
     # What Python and Arrow themselves take was there before.
     assert taken.memory < own
@@ -105,10 +108,10 @@ def test_a_small_file_with_large_rows_takes_no_more(kind: str, verb: str) -> Non
     record = find(verb)
     table = Table(made.store)
     operation = {"optimize": optimize, "purge": purge}[verb]
-    planned = operation.plan(table.snapshot(), record.options(workers=1), now=NOW)
+    planned = operation.plan(table.snapshot(), record.options(workers=1), RunContext.at(NOW))
     with measured() as taken:
         result = operation.apply(
-            table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None
+            table, planned, RunContext.at(NOW, new_id=ids(), sleep=lambda _: None)
         )
     assert taken.memory < planned.memory_bytes - (200 << 20)
     assert [(file.path, file.damaged) for file in result.refused] == [(path, False)] * is_refused

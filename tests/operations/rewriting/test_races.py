@@ -19,6 +19,7 @@ from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import commits, contract
 from delta_maintenance.operations.rewriting.winners import FollowedSources
@@ -434,18 +435,24 @@ def test_an_answer_that_is_lost_is_settled_by_the_transaction_id(
 def test_commits_that_a_clean_up_took_away_are_made_up_for_by_the_state() -> None:
     made = Rewritten()
     table = Table(made.store)
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=NOW)
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(NOW)
+    )
 
     def clean_up() -> None:
         made.table.remove(made.paths["y"][0])
         made.table.append(numbers(700), partitionValues={"p": "z"})
         snapshot = table.snapshot()
-        checkpoint.apply(table, checkpoint.plan(snapshot, now=NOW), snapshot=snapshot)
+        checkpoint.apply(
+            table, checkpoint.plan(snapshot, context=RunContext.at(NOW)), snapshot=snapshot
+        )
         for version in range(snapshot.version):
             made.store.delete(f"_delta_log/{version:020d}.json")
 
     race(made, clean_up, before=DATA_FILE)
-    result = optimize.apply(table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None)
+    result = optimize.apply(
+        table, planned, context=RunContext.at(NOW, new_id=ids(), sleep=lambda _: None)
+    )
     # Nobody can tell any more what became of the source that is gone.
     assert fates(result) == {"x": "committed", "y": "superseded", "z": "committed"}
     live = table.snapshot().live_files()["path"].to_pylist()

@@ -17,6 +17,7 @@ from verbs.table_changes import (
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import set_properties
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.protocol.features.registry import supported_features, with_requirements
 from delta_maintenance.testing import actions as log
@@ -102,7 +103,7 @@ def test_a_plan_lists_changes_and_clients_and_writes_nothing() -> None:
     table = built(log.add("a"))
     names = table.names()
     options = SetPropertiesOptions(properties={"delta.columnMapping.mode": "name", "owner": "me"})
-    plan = set_properties.plan(table.open().snapshot(), options, now=NOW)
+    plan = set_properties.plan(table.open().snapshot(), options, context=RunContext.at(NOW))
     assert table.names() == names
     assert {change.name: (change.before, change.after) for change in plan.changes} == {
         "delta.columnMapping.mode": (None, "name"),

@@ -20,6 +20,7 @@ from verbs.table_changes import (
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.testing import actions as log
 
@@ -143,7 +144,7 @@ def test_on_s3_the_other_writers_are_required(kind: str) -> None:
             properties={"delta.checkpointInterval": "5"}, other_writers="spark"
         )
         with pytest.raises(RefusedError, match="overwrites"):
-            set_properties.plan(table.open().snapshot(), options, now=NOW)
+            set_properties.plan(table.open().snapshot(), options, context=RunContext.at(NOW))
     else:
         plan = plan_upgrade(table.open(), "deletionVectors")
         with pytest.raises(RefusedError, match="other writers of this table on S3"):

@@ -13,6 +13,7 @@ from corpus_tables import TABLES
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 from delta_maintenance.protocol.features.registry import check_protocol, supported_features
@@ -58,10 +59,12 @@ def test_a_real_table_loses_nothing(
     features = FEATURES
     if interval.properties.enable_iceberg_compat_v1:
         with pytest.raises(RefusedError, match="icebergCompatV1 does not allow"):
-            upgrade_protocol.plan(interval, UpgradeProtocolOptions(features=features), now=NOW)
+            upgrade_protocol.plan(
+                interval, UpgradeProtocolOptions(features=features), context=RunContext.at(NOW)
+            )
         features = tuple(name for name in FEATURES if name != "deletionVectors")
     options = UpgradeProtocolOptions(features=features)
-    plan = upgrade_protocol.plan(interval, options, now=NOW)
+    plan = upgrade_protocol.plan(interval, options, context=RunContext.at(NOW))
     assert upgrade_protocol.apply(table, plan).status == "committed"
     after = table.snapshot()
     check_protocol(after.protocol)
@@ -82,7 +85,7 @@ def test_a_real_table_loses_nothing(
 
 def set_interval(table: Table) -> Snapshot:
     options = SetPropertiesOptions(properties={"delta.checkpointInterval": "77"})
-    plan = set_properties.plan(table.snapshot(), options, now=NOW)
+    plan = set_properties.plan(table.snapshot(), options, context=RunContext.at(NOW))
     assert plan.added_features == () and not plan.cut_off
     assert set_properties.apply(table, plan).status == "committed"
     return table.snapshot()
@@ -90,5 +93,5 @@ def set_interval(table: Table) -> Snapshot:
 
 def map_columns(table: Table) -> None:
     options = SetPropertiesOptions(properties={"delta.columnMapping.mode": "name"})
-    plan = set_properties.plan(table.snapshot(), options, now=NOW)
+    plan = set_properties.plan(table.snapshot(), options, context=RunContext.at(NOW))
     assert set_properties.apply(table, plan).status == "committed"

@@ -11,6 +11,7 @@ from fault_play import play_faults
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 from delta_maintenance.storage.core.base import Store
@@ -51,15 +52,19 @@ def mapping_columns(store: Store) -> str:
         properties={"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"},
         operation_id="task",
     )
-    plan = set_properties.plan(table.snapshot(), options, now=NOW)
-    return set_properties.apply(table, plan, now=lambda: NOW, sleep=lambda _: None).status
+    plan = set_properties.plan(table.snapshot(), options, context=RunContext.at(NOW))
+    return set_properties.apply(
+        table, plan, context=RunContext.at(NOW, sleep=lambda _: None)
+    ).status
 
 
 def upgrading(store: Store) -> str:
     table = Table(store)
     options = UpgradeProtocolOptions(features=("rowTracking",), operation_id="task")
-    plan = upgrade_protocol.plan(table.snapshot(), options, now=NOW)
-    return upgrade_protocol.apply(table, plan, now=lambda: NOW, sleep=lambda _: None).status
+    plan = upgrade_protocol.plan(table.snapshot(), options, context=RunContext.at(NOW))
+    return upgrade_protocol.apply(
+        table, plan, context=RunContext.at(NOW, sleep=lambda _: None)
+    ).status
 
 
 @pytest.mark.conformance("TXN-02")
@@ -110,10 +115,10 @@ def test_requests_of_a_commit_without_concurrent_writers() -> None:
     store = FaultStore(store_of(build()))
     table = Table(store)
     options = SetPropertiesOptions(properties={"delta.checkpointInterval": "5"})
-    plan = set_properties.plan(table.snapshot(), options, now=NOW)
+    plan = set_properties.plan(table.snapshot(), options, context=RunContext.at(NOW))
     opening = list(store.trace)
     store.trace.clear()
-    set_properties.apply(table, plan, now=lambda: NOW)
+    set_properties.apply(table, plan, context=RunContext.at(NOW))
     assert store.trace[: len(opening)] == opening
     kinds = [step.kind for step in store.trace[len(opening) :]]
     # The commit, the check after it, and at most the checksum.

@@ -11,6 +11,7 @@ from verbs.vacuum_cases import WEEK_MS, Stubborn
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, protocol
@@ -100,5 +101,5 @@ def test_a_plan_without_its_survey_is_applied_unchanged() -> None:
     assert isinstance(table.store, MemoryStore)
     later = NOW + timedelta(minutes=50)
     table.store.now_ms = lambda: epoch_millis(later)
-    assert vacuum.apply(table.open(), planned, now=later).deleted == 1
+    assert vacuum.apply(table.open(), planned, context=RunContext.at(later)).deleted == 1
     assert table.files() == {"young.parquet"}

@@ -17,6 +17,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import engine as vacuum_engine
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, features, metadata
@@ -116,7 +117,9 @@ def test_the_log_is_read_before_every_round(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
-    result = vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned, progress=progress)
+    result = vacuum.apply(
+        table.open(), planned.plan, context=RunContext.at(NOW, progress=progress), surveyed=planned
+    )
     assert (result.deleted, result.spared, result.lost) == (8998, 2, ())
     assert table.files() == {"dead-08999.parquet", "dead-04000.parquet"} and len(steps) == 4
 
@@ -131,7 +134,9 @@ def test_files_referenced_again_after_deletion_are_reported() -> None:
 
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
-    result = vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned, progress=progress)
+    result = vacuum.apply(
+        table.open(), planned.plan, context=RunContext.at(NOW, progress=progress), surveyed=planned
+    )
     assert result.status == "partly" and result.lost == ("dead.parquet",)
 
 
@@ -165,7 +170,9 @@ def test_a_run_stopped_half_way_reports_its_progress() -> None:
 
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
-    result = vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned, progress=progress)
+    result = vacuum.apply(
+        table.open(), planned.plan, context=RunContext.at(NOW, progress=progress), surveyed=planned
+    )
     assert (result.status, result.deleted) == ("partly", 4000)
     assert result.stopped is not None and "has just changed" in result.stopped
     _, end = operations(table)[-1]

@@ -16,6 +16,7 @@ import pytest
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.operations.vacuum.references import read_references
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
@@ -76,7 +77,7 @@ def test_no_real_table_loses_a_file_of_its_newest_version(
         except DeltaMaintenanceError:
             refused += 1
             continue
-        result = vacuum.apply(table, surveyed.plan, now=NOW, surveyed=surveyed)
+        result = vacuum.apply(table, surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
         assert result.status in ("vacuumed", "nothing-to-do"), source.name
         assert all(path.is_file() for path in needed), source.name
         left = open_table(str(root)).snapshot()
@@ -109,7 +110,7 @@ def test_every_version_that_is_kept_keeps_its_files(
             surveyed = vacuum.survey(latest, options, now=NOW)
         except DeltaMaintenanceError:
             continue
-        vacuum.apply(table, surveyed.plan, now=NOW, surveyed=surveyed)
+        vacuum.apply(table, surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
         assert all(path.is_file() for path in needed), source.name
         checked += kept != latest.version
         shutil.rmtree(root)

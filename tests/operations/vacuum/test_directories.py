@@ -8,6 +8,7 @@ import pytest
 from vacuum_tables import Folder, days_ago, paths_of
 
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumResult
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import LOG
@@ -71,7 +72,9 @@ def _apply(table: Folder, planned: vacuum.Survey) -> VacuumResult:
     """On a disk, which uses the real clock: only the clock of the check is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CLOCK_CHECK, lambda *_, **__: None)
-        return vacuum.apply(table.open(), planned.plan, now=table.now, surveyed=planned)
+        return vacuum.apply(
+            table.open(), planned.plan, context=RunContext.at(table.now), surveyed=planned
+        )
 
 
 @pytest.mark.conformance("VAC-17")

@@ -33,6 +33,7 @@ from vacuum_tables import NOW, Folder, days_ago
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import Skip
@@ -74,7 +75,7 @@ def store_of(files: Files) -> MemoryStore:
 def run(store: Store, **options: Any) -> VacuumResult:
     table = Table(store)
     surveyed = vacuum.survey(table.snapshot(), VacuumOptions(**options), now=NOW)
-    return vacuum.apply(table, surveyed.plan, now=NOW, surveyed=surveyed)
+    return vacuum.apply(table, surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 
 
 def data_of(store: Store) -> set[str]:
@@ -270,7 +271,12 @@ class Vacuums(RuleBasedStateMachine):
         surveyed, _ = self.pending.pop(0)
         self.store()
         with suppress(DeltaMaintenanceError):
-            vacuum.apply(Table(self.table.store), surveyed.plan, now=self.now, surveyed=surveyed)
+            vacuum.apply(
+                Table(self.table.store),
+                surveyed.plan,
+                context=RunContext.at(self.now),
+                surveyed=surveyed,
+            )
             self._note_commits()
 
     @rule()
@@ -373,7 +379,7 @@ def test_a_killed_run_leaves_what_is_needed(tmp_path: Path) -> None:
     assert vacuum.apply(
         table.open(),
         (planned := table.survey(allow_large_delete=True)).plan,
-        now=now,
+        context=RunContext.at(now),
         surveyed=planned,
     ).status in ("vacuumed", "nothing-to-do")
     assert table.files() == {*live, "young.parquet"}

@@ -18,6 +18,7 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import (
     add,
@@ -188,11 +189,13 @@ def test_a_plan_is_valid_for_an_hour_and_clocks_must_agree() -> None:
     planned = table.survey()
     for later in (timedelta(minutes=61), timedelta(minutes=-61)):
         with pytest.raises(RefusedError, match="an hour"):
-            vacuum.apply(table.open(), planned.plan, now=NOW + later, surveyed=planned)
+            vacuum.apply(
+                table.open(), planned.plan, context=RunContext.at(NOW + later), surveyed=planned
+            )
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW) + 301_000
     with pytest.raises(RefusedError, match="clocks"):
-        vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned)
+        vacuum.apply(table.open(), planned.plan, context=RunContext.at(NOW), surveyed=planned)
     assert "dead.parquet" in table.files()
 
 

@@ -15,6 +15,7 @@ from vacuum_tables import days_ago
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
@@ -68,7 +69,7 @@ def test_a_thousand_files_take_one_request_to_list_and_one_to_delete(server: S3S
     # files, and new commits are checked.
     assert len(server.requests) <= len(pages) + 2 + 1 + 1
     server.requests.clear()
-    result = vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+    result = vacuum.apply(table, surveyed.plan, context=RunContext.at(LATER), surveyed=surveyed)
     assert (result.deleted, result.failed) == (dead, 0)
     deletions = sum("POST" in request for request in server.requests)
     assert deletions == -(-dead // 1000)
@@ -81,11 +82,11 @@ def test_commits_on_s3_need_to_know_who_else_writes(server: S3Server, table: Tab
     options = VacuumOptions(log_commits=True)
     surveyed = vacuum.survey(table.snapshot(), options, now=LATER)
     with pytest.raises(RefusedError, match="other writers of this table on S3"):
-        vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+        vacuum.apply(table, surveyed.plan, context=RunContext.at(LATER), surveyed=surveyed)
     assert vacuum.survey(table.snapshot(), now=LATER).plan.files == DEAD, "nothing was deleted"
     options = VacuumOptions(log_commits=True, other_writers="none")
     surveyed = vacuum.survey(table.snapshot(), options, now=LATER)
-    result = vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+    result = vacuum.apply(table, surveyed.plan, context=RunContext.at(LATER), surveyed=surveyed)
     assert (result.start_version, result.end_version) == (1, 2)
     end: Any = json.loads(table.store.read(f"_delta_log/{2:020}.json"))
     assert end["commitInfo"]["operationMetrics"]["numDeletedFiles"] == str(DEAD)
@@ -98,7 +99,7 @@ def test_keys_that_are_no_clean_paths_stay(server: S3Server, table: Table) -> No
     server.fill(bucket, ["t2/neighbour.parquet", "t.parquet"])
     surveyed = vacuum.survey(table.snapshot(), now=LATER)
     assert surveyed.plan.files == DEAD
-    vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+    vacuum.apply(table, surveyed.plan, context=RunContext.at(LATER), surveyed=surveyed)
     left = {p for batch in table.store.list_tree() for p in batch["path"].to_pylist()}
     assert len(left) == LIVE + 1 + len(odd)
 

@@ -9,6 +9,7 @@ from rewrites.rewritten_tables import COPIED_BYTES
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.data.copying import row_groups
@@ -33,13 +34,15 @@ def copying() -> None:
 def optimized(root: str, workers: int = 1) -> str:
     table = Table(LocalStore(root))
     options = optimize.OptimizeOptions(workers=workers)
-    planned = optimize.plan(table.snapshot(), options, now=clock.now())
+    planned = optimize.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
     return optimize.apply(table, planned).status
 
 
 def purged(root: str) -> str:
     table = Table(LocalStore(root))
-    planned = purge.plan(table.snapshot(), purge.PurgeOptions(workers=1), now=clock.now())
+    planned = purge.plan(
+        table.snapshot(), purge.PurgeOptions(workers=1), context=RunContext.at(clock.now())
+    )
     return purge.apply(table, planned).status
 
 

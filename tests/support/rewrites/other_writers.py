@@ -14,6 +14,7 @@ from rewrites.table_rows import latest, live_adds
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
@@ -80,7 +81,9 @@ def add_file(path: Path, name: str, rows: pa.Table, **options: Any) -> None:
 def optimized(path: Path) -> OptimizeResult:
     """Runs `optimize` on a table."""
     table = Table(LocalStore(path))
-    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=clock.now())
+    planned = optimize.plan(
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(clock.now())
+    )
     return optimize.apply(table, planned)
 
 

@@ -26,6 +26,8 @@ from rewrites.race_ledgers import (
     text_of,
 )
 
+from delta_maintenance.operations.core.context import RunContext
+
 COPYING, MARKING, MERGING = 1, 2, 3
 """The rows that the copying deleter, the marking deleter and the merger choose, by the ID
 modulo 4.
@@ -148,11 +150,13 @@ def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
         try:
             if runs % PURGE_EVERY:
                 options = merging.OptimizeOptions(target_bytes=TARGET_BYTES, workers=1)
-                planned = merging.plan(opened.snapshot(), options, now=clock.now())
+                planned = merging.plan(
+                    opened.snapshot(), options, context=RunContext.at(clock.now())
+                )
                 result = merging.apply(opened, planned)
             else:
                 purge = purging.PurgeOptions(workers=1)
-                doomed = purging.plan(opened.snapshot(), purge, now=clock.now())
+                doomed = purging.plan(opened.snapshot(), purge, context=RunContext.at(clock.now()))
                 result = purging.apply(opened, doomed)
         except DeltaMaintenanceError as error:
             ledger.note("optimize", "failed", problem=str(error))

@@ -15,6 +15,7 @@ from row_ids import RacedStore
 
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -107,9 +108,9 @@ class Rewritten:
         self.store.now_ms = lambda: epoch_millis(NOW)
         table = Table(self.store)
         settings = OptimizeOptions(workers=1, **options)
-        planned = optimize.plan(table.snapshot(), settings, now=NOW)
+        planned = optimize.plan(table.snapshot(), settings, context=RunContext.at(NOW))
         result = optimize.apply(
-            table, planned, now=lambda: NOW, new_id=ids(seed), sleep=lambda _: None
+            table, planned, context=RunContext.at(NOW, new_id=ids(seed), sleep=lambda _: None)
         )
         self.catch_up()
         return result

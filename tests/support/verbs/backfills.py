@@ -16,6 +16,7 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsPlan,
     BackfillRowIdsResult,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.table.read.table import Table
@@ -53,7 +54,9 @@ def options(**given: Any) -> BackfillRowIdsOptions:
 
 
 def plan_of(table: TableBuilder, **given: Any) -> BackfillRowIdsPlan:
-    return backfill_row_ids.plan(table.open().snapshot(), options(**given), now=NOW)
+    return backfill_row_ids.plan(
+        table.open().snapshot(), options(**given), context=RunContext.at(NOW)
+    )
 
 
 def backfill(table: TableBuilder, **given: Any) -> BackfillRowIdsResult:
@@ -61,7 +64,9 @@ def backfill(table: TableBuilder, **given: Any) -> BackfillRowIdsResult:
 
 
 def apply(table: TableBuilder, plan: BackfillRowIdsPlan, **given: Any) -> BackfillRowIdsResult:
-    return backfill_row_ids.apply(table.open(), plan, sleep=lambda _: None, **given)
+    return backfill_row_ids.apply(
+        table.open(), plan, context=RunContext(sleep=lambda _: None), **given
+    )
 
 
 def races(table: TableBuilder, *others: Callable[[], object] | None) -> None:

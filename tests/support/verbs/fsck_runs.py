@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from sound_tables import SoundTable
 
 from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -21,9 +22,13 @@ def run(
     table: SoundTable | Table, options: FsckOptions | None = None, *, now: datetime = NOW
 ) -> FsckResult:
     opened = table if isinstance(table, Table) else table.open()
-    plan = fsck.plan(opened, options, now=now)
+    plan = fsck.plan(opened, options, context=RunContext.at(now))
     # Only the JSON of the plan is passed on.
-    return fsck.apply(opened, FsckPlan.from_json(json.loads(json.dumps(plan.to_json()))), now=now)
+    return fsck.apply(
+        opened,
+        FsckPlan.from_json(json.loads(json.dumps(plan.to_json()))),
+        context=RunContext.at(now),
+    )
 
 
 def files_of(table: SoundTable) -> dict[str, bytes]:

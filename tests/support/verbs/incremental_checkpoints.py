@@ -12,6 +12,7 @@ from delta_maintenance.operations.checkpoint import (
     CheckpointPlan,
     CheckpointResult,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.testing.actions import Action, add, features, metadata
@@ -44,7 +45,7 @@ def based(*more: Action, **options: Any) -> TableBuilder:
 
 def planned(table: TableBuilder, **options: Any) -> CheckpointPlan:
     chosen = CheckpointOptions(actions_per_sidecar=10, **options)
-    return checkpoint.plan(table.open().snapshot(), chosen, now=NOW)
+    return checkpoint.plan(table.open().snapshot(), chosen, context=RunContext.at(NOW))
 
 
 def incremental(table: TableBuilder, **options: Any) -> CheckpointResult:

@@ -12,6 +12,7 @@ from checkpointing import state_of
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan, CleanLogResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -64,12 +65,14 @@ def at(table: TableBuilder, now: datetime) -> datetime:
 
 
 def plan(table: TableBuilder, now: datetime, **options: Any) -> CleanLogPlan:
-    return clean_log.plan(table.open().snapshot(), CleanLogOptions(**options), now=now)
+    return clean_log.plan(
+        table.open().snapshot(), CleanLogOptions(**options), context=RunContext.at(now)
+    )
 
 
 def clean(table: TableBuilder, now: datetime, **options: Any) -> CleanLogResult:
     planned = plan(table, now, **options)
-    return clean_log.apply(table.open(), planned, now=at(table, now))
+    return clean_log.apply(table.open(), planned, context=RunContext.at(at(table, now)))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import (
     SetPropertiesOptions,
     SetPropertiesPlan,
@@ -62,13 +63,13 @@ def plan_properties(
     operation_id = given.pop("operation_id", None)
     properties = {f"delta.{name.replace('_', '.')}": value for name, value in given.items()}
     options = SetPropertiesOptions(properties=properties, remove=remove, operation_id=operation_id)
-    return set_properties.plan(table.snapshot(), options, now=NOW)
+    return set_properties.plan(table.snapshot(), options, context=RunContext.at(NOW))
 
 
 def apply_properties(table: Table, plan: SetPropertiesPlan) -> SetPropertiesResult:
     # Passed on as JSON, as an orchestrator does.
     plan = SetPropertiesPlan.from_json(json.loads(json.dumps(plan.to_json())))
-    result = set_properties.apply(table, plan, now=lambda: NOW, sleep=lambda _: None)
+    result = set_properties.apply(table, plan, context=RunContext.at(NOW, sleep=lambda _: None))
     assert SetPropertiesResult.from_json(result.to_json()) == result
     return result
 
@@ -79,12 +80,12 @@ def set_(table: Table, remove: tuple[str, ...] = (), /, **properties: Any) -> Se
 
 def plan_upgrade(table: Table, *features: str, **options: Any) -> UpgradeProtocolPlan:
     given = UpgradeProtocolOptions(features=features, **options)
-    return upgrade_protocol.plan(table.snapshot(), given, now=NOW)
+    return upgrade_protocol.plan(table.snapshot(), given, context=RunContext.at(NOW))
 
 
 def apply_upgrade(table: Table, plan: UpgradeProtocolPlan) -> UpgradeProtocolResult:
     plan = UpgradeProtocolPlan.from_json(json.loads(json.dumps(plan.to_json())))
-    result = upgrade_protocol.apply(table, plan, now=lambda: NOW, sleep=lambda _: None)
+    result = upgrade_protocol.apply(table, plan, context=RunContext.at(NOW, sleep=lambda _: None))
     assert UpgradeProtocolResult.from_json(result.to_json()) == result
     return result
 

@@ -12,6 +12,7 @@ from resources import measured
 
 from delta_maintenance.errors import MOST_BYTES, CorruptTableError, StorageError
 from delta_maintenance.operations import backfill_row_ids, checkpoint, fsck
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -38,7 +39,7 @@ def table(store: MemoryStore | None = None) -> TableBuilder:
 
 
 def kinds(builder: TableBuilder, *, deep: bool = False) -> dict[str, int]:
-    plan = fsck.plan(builder.open(), FsckOptions(deep=deep), now=NOW)
+    plan = fsck.plan(builder.open(), FsckOptions(deep=deep), context=RunContext.at(NOW))
     return {count.kind: count.count for count in plan.counts if count.kind != "missing-data-file"}
 
 
@@ -65,7 +66,7 @@ def test_partition_values_that_no_column_has_cost_no_more_than_their_bytes() -> 
     builder.commit([commit_info(), add("d", partitionValues=values)])
     with measured() as taken:
         snapshot = builder.open().snapshot()
-        checkpoint.apply(builder.open(), checkpoint.plan(snapshot, now=NOW))
+        checkpoint.apply(builder.open(), checkpoint.plan(snapshot, context=RunContext.at(NOW)))
     assert taken.seconds < 10
     again = builder.open().snapshot()
     assert again.checkpoint is not None
@@ -79,7 +80,7 @@ def test_thousands_of_unknown_fields_cost_no_more_than_their_bytes() -> None:
     old = [remove("b"), remove("c")]
     builder.commit([features("deletionVectors"), *old, new])
     with measured() as taken:
-        wanted = backfill_row_ids.plan(builder.open().snapshot(), now=NOW)
+        wanted = backfill_row_ids.plan(builder.open().snapshot(), context=RunContext.at(NOW))
         result = backfill_row_ids.apply(builder.open(), wanted)
     assert taken.seconds < 10
     assert result.status == "enabled"
@@ -168,7 +169,7 @@ def test_a_message_is_short_regardless_of_what_it_quotes() -> None:
     builder = TableBuilder()
     builder.commit([protocol(3, 7, reader_features=features, writer_features=features), metadata()])
     with pytest.raises(Exception) as failure:
-        checkpoint.plan(builder.open().snapshot(), now=NOW)
+        checkpoint.plan(builder.open().snapshot(), context=RunContext.at(NOW))
     assert len(str(failure.value).encode()) <= MOST_BYTES
     deep = "d" * 9000
     line = str(CorruptTableError(deep, table=deep, file=deep, remedy=deep).located(version=5))

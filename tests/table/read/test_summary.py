@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations import checkpoint, checksum, clean_log, fsck, vacuum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.health.inspection import describe
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
@@ -61,13 +62,17 @@ def begun(store: CountingStore | None = None) -> TableBuilder:
     table.commit([commit_info(), gone("a", 7), gone("b", 9000), changed, txn("app", 3)])
     table.commit([commit_info(), add("c", size=1), domain("d", "{}")])
     opened, options = table.open(), checkpoint.CheckpointOptions(kind="v2-json")
-    checkpoint.apply(opened, checkpoint.plan(opened.snapshot(), options, now=NOW))
+    checkpoint.apply(
+        opened, checkpoint.plan(opened.snapshot(), options, context=RunContext.at(NOW))
+    )
     return table
 
 
 def checksummed(table: TableBuilder) -> TableBuilder:
     opened = table.open()
-    plan = checksum.plan(opened.snapshot(), checksum.ChecksumOptions(checkpoints=False), now=NOW)
+    plan = checksum.plan(
+        opened.snapshot(), checksum.ChecksumOptions(checkpoints=False), context=RunContext.at(NOW)
+    )
     assert checksum.apply(opened, plan).status == "written"
     return table
 
@@ -289,7 +294,9 @@ def test_no_operation_decides_by_a_checksum(field: str) -> None:
     data = json.loads(table.store.read(path))
     table.store.put(path, json.dumps(PLAUSIBLE[field](data)).encode())
     assert decisions(table) == before
-    found = {finding.kind for finding in fsck.plan(table.open(), now=NOW).findings}
+    found = {
+        finding.kind for finding in fsck.plan(table.open(), context=RunContext.at(NOW)).findings
+    }
     # Each bin of a coarser histogram, and the name of a transaction, are not compared.
     if field not in ("fileSizeHistogram", "txnId"):
         assert found & {"checksum-differs", "unreadable-checksum"}
@@ -303,7 +310,9 @@ def decisions(table: TableBuilder) -> list[Any]:
         snapshot.protocol,
         snapshot.metadata,
         snapshot.txns,
-        checkpoint.plan(snapshot, now=NOW),
-        clean_log.plan(snapshot, now=NOW),
-        vacuum.plan(snapshot, vacuum.VacuumOptions(ignore_missing_files=True), now=NOW),
+        checkpoint.plan(snapshot, context=RunContext.at(NOW)),
+        clean_log.plan(snapshot, context=RunContext.at(NOW)),
+        vacuum.plan(
+            snapshot, vacuum.VacuumOptions(ignore_missing_files=True), context=RunContext.at(NOW)
+        ),
     ]

@@ -8,14 +8,9 @@ those, because the result for a file never changes.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 from typing import Protocol
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
@@ -28,6 +23,7 @@ from delta_maintenance.operations.add_constraint.options import (
     CheckedRows,
     ViolatingFile,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
 from delta_maintenance.operations.table_change.operation import (
     already_applied,
@@ -44,7 +40,6 @@ from delta_maintenance.table.commit.preconditions import (
     require_committable,
     require_no_external_log,
 )
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -86,22 +81,17 @@ class ConstraintCheck(Protocol):
 
 
 def plan(
-    snapshot: Snapshot,
-    options: AddConstraintOptions,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: ConstraintCheck | None = None,
-    progress: Progress | None = None,
+    snapshot: Snapshot, options: AddConstraintOptions, context: RunContext | None = None
 ) -> AddConstraintPlan:
     """Plans to add the constraint to the latest snapshot. Reads no rows and writes nothing.
 
     Raises `InvalidRequestError` for an empty name or expression, `RefusedError` for a name that is
     taken, and `UnsupportedFeatureError` or `RefusedError` for a table that must not be changed.
     """
+    context = context or RunContext()
     options = options.validated()
     options = replace(options, name=options.name.strip(), expression=options.expression.strip())
-    operation_id = options.operation_id or new_id()
+    operation_id = options.operation_id or context.new_id()
     done = already_applied(
         snapshot, operation_id=options.operation_id, since=options.operation_since
     )
@@ -115,7 +105,7 @@ def plan(
         snapshot,
         options,
         operation_id=operation_id,
-        now=now,
+        now=context.started,
         reason=done or "the table already has this constraint"
         if noop
         else f"the rows of {counts.num_files} files have to be checked",
@@ -126,14 +116,7 @@ def plan(
 
 
 def apply(
-    table: Table,
-    plan: AddConstraintPlan,
-    *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: ConstraintCheck | None = None,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    table: Table, plan: AddConstraintPlan, context: RunContext | None = None
 ) -> AddConstraintResult:
     """Checks the rows of the latest version, and commits if all of them satisfy the constraint.
 
@@ -141,15 +124,16 @@ def apply(
     Raises the errors of the check, `RefusedError` if the table was replaced or must no longer be
     changed, and `CommitUnknownError` if the outcome of the commit is unknown.
     """
+    context = context or RunContext()
     if plan.is_noop:
         return AddConstraintResult(
             table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
         )
-    if engine is None:
+    if context.engine is None:
         raise InvalidRequestError(
             "only Spark can check rows", remedy="run it by delta_maintenance.spark"
         )
-    looks = _Looks(engine, plan.options.expression)
+    looks = _Looks(context.engine, plan.options.expression)
 
     def decide(snapshot: Snapshot) -> Decision:
         # Checked first, so that an impossible request is refused before hours of reading.
@@ -163,9 +147,9 @@ def apply(
                 plan,
                 decide,
                 examine=looks.examine,
-                now=as_clock(now),
-                new_id=new_id,
-                sleep=sleep,
+                now=context.now,
+                new_id=context.new_id,
+                sleep=context.sleep,
             )
             if ending.status != "conflict" or not ending.attempts or looks.number == _MAX_LOOKS:
                 return _result(plan, ending, looks)

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Literal
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
+from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
@@ -41,11 +38,11 @@ from delta_maintenance.operations.backfill_row_ids.options import (
     BackfillRowIdsPlan,
     BackfillRowIdsResult,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
-from delta_maintenance.table.data.footers import RowCounter, count_rows
-from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.data.footers import count_rows
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_consistent
@@ -68,11 +65,7 @@ __all__ = [
 def plan(
     snapshot: Snapshot,
     options: BackfillRowIdsOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: RowCounter | None = None,
-    progress: Progress | None = None,
+    context: RunContext | None = None,
 ) -> BackfillRowIdsPlan:
     """Plans the backfill of this snapshot. Reads its file actions once, and no data file.
 
@@ -80,16 +73,17 @@ def plan(
     row tracking follows a draft or is suspended and the options do not allow a change of that, or
     if it has duplicate row IDs.
     """
+    context = context or RunContext()
     # Python callers may pass values of other types.
     options = (options or BackfillRowIdsOptions()).validated()
     require_consistent(snapshot)
     sources = sources_of(snapshot)
     if sources.state is RowTrackingState.ENABLED:
-        return _noop(snapshot, options, now, "row tracking is already enabled")
+        return _noop(snapshot, options, context.started, "row tracking is already enabled")
     earlier = _earlier(snapshot, options)
     if earlier is not None and earlier.operation_id.endswith(ENABLE):
         reason = f"an earlier run of this task enabled row tracking, as version {earlier.version}"
-        return _noop(snapshot, options, now, reason)
+        return _noop(snapshot, options, context.started, reason)
     change = planned_support(
         snapshot, convert_draft=options.convert_draft, lift_suspension=options.lift_suspension
     )
@@ -108,7 +102,7 @@ def plan(
     return BackfillRowIdsPlan(
         table=snapshot.table,
         version=snapshot.version,
-        planned_at=now,
+        planned_at=context.started,
         is_noop=False,
         reason=f"{findings.lacking} of {findings.files} files lack row IDs; {why}",
         options=options,
@@ -128,13 +122,9 @@ def plan(
 def apply(
     table: Table,
     plan: BackfillRowIdsPlan,
+    context: RunContext | None = None,
     *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: RowCounter | None = None,
-    progress: Progress | None = None,
     snapshot: Snapshot | None = None,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> BackfillRowIdsResult:
     """Applies the plan to the latest version of the table.
 
@@ -142,6 +132,7 @@ def apply(
     plan, if it is still in memory, which saves opening it again. Errors before the first commit are
     raised; later errors are in the Result.
     """
+    context = context or RunContext()
     if plan.is_noop:
         return BackfillRowIdsResult(
             table=plan.table,
@@ -150,11 +141,11 @@ def apply(
             high_water_mark=plan.high_water_mark,
             notes=(plan.reason,),
         )
-    if plan.engine == "spark" and engine is None:
+    if plan.engine == "spark" and context.engine is None:
         raise InvalidRequestError(
             "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
         )
-    options, instants = plan.options, as_clock(now)
+    options, instants = plan.options, context.now
     run = _Run(
         table,
         plan,
@@ -162,21 +153,21 @@ def apply(
             table,
             files_per_commit=options.files_per_commit,
             highest_row_id=plan.high_water_mark,
-            count_rows=engine or partial(count_rows, table.store),
+            count_rows=context.engine or partial(count_rows, table.store),
             settings=CommitSettings(
                 operation_id=options.operation_id,
                 planned_version=plan.version,
                 other_writers=options.other_writers,
                 now=instants,
-                new_id=new_id,
-                sleep=sleep,
+                new_id=context.new_id,
+                sleep=context.sleep,
             ),
-            progress=progress,
+            progress=context.progress,
             total_files=plan.files_to_backfill,
         ),
     )
     try:
-        run.through(snapshot or table.snapshot(), now=instants, new_id=new_id)
+        run.through(snapshot or table.snapshot(), now=instants, new_id=context.new_id)
     except DeltaMaintenanceError as error:
         if not run.backfill.commits:
             raise error.located(table=table.uri) from error.__cause__
@@ -266,11 +257,13 @@ class _Run:
         """Tries to write a checkpoint; the backfill does not depend on it."""
         try:
             snapshot = self._table.snapshot()
-            wanted = checkpoint.plan(snapshot, now=now)
+            wanted = checkpoint.plan(snapshot, context=RunContext.at(now))
             if wanted.engine == "spark":
                 self._notes.append(f"no checkpoint was written: {wanted.reason}")
                 return
-            written = checkpoint.apply(self._table, wanted, new_id=new_id, snapshot=snapshot)
+            written = checkpoint.apply(
+                self._table, wanted, context=RunContext(new_id=new_id), snapshot=snapshot
+            )
         except DeltaMaintenanceError as error:
             _logger.warning("no checkpoint was written: %s", error)
             self._notes.append(f"no checkpoint was written: {error}")

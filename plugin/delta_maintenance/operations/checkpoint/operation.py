@@ -13,7 +13,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, epoch_millis
+from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.checkpoint.incremental import decide, foresee
 from delta_maintenance.operations.checkpoint.options import (
@@ -24,6 +24,7 @@ from delta_maintenance.operations.checkpoint.options import (
     Engine,
     Incremental,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
 from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
 from delta_maintenance.protocol.features.registry import (
@@ -62,11 +63,8 @@ __all__ = [
 def plan(
     snapshot: Snapshot,
     options: CheckpointOptions | None = None,
+    context: RunContext | None = None,
     *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: SidecarEngine | None = None,
-    progress: Progress | None = None,
     repairs: bool = False,
 ) -> CheckpointPlan:
     """Plans a checkpoint of this snapshot.
@@ -78,6 +76,7 @@ def plan(
     Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, and
     `InvalidRequestError` for an option that does not apply.
     """
+    context = context or RunContext()
     # Callers may ignore the types, and a misspelt kind must not write another kind.
     options = (options or CheckpointOptions()).validated()
     _zone(options.time_zone)
@@ -86,7 +85,7 @@ def plan(
     chosen, why = _engine(snapshot, options, kind)
     existing = _existing(snapshot, options, kind)
     retention = snapshot.properties.set_transaction_retention
-    tombstones_from, notes = _tombstones_from(snapshot, now)
+    tombstones_from, notes = _tombstones_from(snapshot, context.started)
     planned = CheckpointPlan(
         table=snapshot.table,
         version=snapshot.version,
@@ -98,10 +97,14 @@ def plan(
         actions_per_sidecar=_sidecar_size(snapshot, options),
         time_zone=options.time_zone,
         tombstones_from=tombstones_from,
-        transactions_from=None if retention is None else _before(now, retention),
+        transactions_from=None if retention is None else _before(context.started, retention),
         notes=(*notes, *_notes(snapshot)),
     )
-    return planned if existing else _with_decision(snapshot, planned, options.incremental, now)
+    return (
+        planned
+        if existing
+        else _with_decision(snapshot, planned, options.incremental, context.started)
+    )
 
 
 def _with_decision(
@@ -146,11 +149,8 @@ _LOG_BYTES_PER_ACTION = 600
 def apply(
     table: Table,
     plan: CheckpointPlan,
+    context: RunContext | None = None,
     *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: SidecarEngine | None = None,
-    progress: Progress | None = None,
     snapshot: Snapshot | None = None,
     repairs: bool = False,
 ) -> CheckpointResult:
@@ -159,11 +159,12 @@ def apply(
     `engine` writes the sidecars of a plan for Spark; plans for the local engine need none.
     `snapshot` is the snapshot of the plan, if it is still in memory, which avoids opening it again.
     """
+    context = context or RunContext()
     if plan.kind is None:
         return CheckpointResult(
             table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
         )
-    if plan.engine == "spark" and engine is None:
+    if plan.engine == "spark" and context.engine is None:
         raise InvalidRequestError(
             "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
         )
@@ -172,7 +173,12 @@ def apply(
     try:
         _require_checkpointable(snapshot, repairs=repairs)
         written, reused, notes = _write(
-            snapshot, plan, engine, new_id, progress, now=clock.as_clock(now)()
+            snapshot,
+            plan,
+            context.engine,
+            context.new_id,
+            context.progress,
+            now=clock.as_clock(context.now)(),
         )
     except FileExistsError:
         return _already_there(table, plan)

@@ -10,6 +10,7 @@ from pydantic import Field
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint.options import CheckpointOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import (
     EvaluationContext,
     count_text,
@@ -76,7 +77,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
             auto_spark_bytes=context.rules.engine.spark_log_bytes,
         )
     ).validated()
-    plan = checkpoint.plan(context.snapshot, options, now=context.now)
+    plan = checkpoint.plan(context.snapshot, options, context=RunContext.at(context.now))
     if plan.is_noop:
         return not_due("checkpoint", plan.reason)
     actions = health.num_files + health.tombstones

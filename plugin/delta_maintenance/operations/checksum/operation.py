@@ -6,10 +6,6 @@ not write them. The operation adds no version and never changes an existing chec
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import DeltaMaintenanceError, VersionNotFoundError
 from delta_maintenance.operations.checksum.options import (
     ChecksumOptions,
@@ -17,12 +13,12 @@ from delta_maintenance.operations.checksum.options import (
     ChecksumResult,
     VersionOutcome,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, render_checksum
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.computed_checksum import computed_checksum
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_inventory import take_inventory
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
@@ -41,18 +37,13 @@ __all__ = [
 
 
 def plan(
-    snapshot: Snapshot,
-    options: ChecksumOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: None = None,
-    progress: Progress | None = None,
+    snapshot: Snapshot, options: ChecksumOptions | None = None, context: RunContext | None = None
 ) -> ChecksumPlan:
     """Plans which missing checksums to write. Lists the log and reads no files.
 
     Raises `UnsupportedFeatureError` if the table must not be written to.
     """
+    context = context or RunContext()
     options = (options or ChecksumOptions()).validated()
     require_writable(snapshot, Operation.CHECKPOINT)
     inventory = take_inventory(snapshot.store)
@@ -73,7 +64,7 @@ def plan(
     return ChecksumPlan(
         table=snapshot.table,
         version=snapshot.version,
-        planned_at=now,
+        planned_at=context.started,
         versions=missing,
         reason=f"{len(missing)} versions have no checksum"
         if missing
@@ -86,11 +77,8 @@ def plan(
 def apply(
     table: Table,
     plan: ChecksumPlan,
+    context: RunContext | None = None,
     *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: None = None,
-    progress: Progress | None = None,
     snapshot: Snapshot | None = None,
 ) -> ChecksumResult:
     """Writes the planned checksums that are still missing. Repeated runs do no harm.
@@ -98,6 +86,7 @@ def apply(
     `snapshot` is the snapshot of the plan, if it is still in memory. Raises `RefusedError` if a
     count would be uncertain.
     """
+    context = context or RunContext()
     if plan.is_noop:
         return ChecksumResult(
             table=plan.table,
@@ -114,8 +103,8 @@ def apply(
             done.append(VersionOutcome(version=version, status="gone"))
         except DeltaMaintenanceError as error:
             raise error.located(table=table.uri, version=version) from error.__cause__
-        if progress is not None:
-            progress("checksums", len(done), len(plan.versions))
+        if context.progress is not None:
+            context.progress("checksums", len(done), len(plan.versions))
     return ChecksumResult(
         table=plan.table,
         version=plan.version,

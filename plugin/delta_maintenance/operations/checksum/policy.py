@@ -5,6 +5,7 @@ from __future__ import annotations
 from delta_maintenance.operations import checksum
 from delta_maintenance.operations.checksum.options import ChecksumOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, not_due
 
 
@@ -13,7 +14,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if not context.rule("checksum", bool):
         return None
     options = ChecksumOptions()
-    plan = checksum.plan(context.snapshot, options, now=context.now)
+    plan = checksum.plan(context.snapshot, options, context=RunContext.at(context.now))
     if plan.is_noop:
         return not_due("checksum", plan.reason)
     return AssessedOperation(

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock, epoch_millis
+from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.clean_log.compatible_checkpoint import (
     lacks_classic_name,
@@ -34,7 +33,7 @@ from delta_maintenance.operations.clean_log.options import (
     FileGroup,
 )
 from delta_maintenance.operations.clean_log.report import write_report
-from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.features.registry import Operation
@@ -81,13 +80,7 @@ _SHOWN_FAILURES = 20
 
 
 def plan(
-    snapshot: Snapshot,
-    options: CleanLogOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
+    snapshot: Snapshot, options: CleanLogOptions | None = None, context: RunContext | None = None
 ) -> CleanLogPlan:
     """Plans the clean-up of the log of the latest snapshot. Reads the boundary checkpoint, deletes
     nothing.
@@ -95,24 +88,18 @@ def plan(
     Raises `UnsupportedFeatureError` or `RefusedError` if the log must not be cleaned up, and
     `CorruptTableError` if retained commits are missing.
     """
+    context = context or RunContext()
     options = (options or CleanLogOptions()).validated()
-    return _Decision(snapshot, options, now).plan()
+    return _Decision(snapshot, options, context.started).plan()
 
 
-def apply(
-    table: Table,
-    plan: CleanLogPlan,
-    *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
-) -> CleanLogResult:
+def apply(table: Table, plan: CleanLogPlan, context: RunContext | None = None) -> CleanLogResult:
     """Deletes the planned files that a new plan would also delete. Concurrent runs do no harm.
 
     A plan is valid for an hour. Raises `RefusedError`, before anything is deleted, if the plan is
     older, if the log was replaced, or if the clocks of this machine and of the store differ.
     """
+    context = context or RunContext()
     if plan.is_noop:
         return CleanLogResult(
             table=plan.table,
@@ -122,32 +109,24 @@ def apply(
             notes=(plan.reason, *plan.notes),
         )
     try:
-        return _CleanupRun(table, plan, as_clock(now)(), new_id, progress).run()
+        return _CleanupRun(table, plan, context.now(), context.new_id, context.progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
 
 def prepare(
-    table: Table, options: CleanLogOptions, *, now: datetime, execution: Execution
+    table: Table, options: CleanLogOptions, context: RunContext
 ) -> Prepared[CleanLogPlan, CleanLogResult]:
-    """Plans, and writes the report that the execution requests."""
-    planned = plan(execution.snapshot_of(table), options, now=now)
-    if execution.report is not None:
+    """Plans, and writes the report that the context requests."""
+    planned = plan(context.snapshot_of(table), options, context)
+    if context.report is not None:
         write_report(
             planned,
-            execution.report,
+            context.report,
             table=table.store,
-            storage_options=execution.storage_options(execution.report),
+            storage_options=context.storage_options(context.report),
         )
-    execute = partial(
-        apply,
-        table,
-        planned,
-        now=execution.now,
-        new_id=execution.new_id,
-        progress=execution.progress,
-    )
-    return Prepared(plan=planned, apply=execute)
+    return Prepared(plan=planned, apply=partial(apply, table, planned, context))
 
 
 class _Decision:

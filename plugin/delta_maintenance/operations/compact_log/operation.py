@@ -8,11 +8,8 @@ so a failure at any point leaves the table as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Literal
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
@@ -29,9 +26,9 @@ from delta_maintenance.operations.compact_log.options import (
     CompactLogResult,
     WindowStatus,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.features.registry import Operation
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -54,13 +51,7 @@ __all__ = [
 
 
 def plan(
-    snapshot: Snapshot,
-    options: CompactLogOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: RangeEngine | None = None,
-    progress: Progress | None = None,
+    snapshot: Snapshot, options: CompactLogOptions | None = None, context: RunContext | None = None
 ) -> CompactLogPlan:
     """Plans the compactions of this snapshot's log. Lists the log and reads nothing.
 
@@ -68,6 +59,7 @@ def plan(
     existing compaction. Raises `UnsupportedFeatureError` if the table must not be written to, and
     `VersionNotFoundError` if the options request commits that the log does not have.
     """
+    context = context or RunContext()
     options = (options or CompactLogOptions()).validated()
     require_writable(snapshot, Operation.COMPACT_LOG)
     listing = list_log(snapshot.store)
@@ -87,7 +79,7 @@ def plan(
     return CompactLogPlan(
         table=snapshot.table,
         version=snapshot.version,
-        planned_at=now,
+        planned_at=context.started,
         windows=windows,
         reason=reason,
         log_bytes=sum(window.log_bytes for window in windows),
@@ -99,11 +91,8 @@ def plan(
 def apply(
     table: Table,
     plan: CompactLogPlan,
+    context: RunContext | None = None,
     *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: RangeEngine | None = None,
-    progress: Progress | None = None,
     snapshot: Snapshot | None = None,
 ) -> CompactLogResult:
     """Writes the planned compactions. Repeated and concurrent runs do no harm.
@@ -113,6 +102,7 @@ def apply(
     windows are refused, the first error is raised; otherwise the errors are in the Result. Failures
     of the store are always raised.
     """
+    context = context or RunContext()
     if plan.is_noop:
         return CompactLogResult(
             table=plan.table,
@@ -121,7 +111,7 @@ def apply(
             engine=plan.engine,
             notes=(plan.reason, *plan.notes),
         )
-    if plan.engine == "spark" and engine is None:
+    if plan.engine == "spark" and context.engine is None:
         raise InvalidRequestError(
             "the plan requires Spark, and this process has no session",
             table=plan.table,
@@ -133,14 +123,14 @@ def apply(
     errors: list[DeltaMaintenanceError] = []
     for window in plan.windows:
         try:
-            done.append(_compact(table, window, commits, engine))
+            done.append(_compact(table, window, commits, context.engine))
         except (RefusedError, CorruptTableError) as error:
             errors.append(error)
             done.append(_outcome(window, "refused", reason=str(error)))
         except DeltaMaintenanceError as error:
             raise error.located(table=table.uri, version=window.last_version) from error.__cause__
-        if progress is not None:
-            progress("windows", len(done), len(plan.windows))
+        if context.progress is not None:
+            context.progress("windows", len(done), len(plan.windows))
     if len(errors) == len(done):
         raise errors[0].located(table=table.uri) from errors[0].__cause__
     return CompactLogResult(

@@ -9,6 +9,7 @@ from pydantic import Field
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log.options import CompactLogOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due
 from delta_maintenance.operations.core.rules import Rule
 
@@ -34,7 +35,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
             auto_spark_bytes=context.rules.engine.spark_log_bytes,
         )
     ).validated()
-    plan = compact_log.plan(context.snapshot, options, now=context.now)
+    plan = compact_log.plan(context.snapshot, options, context=RunContext.at(context.now))
     last = context.last_run("compact-log")
     # Windows without remaining actions, and windows with contradictory commits, are skipped.
     tried = -1 if last is None else last.version

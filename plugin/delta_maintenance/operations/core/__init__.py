@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.core.execution import Execution
+    from delta_maintenance.operations.core.context import RunContext
     from delta_maintenance.operations.core.facts import count_text, fact_lines, shown, size_text
     from delta_maintenance.operations.core.logged_progress import LoggedProgress
     from delta_maintenance.operations.core.registry import find, known
 
 __all__ = [
-    "Execution",
     "LoggedProgress",
+    "RunContext",
     "count_text",
     "fact_lines",
     "find",
@@ -30,8 +30,8 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "Execution": "execution",
         "LoggedProgress": "logged_progress",
+        "RunContext": "context",
         "count_text": "facts",
         "fact_lines": "facts",
         "find": "registry",

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
@@ -277,40 +276,23 @@ class OperationRecord(Generic[O, P, R]):
         untouched = (Outcome.NOTHING_TO_DO, Outcome.CONFLICT, Outcome.REFUSED)
         return self.conclusion(result).outcome not in untouched
 
-    def prepare(
-        self, table: Table, options: O, *, now: datetime, execution: Execution
-    ) -> Prepared[P, R] | None:
+    def prepare(self, table: Table, options: O, context: RunContext) -> Prepared[P, R] | None:
         """Plans, and keeps the gathered information for `apply`. Changes nothing.
 
-        `now` must be read before the table is opened. Returns None if only a Spark job can make the
-        plan. Raises the errors of the operation's `plan`.
+        Returns None if only a Spark job can make the plan. Raises the errors of the operation's
+        `plan`.
         """
         code = import_module(self.code)
         own = getattr(code, "prepare", None)
         if own is not None:
-            prepared: Prepared[P, R] | None = own(table, options, now=now, execution=execution)
+            prepared: Prepared[P, R] | None = own(table, options, context)
             return prepared
-        subject = table if self.takes == "table" else execution.snapshot_of(table)
-        plan: P = code.plan(
-            subject,
-            options,
-            now=now,
-            new_id=execution.new_id,
-            engine=execution.engine,
-            progress=execution.progress,
-        )
+        subject = table if self.takes == "table" else context.snapshot_of(table)
+        plan: P = code.plan(subject, options, context)
+        if getattr(plan, "engine", "local") != "spark":
+            context = context.without_engine()
         kept = {"snapshot": subject} if self.reuses_snapshot else {}
-        apply = partial(
-            code.apply,
-            table,
-            plan,
-            now=execution.now,
-            new_id=execution.new_id,
-            engine=execution.engine if getattr(plan, "engine", "local") == "spark" else None,
-            progress=execution.progress,
-            **kept,
-        )
-        return Prepared(plan=plan, apply=apply)
+        return Prepared(plan=plan, apply=partial(code.apply, table, plan, context, **kept))
 
     def require_job_possible(self, table: Table, options: O) -> None:
         """Raises if a Spark job with these Options would certainly be refused.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitConflictError, RefusedError
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.contract import Contract
@@ -27,7 +28,7 @@ from delta_maintenance.operations.rewriting.models import (
     RewritePlan,
     RewriteResult,
 )
-from delta_maintenance.operations.rewriting.verb import ApplySettings, RewriteVerb
+from delta_maintenance.operations.rewriting.verb import RewriteVerb
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
@@ -42,6 +43,7 @@ Reason = Literal["deleted-rows", "old-types"]
 
 def _verb(reason: Reason) -> RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]:
     return RewriteVerb(
+        options_type=RewriteOptions,
         plan_type=RewritePlan,
         result_type=RewriteResult,
         operation="REORG",
@@ -83,7 +85,7 @@ def planned_rewrite(
     Raises `RefusedError` or `UnsupportedFeatureError` for a table that must not be rewritten.
     """
     options = RewriteOptions(engine="local", other_writers=other_writers)
-    return _verb_of(removal).plan(snapshot, options, now=now)
+    return _verb_of(removal).plan(snapshot, options, RunContext.at(now))
 
 
 def rewrite_files(
@@ -104,8 +106,8 @@ def rewrite_files(
         )
         if planned.is_noop:
             return tuple(sorted(versions))
-        settings = ApplySettings(now=committer.now, new_id=committer.new_id, progress=progress)
-        result = verb.apply(committer.table, planned, planned.options, settings)
+        context = RunContext(now=committer.now, new_id=committer.new_id, progress=progress)
+        result = verb.apply(committer.table, planned, context)
         versions |= {each.version for each in result.bins if each.version is not None}
         if result.refused or result.status in ("failed", "partly"):
             problem = result.refused[0].problem if result.refused else result.problem

@@ -13,6 +13,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.drop_feature.traces import (
     HistoryTrace,
@@ -153,7 +154,7 @@ def plan_truncation(
         as_of=as_of,
         to_the_minute=True,
     )
-    return clean_log.plan(snapshot, options, now=now)
+    return clean_log.plan(snapshot, options, context=RunContext.at(now))
 
 
 def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:

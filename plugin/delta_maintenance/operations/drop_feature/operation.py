@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
+from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
@@ -22,6 +20,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.file_rewrites import (
     forget_type_changes,
     rewrite_files,
@@ -90,13 +89,7 @@ __all__ = [
 
 
 def plan(
-    snapshot: Snapshot,
-    options: DropFeatureOptions,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
+    snapshot: Snapshot, options: DropFeatureOptions, context: RunContext | None = None
 ) -> DropFeaturePlan:
     """Plans to drop the feature. Reads the live files, and the log if history is truncated.
 
@@ -104,28 +97,25 @@ def plan(
     `UnsupportedFeatureError` for an unknown feature; `InvalidRequestError` for an option that does
     not apply to the feature.
     """
+    context = context or RunContext()
     # Callers may ignore the types.
     options = options.validated()
     try:
         done = already_applied(
             snapshot, operation_id=options.operation_id, since=options.operation_since
         )
-        operation_id = options.operation_id or new_id()
+        operation_id = options.operation_id or context.new_id()
         if done is not None:
-            return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=done)
-        return decide(snapshot, options, now=now, operation_id=operation_id)
+            return nothing_to_do(
+                snapshot, options, now=context.started, operation_id=operation_id, reason=done
+            )
+        return decide(snapshot, options, now=context.started, operation_id=operation_id)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
 
 
 def apply(
-    table: Table,
-    plan: DropFeaturePlan,
-    *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
+    table: Table, plan: DropFeaturePlan, context: RunContext | None = None
 ) -> DropFeatureResult:
     """Performs the planned steps that are still necessary. Another run completes an interrupted
     one.
@@ -134,9 +124,10 @@ def apply(
     use the feature again or win repeatedly, and `CommitUnknownError`, after which another run finds
     the outcome. Steps that succeeded before an error remain valid.
     """
+    context = context or RunContext()
     try:
         return _DropFeatureRun(
-            table, plan, now=as_clock(now), new_id=new_id, progress=progress
+            table, plan, now=context.now, new_id=context.new_id, progress=context.progress
         ).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
@@ -245,9 +236,7 @@ class _DropFeatureRun:
             self.cleaned = clean_log.apply(
                 self.table,
                 outlook.cleaning,
-                now=self.now(),
-                new_id=self.new_id,
-                progress=self.progress,
+                context=RunContext.at(self.now(), new_id=self.new_id, progress=self.progress),
             )
             outlook = self._outlook()
         return outlook
@@ -295,8 +284,12 @@ class _DropFeatureRun:
     def _checkpoint(self, version: int) -> None:
         """Writes a checkpoint of a version, and checks that it does not use the feature."""
         snapshot = self.table.snapshot(version=version)
-        planned = checkpoint.plan(snapshot, checkpoint_options(self.removal), now=self.now())
-        result = checkpoint.apply(self.table, planned, new_id=self.new_id, snapshot=snapshot)
+        planned = checkpoint.plan(
+            snapshot, checkpoint_options(self.removal), context=RunContext.at(self.now())
+        )
+        result = checkpoint.apply(
+            self.table, planned, context=RunContext(new_id=self.new_id), snapshot=snapshot
+        )
         trace = checkpoint_trace(self.table.snapshot(version=version), self.removal)
         if trace is not None:
             raise self._used_again(trace, version)

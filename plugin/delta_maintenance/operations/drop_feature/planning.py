@@ -10,6 +10,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.drop_feature.file_rewrites import planned_rewrite
 from delta_maintenance.operations.drop_feature.history import (
@@ -238,7 +239,7 @@ class _Decision:
         elif removal.rewrites is not None and self._rewrites():
             Contract.of(snapshot, target_bytes=1, proof="rows")
         if self.way != "direct":
-            checkpoint.plan(snapshot, checkpoint_options(removal), now=self.now)
+            checkpoint.plan(snapshot, checkpoint_options(removal), context=RunContext.at(self.now))
 
     def _rewrites(self) -> bool:
         """Whether data files, or their description in the schema, must change first."""

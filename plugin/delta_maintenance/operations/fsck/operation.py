@@ -13,10 +13,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.parquet_report import write_rows
 from delta_maintenance.operations.fsck.check_contents import ContentsCheck
 from delta_maintenance.operations.fsck.examination import Examination, examine
@@ -69,13 +67,7 @@ class Survey:
 
 
 def plan(
-    table: Table,
-    options: FsckOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: ContentsCheck | None = None,
-    progress: Progress | None = None,
+    table: Table, options: FsckOptions | None = None, context: RunContext | None = None
 ) -> FsckPlan:
     """Checks a table, and plans the repairs that `apply` would make. Changes nothing.
 
@@ -83,7 +75,10 @@ def plan(
     `NotADeltaTableError` if there is no log, `UnsupportedFeatureError` if this release cannot read
     the table; every other problem is a finding.
     """
-    return survey(table, options, now=now, engine=engine, progress=progress).plan
+    context = context or RunContext()
+    return survey(
+        table, options, now=context.started, engine=context.engine, progress=context.progress
+    ).plan
 
 
 def survey(
@@ -142,11 +137,8 @@ def survey(
 def apply(
     table: Table,
     plan: FsckPlan,
+    context: RunContext | None = None,
     *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: ContentsCheck | None = None,
-    progress: Progress | None = None,
     surveyed: Survey | None = None,
 ) -> FsckResult:
     """Applies the repairs of a plan, then checks the table again. Concurrent runs do no harm.
@@ -155,21 +147,24 @@ def apply(
     A repair that fails is reported in the Result, and the other repairs are made nevertheless.
     `surveyed` is the survey of the plan if it has just been made, which saves checking first.
     """
-    if plan.engine == "spark" and engine is None:
+    context = context or RunContext()
+    if plan.engine == "spark" and context.engine is None:
         raise InvalidRequestError(
             "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
         )
     if plan.is_noop:
         return _result(plan, plan.findings, plan.counts, report=plan.report)
-    started = as_clock(now)()
+    started = context.now()
     try:
         # The engine of the plan is kept, however many files there are now.
         options = replace(plan.options, engine=plan.engine)
-        look = partial(survey, table, options, now=started, engine=engine, progress=progress)
+        look = partial(
+            survey, table, options, now=started, engine=context.engine, progress=context.progress
+        )
         surveyed = surveyed or look()
         wanted = {_key(repair) for repair in plan.repairs}
         repairing = Repairing(
-            table=table, found=surveyed.found, options=options, now=started, new_id=new_id
+            table=table, found=surveyed.found, options=options, now=started, new_id=context.new_id
         )
         outcomes = tuple(
             repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
@@ -181,30 +176,22 @@ def apply(
 
 
 def prepare(
-    table: Table, options: FsckOptions, *, now: datetime, execution: Execution
+    table: Table, options: FsckOptions, context: RunContext
 ) -> Prepared[FsckPlan, FsckResult]:
-    """Checks the table, and writes the report that the execution requests."""
-    engine = execution.engine if options.engine == "spark" else None
-    report = execution.report
+    """Checks the table, and writes the report that the context requests."""
+    if options.engine != "spark":
+        context = context.without_engine()
+    report = context.report
     surveyed = survey(
         table,
         options,
-        now=now,
+        now=context.started,
         report=report,
-        storage_options=None if report is None else execution.storage_options(report),
-        engine=engine,
-        progress=execution.progress,
+        storage_options=None if report is None else context.storage_options(report),
+        engine=context.engine,
+        progress=context.progress,
     )
-    execute = partial(
-        apply,
-        table,
-        surveyed.plan,
-        now=execution.now,
-        new_id=execution.new_id,
-        engine=engine,
-        progress=execution.progress,
-        surveyed=surveyed,
-    )
+    execute = partial(apply, table, surveyed.plan, context, surveyed=surveyed)
     return Prepared(plan=surveyed.plan, apply=execute)
 
 

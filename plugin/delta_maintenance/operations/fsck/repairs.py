@@ -25,6 +25,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck.check_live_files import read_live_files
 from delta_maintenance.operations.fsck.check_log import is_old
 from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
@@ -125,12 +126,16 @@ class Repairing:
         options = CheckpointOptions(
             kind=_kind(files, snapshot), engine="local", incremental="never"
         )
-        plan = checkpoint.plan(snapshot, options, now=self.now, repairs=True)
+        plan = checkpoint.plan(snapshot, options, context=RunContext.at(self.now), repairs=True)
         if files.kind is LogFileKind.CLASSIC_CHECKPOINT:
             # The damaged file occupies the name. Until it is replaced, readers use the older log.
             self._delete(files)
         result = checkpoint.apply(
-            self.table, plan, new_id=self.new_id, snapshot=snapshot, repairs=True
+            self.table,
+            plan,
+            context=RunContext(new_id=self.new_id),
+            snapshot=snapshot,
+            repairs=True,
         )
         if files.kind is not LogFileKind.CLASSIC_CHECKPOINT:
             self._delete(files)
@@ -142,8 +147,10 @@ class Repairing:
         options = CheckpointOptions(
             kind=_classic_kind(snapshot), engine="local", incremental="never"
         )
-        plan = checkpoint.plan(snapshot, options, now=self.now)
-        result = checkpoint.apply(self.table, plan, new_id=self.new_id, snapshot=snapshot)
+        plan = checkpoint.plan(snapshot, options, context=RunContext.at(self.now))
+        result = checkpoint.apply(
+            self.table, plan, context=RunContext(new_id=self.new_id), snapshot=snapshot
+        )
         done = result.status == "written"
         return _outcome(
             repair,

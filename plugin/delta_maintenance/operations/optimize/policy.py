@@ -8,6 +8,7 @@ from pydantic import Field
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
@@ -44,7 +45,7 @@ def _planned(rule: OptimizeRule, context: EvaluationContext) -> OptimizePlan:
         deleted_percent=rule.deleted_percent,
     )
     options = OptimizeOptions(**rule.shared_options(context), **own)
-    return optimize.plan(context.snapshot, options, now=context.now)
+    return optimize.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 
 def _why_not(rule: OptimizeRule, plan: OptimizePlan) -> str | None:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from delta_maintenance.operations import purge
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan
@@ -34,7 +35,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
 def _planned(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
     own = given(above_percent=rule.above_percent, dropped_columns=rule.dropped_columns)
     options = PurgeOptions(**rule.shared_options(context), **own)
-    return purge.plan(context.snapshot, options, now=context.now)
+    return purge.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 
 def _why_not(_: PurgeRule, plan: PurgePlan) -> str | None:

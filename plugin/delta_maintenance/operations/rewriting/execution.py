@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.commits import CommitSettings
-from delta_maintenance.operations.rewriting.engine import BinEngine, LocalEngine
+from delta_maintenance.operations.rewriting.engine import LocalEngine
 from delta_maintenance.operations.rewriting.models import (
     BinReport,
     RewriteOptions,
@@ -23,7 +21,6 @@ from delta_maintenance.operations.rewriting.models import (
 from delta_maintenance.operations.rewriting.planning import Survey
 from delta_maintenance.operations.rewriting.run import RewriteRun, RunSettings, Work
 from delta_maintenance.operations.rewriting.sources import chosen_adds
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
 _SHOWN_BINS = 1000
@@ -36,19 +33,12 @@ R = TypeVar("R", bound=RewriteResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteExecution:
-    """The arguments of `execute` besides the survey."""
+class RewriteCommit:
+    """What the commits of a rewrite state in `commitInfo`."""
 
     operation: Literal["OPTIMIZE", "REORG"]
-    """The name in `commitInfo`."""
     parameters: Mapping[str, Any]
-    """`operationParameters` in `commitInfo`."""
-    now: Clock = field(default_factory=lambda: clock.now)
-    new_id: NewId = field(default_factory=lambda: clock.new_id)
-    engine: BinEngine | None = None
-    """Rewrites bins; by default threads of this process."""
-    progress: Progress | None = None
-    sleep: Callable[[float], None] = time.sleep
+    """`operationParameters`."""
 
 
 def execute(
@@ -56,9 +46,10 @@ def execute(
     surveyed: Survey,
     options: RewriteOptions,
     result: type[R],
-    execution: RewriteExecution,
+    commit: RewriteCommit,
+    context: RunContext,
 ) -> R:
-    """Rewrites and commits the bins of a survey.
+    """Rewrites and commits the bins of a survey, by default in threads of this process.
 
     Before the first commit, errors are raised. After it, the Result contains them.
     `CommitUnknownError` is always raised.
@@ -71,22 +62,22 @@ def execute(
         reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
         adopted=surveyed.adopted,
     )
-    started = execution.now()
+    started = context.now()
     settings = RunSettings(
         commit=CommitSettings(
-            operation=execution.operation,
-            parameters=execution.parameters,
+            operation=commit.operation,
+            parameters=commit.parameters,
             other_writers=options.other_writers,
-            now=execution.now,
-            new_id=execution.new_id,
-            sleep=execution.sleep,
+            now=context.now,
+            new_id=context.new_id,
+            sleep=context.sleep,
         ),
-        run_id=execution.new_id(),
+        run_id=context.new_id(),
         until=_later(started, options.max_duration),
         workers=options.workers,
-        progress=execution.progress,
+        progress=context.progress,
     )
-    engine = execution.engine or LocalEngine(table.store, new_id=execution.new_id)
+    engine = context.engine or LocalEngine(table.store, new_id=context.new_id)
     run = RewriteRun(table, surveyed.snapshot, surveyed.contract, work, engine, settings)
     problem: str | None = None
     try:

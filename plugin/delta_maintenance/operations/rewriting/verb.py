@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
-from delta_maintenance.operations.rewriting.engine import BinEngine
-from delta_maintenance.operations.rewriting.execution import RewriteExecution, execute
+from delta_maintenance.operations.rewriting.execution import RewriteCommit, execute
 from delta_maintenance.operations.rewriting.models import (
     RewriteOptions,
     RewritePlan,
     RewriteResult,
 )
 from delta_maintenance.operations.rewriting.planning import Survey, plan_fields, survey
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -32,22 +27,10 @@ Result = TypeVar("Result", bound=RewriteResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplySettings:
-    """The arguments of `apply` besides the table and the plan."""
-
-    now: Clock = field(default_factory=lambda: clock.now)
-    new_id: NewId = field(default_factory=lambda: clock.new_id)
-    engine: BinEngine | None = None
-    progress: Progress | None = None
-    surveyed: Survey | None = None
-    """The survey on which the plan is based; it is not repeated."""
-    sleep: Callable[[float], None] = time.sleep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteVerb(Generic[Options, Plan, Result]):
     """The specific properties of one operation that rewrites data files."""
 
+    options_type: type[Options]
     plan_type: type[Plan]
     result_type: type[Result]
     operation: Literal["OPTIMIZE", "REORG"]
@@ -63,54 +46,66 @@ class RewriteVerb(Generic[Options, Plan, Result]):
     target_bytes: Callable[[Options], int | None] = lambda _: None
     """Returns the size of new files in bytes, if the options contain one."""
 
-    def plan(self, snapshot: Snapshot, options: Options, *, now: datetime) -> Plan:
-        """Chooses the files to rewrite."""
-        options = options.validated()
+    def plan(
+        self, snapshot: Snapshot, options: Options | None = None, context: RunContext | None = None
+    ) -> Plan:
+        """Chooses the files to rewrite. Reads the log, and footers if the options require them.
+
+        Raises `UnsupportedFeatureError` or `RefusedError` for tables that this release must not
+        rewrite, and `InvalidRequestError` for an invalid condition.
+        """
+        options = (options or self.options_type()).validated()
+        now = (context or RunContext()).started
         return self._planned(self._survey(snapshot, options, now), options, now)
 
-    def apply(self, table: Table, plan: Plan, options: Options, settings: ApplySettings) -> Result:
-        """Chooses files of the latest version by the options of the plan, and rewrites them."""
+    def apply(
+        self,
+        table: Table,
+        plan: Plan,
+        context: RunContext | None = None,
+        *,
+        surveyed: Survey | None = None,
+    ) -> Result:
+        """Chooses files of the latest version by the options of the plan, rewrites and commits
+        them.
+
+        `surveyed` is the survey on which the plan is based, if the caller has it; it is not
+        repeated. Errors before the first commit are raised, and so is a commit with an unknown
+        outcome. The Result contains all other errors.
+        """
+        context = context or RunContext()
+        options = cast("Options", plan.options)
         if plan.is_noop:
             return self._nothing(plan)
-        if plan.engine == "spark" and settings.engine is None:
+        if plan.engine == "spark" and context.engine is None:
             raise InvalidRequestError(
                 "the plan is for Spark",
                 table=table.uri,
                 version=plan.version,
                 remedy="submit the Spark job, or plan with the local engine",
             )
-        surveyed = settings.surveyed
         if surveyed is None:
-            surveyed = self._survey(table.snapshot(), options, settings.now())
+            surveyed = self._survey(table.snapshot(), options, context.now())
         if not surveyed.choice.bin_count:
-            return self._nothing(self._planned(surveyed, options, settings.now()))
+            return self._nothing(self._planned(surveyed, options, context.now()))
         predicate = [] if options.where is None else [options.where]
-        execution = RewriteExecution(
-            operation=self.operation,
-            parameters={"predicate": predicate, **self.parameters},
-            now=settings.now,
-            new_id=settings.new_id,
-            engine=settings.engine if surveyed.engine == "spark" else None,
-            progress=settings.progress,
-            sleep=settings.sleep,
+        commit = RewriteCommit(
+            operation=self.operation, parameters={"predicate": predicate, **self.parameters}
         )
-        return execute(table, surveyed, options, self.result_type, execution)
+        if surveyed.engine != "spark":
+            context = context.without_engine()
+        return execute(table, surveyed, options, self.result_type, commit, context)
 
     def prepare(
-        self, table: Table, options: Options, *, now: datetime, execution: Execution
+        self, table: Table, options: Options, context: RunContext
     ) -> Prepared[Plan, Result]:
         """Plans, and keeps the survey for `apply`."""
         options = options.validated()
-        surveyed = self._survey(execution.snapshot_of(table), options, now)
-        planned = self._planned(surveyed, options, now)
-        settings = ApplySettings(
-            now=execution.now,
-            new_id=execution.new_id,
-            engine=execution.engine,
-            progress=execution.progress,
-            surveyed=surveyed,
+        surveyed = self._survey(context.snapshot_of(table), options, context.started)
+        planned = self._planned(surveyed, options, context.started)
+        return Prepared(
+            plan=planned, apply=partial(self.apply, table, planned, context, surveyed=surveyed)
         )
-        return Prepared(plan=planned, apply=partial(self.apply, table, planned, options, settings))
 
     def _survey(self, snapshot: Snapshot, options: Options, now: datetime) -> Survey:
         try:

@@ -6,14 +6,10 @@ for enabling it, in one commit. Any other property changes nothing else.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties.options import (
     SetPropertiesOptions,
     SetPropertiesPlan,
@@ -28,7 +24,6 @@ from delta_maintenance.operations.table_change.operation import (
 )
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.features.properties import TableProperties
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -44,19 +39,16 @@ __all__ = [
 def plan(
     snapshot: Snapshot,
     options: SetPropertiesOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
+    context: RunContext | None = None,
 ) -> SetPropertiesPlan:
     """Plans the change of properties for the latest snapshot. Writes nothing.
 
     Raises `InvalidRequestError` for invalid names and values, and `RefusedError` or
     `UnsupportedFeatureError` if this table does not permit them.
     """
+    context = context or RunContext()
     options = (options or SetPropertiesOptions()).validated()
-    operation_id = options.operation_id or new_id()
+    operation_id = options.operation_id or context.new_id()
     done = already_applied(
         snapshot, operation_id=options.operation_id, since=options.operation_since
     )
@@ -68,34 +60,28 @@ def plan(
         snapshot,
         options,
         operation_id=operation_id,
-        now=now,
+        now=context.started,
         reason=done or _reason(decision),
         maps_columns=decision.changes_schema,
     )
 
 
 def apply(
-    table: Table,
-    plan: SetPropertiesPlan,
-    *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    table: Table, plan: SetPropertiesPlan, context: RunContext | None = None
 ) -> SetPropertiesResult:
     """Commits the planned change, if a new plan would make the same change.
 
     Raises `RefusedError` if the table was replaced or must no longer be changed, and
     `CommitUnknownError` if the outcome of the commit is unknown.
     """
+    context = context or RunContext()
     ending = execute(
         table,
         plan,
         lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
-        now=as_clock(now),
-        new_id=new_id,
-        sleep=sleep,
+        now=context.now,
+        new_id=context.new_id,
+        sleep=context.sleep,
     )
     done = ending.status == "committed"
     return ending.as_result(SetPropertiesResult, plan, changes=plan.changes if done else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext
 from delta_maintenance.operations.set_properties.options import SetPropertiesOptions
 from delta_maintenance.operations.table_change.policy import KEY, ProtocolRule, assessed
@@ -21,5 +22,5 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if not properties:
         return None
     options = SetPropertiesOptions(properties=properties, other_writers=context.rules.other_writers)
-    plan = set_properties.plan(context.snapshot, options, now=context.now)
+    plan = set_properties.plan(context.snapshot, options, context=RunContext.at(context.now))
     return assessed("set-properties", plan, options)

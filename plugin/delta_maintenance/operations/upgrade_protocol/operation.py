@@ -8,17 +8,12 @@ domain, and maps that represent the text of a domain become text. Files keep the
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import sources_of
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.table_change.models import Decision
 from delta_maintenance.operations.table_change.operation import (
     already_applied,
@@ -35,7 +30,6 @@ from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.row_tracking_support import support_change
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -51,19 +45,16 @@ __all__ = [
 def plan(
     snapshot: Snapshot,
     options: UpgradeProtocolOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
+    context: RunContext | None = None,
 ) -> UpgradeProtocolPlan:
     """Plans the protocol of the table after the upgrade. Writes nothing.
 
     Raises `InvalidRequestError` for an empty request or versions that do not exist, and
     `UnsupportedFeatureError` or `RefusedError` if this table cannot have the requested protocol.
     """
+    context = context or RunContext()
     options = (options or UpgradeProtocolOptions()).validated()
-    operation_id = options.operation_id or new_id()
+    operation_id = options.operation_id or context.new_id()
     done = already_applied(
         snapshot, operation_id=options.operation_id, since=options.operation_since
     )
@@ -75,34 +66,28 @@ def plan(
         snapshot,
         options,
         operation_id=operation_id,
-        now=now,
+        now=context.started,
         reason=done or _reason(decision),
         converted_domains=tuple(domain.domain for domain in decision.domains),
     )
 
 
 def apply(
-    table: Table,
-    plan: UpgradeProtocolPlan,
-    *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: Any = None,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    table: Table, plan: UpgradeProtocolPlan, context: RunContext | None = None
 ) -> UpgradeProtocolResult:
     """Commits the planned change, if a new plan would make the same change.
 
     Raises `RefusedError` if the table was replaced or must no longer be changed, and
     `CommitUnknownError` if the outcome of the commit is unknown.
     """
+    context = context or RunContext()
     ending = execute(
         table,
         plan,
         lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
-        now=as_clock(now),
-        new_id=new_id,
-        sleep=sleep,
+        now=context.now,
+        new_id=context.new_id,
+        sleep=context.sleep,
     )
     done = ending.status == "committed"
     return ending.as_result(

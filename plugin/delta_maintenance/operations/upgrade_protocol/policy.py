@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from delta_maintenance.operations import upgrade_protocol
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext
 from delta_maintenance.operations.table_change.policy import KEY, ProtocolRule, assessed
 from delta_maintenance.operations.upgrade_protocol.options import UpgradeProtocolOptions
@@ -17,5 +18,5 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     options = UpgradeProtocolOptions(
         features=rule.features, other_writers=context.rules.other_writers
     )
-    plan = upgrade_protocol.plan(context.snapshot, options, now=context.now)
+    plan = upgrade_protocol.plan(context.snapshot, options, context=RunContext.at(context.now))
     return assessed("upgrade-protocol", plan, options)

@@ -15,13 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
+from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
-from delta_maintenance.operations.vacuum.engine import VacuumEngine
 from delta_maintenance.operations.vacuum.options import (
     DeadGroup,
     KeptGroup,
@@ -68,29 +66,19 @@ _PLAN_LIFE = timedelta(hours=1)
 
 
 def plan(
-    snapshot: Snapshot,
-    options: VacuumOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: VacuumEngine | None = None,
-    progress: Progress | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    snapshot: Snapshot, options: VacuumOptions | None = None, context: RunContext | None = None
 ) -> VacuumPlan:
     """Plans a vacuum. `survey` returns the exact list of files as well."""
-    return survey(snapshot, options, now=now, engine=engine, storage_options=storage_options).plan
+    context = context or RunContext()
+    return _surveyed(snapshot, options or VacuumOptions(), context, now=context.started).plan
 
 
 def apply(
     table: Table,
     plan: VacuumPlan,
+    context: RunContext | None = None,
     *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: VacuumEngine | None = None,
-    progress: Progress | None = None,
     surveyed: Survey | None = None,
-    storage_options: Mapping[str, str] | None = None,
 ) -> VacuumResult:
     """Deletes the planned files that are still unreferenced. Concurrent runs do no harm.
 
@@ -99,18 +87,12 @@ def apply(
     if it exceeds the limits of its options, or if the clocks of this machine and of the store
     differ.
     """
-    started = as_clock(now)()
+    context = context or RunContext()
+    started = context.now()
     try:
         _require_young(plan, started)
         if surveyed is None and not plan.is_noop:
-            snapshot = table.snapshot()
-            surveyed = survey(
-                snapshot,
-                plan.options,
-                now=plan.planned_at,
-                engine=engine,
-                storage_options=storage_options,
-            )
+            surveyed = _surveyed(table.snapshot(), plan.options, context, now=plan.planned_at)
         if surveyed is None or surveyed.plan.is_noop:
             made = plan if surveyed is None else surveyed.plan
             return VacuumResult(
@@ -119,46 +101,44 @@ def apply(
                 status="nothing-to-do",
                 notes=(made.reason, *made.notes, *_recorded(table, made)),
             )
-        return _VacuumRun(table, surveyed, started, new_id, progress).run()
+        return _VacuumRun(table, surveyed, started, context.new_id, context.progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
 
 def prepare(
-    table: Table, options: VacuumOptions, *, now: datetime, execution: Execution
+    table: Table, options: VacuumOptions, context: RunContext
 ) -> Prepared[VacuumPlan, VacuumResult] | None:
-    """Surveys, and writes the report that the execution requests.
+    """Surveys, and writes the report that the context requests.
 
-    Returns None if the survey requires Spark and the execution has no engine for it.
+    Returns None if the survey requires Spark and the context has no engine for it.
     """
-    snapshot = execution.snapshot_of(table)
-    if execution.engine is None and engine_for(snapshot, options) == "spark":
+    snapshot = context.snapshot_of(table)
+    if context.engine is None and engine_for(snapshot, options) == "spark":
         return None
+    surveyed = _surveyed(snapshot, options, context, now=context.started)
+    if context.report is not None:
+        write_report(
+            surveyed.found.batches(),
+            context.report,
+            table=table.store,
+            storage_options=context.storage_options(context.report),
+        )
+    execute = partial(apply, table, surveyed.plan, context, surveyed=surveyed)
+    return Prepared(plan=surveyed.plan, apply=execute, listing=DeadFileListing(surveyed.found))
+
+
+def _surveyed(
+    snapshot: Snapshot, options: VacuumOptions, context: RunContext, *, now: datetime
+) -> Survey:
     inventory = options.inventory
-    surveyed = survey(
+    return survey(
         snapshot,
         options,
         now=now,
-        engine=execution.engine,
-        storage_options=None if inventory is None else execution.storage_options(inventory),
+        engine=context.engine,
+        storage_options=None if inventory is None else context.storage_options(inventory),
     )
-    if execution.report is not None:
-        write_report(
-            surveyed.found.batches(),
-            execution.report,
-            table=table.store,
-            storage_options=execution.storage_options(execution.report),
-        )
-    execute = partial(
-        apply,
-        table,
-        surveyed.plan,
-        now=execution.now,
-        new_id=execution.new_id,
-        progress=execution.progress,
-        surveyed=surveyed,
-    )
-    return Prepared(plan=surveyed.plan, apply=execute, listing=DeadFileListing(surveyed.found))
 
 
 class _VacuumRun:

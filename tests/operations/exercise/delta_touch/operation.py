@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Protocol
 
-from delta_maintenance import clock
-from delta_maintenance.clock import Clock, NewId, as_clock
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.commit.outcome import Conflicted
 from delta_maintenance.table.commit.transaction import Transaction, Writer
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_writable
@@ -25,28 +22,23 @@ class TouchEngine(Protocol):
 
 
 def plan(
-    snapshot: Snapshot,
-    options: TouchOptions | None = None,
-    *,
-    now: datetime,
-    new_id: NewId = clock.new_id,
-    engine: TouchEngine | None = None,
-    progress: Progress | None = None,
+    snapshot: Snapshot, options: TouchOptions | None = None, context: RunContext | None = None
 ) -> TouchPlan:
     """Decides whether the table is idle. Writes nothing.
 
     Raises the errors of `require_writable`.
     """
+    context = context or RunContext()
     options = (options or TouchOptions()).validated()
     require_writable(snapshot, Operation.COMMIT)
     # The commit of the version may have been deleted, so its time is unknown.
-    age = None if snapshot.timestamp is None else now - snapshot.timestamp
+    age = None if snapshot.timestamp is None else context.started - snapshot.timestamp
     idle = age is not None and age >= options.older_than
     known = "of unknown age" if age is None else f"{age.days} days old"
     return TouchPlan(
         table=snapshot.table,
         version=snapshot.version,
-        planned_at=now,
+        planned_at=context.started,
         options=options,
         idle=idle,
         engine="spark" if options.engine == "spark" else "local",
@@ -55,18 +47,11 @@ def plan(
     )
 
 
-def apply(
-    table: Table,
-    plan: TouchPlan,
-    *,
-    now: datetime | Clock = clock.now,
-    new_id: NewId = clock.new_id,
-    engine: TouchEngine | None = None,
-    progress: Progress | None = None,
-) -> TouchResult:
+def apply(table: Table, plan: TouchPlan, context: RunContext | None = None) -> TouchResult:
     """Adds an empty version, unless another writer added one since the plan was made."""
+    context = context or RunContext()
     snapshot = table.snapshot()
-    options, by = plan.options, "local" if engine is None else engine.name()
+    options, by = plan.options, "local" if context.engine is None else context.engine.name()
     if plan.is_noop or snapshot.version != plan.version:
         return TouchResult(table=plan.table, version=snapshot.version, status="nothing-to-do")
     ended = Transaction(
@@ -74,7 +59,7 @@ def apply(
         "TOUCH",
         parameters={"note": options.note or "", "by": by},
         operation_id=options.operation_id,
-        writer=Writer(other_writers=options.other_writers, now=as_clock(now), new_id=new_id),
+        writer=Writer(other_writers=options.other_writers, now=context.now, new_id=context.new_id),
     ).commit()
     return TouchResult(
         table=plan.table,

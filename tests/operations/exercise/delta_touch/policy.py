@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, not_due
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
@@ -32,7 +33,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         engine=context.rules.engine.prefer,
         other_writers=context.rules.other_writers,
     )
-    plan = operation.plan(context.snapshot, options, now=context.now)
+    plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
     if plan.is_noop:
         written = context.snapshot.timestamp
         due_at = None if written is None else written + rule.every

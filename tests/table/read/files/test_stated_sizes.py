@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.operations import checkpoint, checksum
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.health import measure
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
@@ -71,8 +72,12 @@ def begun(
     table.commit([commit_info("DELETE"), gone("e", 9000, 1), gone("f", 9000, 9)])
     opened = table.open()
     options = checkpoint.CheckpointOptions(kind=kind, actions_per_sidecar=3)
-    checkpoint.apply(opened, checkpoint.plan(opened.snapshot(), options, now=NOW))
-    plan = checksum.plan(opened.snapshot(), checksum.ChecksumOptions(checkpoints=False), now=NOW)
+    checkpoint.apply(
+        opened, checkpoint.plan(opened.snapshot(), options, context=RunContext.at(NOW))
+    )
+    plan = checksum.plan(
+        opened.snapshot(), checksum.ChecksumOptions(checkpoints=False), context=RunContext.at(NOW)
+    )
     assert checksum.apply(opened, plan).status == "written"
     return table
 

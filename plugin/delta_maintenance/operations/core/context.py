@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.clock import Clock, NewId
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.table.progress import Progress
 
 if TYPE_CHECKING:
@@ -24,12 +26,17 @@ def _no_options(_: str) -> Mapping[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """Clock, IDs, engine, progress and addresses of one execution of an operation."""
+class RunContext:
+    """Clock, IDs, engine, progress and addresses of one run of an operation."""
 
-    # Evaluated late, because tests replace the clock.
+    # The clock is looked up late, because tests replace it.
+    started: datetime = field(default_factory=lambda: clock.now())
+    """The start of the run, as of which a plan is made. Create the context before the table is
+    opened, so that later commits do not look older than they are."""
     now: Clock = field(default_factory=lambda: clock.now)
     new_id: NewId = field(default_factory=lambda: clock.new_id)
+    sleep: Callable[[float], None] = time.sleep
+    """Waits between the attempts of a commit, in seconds."""
     engine: Any = None
     """The engine for distributed work; None works in this process."""
     progress: Progress | None = None
@@ -45,6 +52,16 @@ class Execution:
     newest: Callable[[], Snapshot] | None = None
     """Opens the latest version, if the caller has looked at the table before; by default, it is
     opened from scratch."""
+
+    @classmethod
+    def at(cls, moment: datetime | Clock, **parts: Any) -> Self:
+        """Returns a context whose run starts at this instant, or at that of the clock."""
+        now = as_clock(moment)
+        return cls(started=now(), now=now, **parts)
+
+    def without_engine(self) -> Self:
+        """Returns the context for work in this process."""
+        return replace(self, engine=None)
 
     def snapshot_of(self, table: Table) -> Snapshot:
         """Opens the version to work on, and passes on its warnings."""
