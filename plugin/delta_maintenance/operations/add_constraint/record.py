@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.add_constraint.facts import conclusion, plan_facts, result_facts
 from delta_maintenance.operations.add_constraint.options import (
     AddConstraintOptions,
     AddConstraintPlan,
     AddConstraintResult,
 )
+from delta_maintenance.operations.core.facts import Facts, size_text
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, SparkPart
-from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
+from delta_maintenance.operations.table_change import facts as change_facts
 from delta_maintenance.operations.table_change.facts import (
     DECISIVE,
     OUTCOMES,
@@ -17,6 +18,46 @@ from delta_maintenance.operations.table_change.facts import (
     planned_amounts,
     raises_protocol,
 )
+
+
+def plan_facts(plan: AddConstraintPlan) -> Facts:
+    """Facts of a plan: the rows to read and the clients that lose access."""
+    facts = change_facts.plan_facts(plan)
+    if not plan.is_noop:
+        facts |= {
+            "files to read": plan.num_files,
+            "bytes to read": size_text(plan.total_size),
+            "deletion vectors": plan.num_deletion_vectors or None,
+            "engine": plan.engine,
+        }
+    return facts
+
+
+def result_facts(result: AddConstraintResult) -> Facts:
+    """Facts of a result: the findings in the rows, and the commit."""
+    found = result.checked
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "constraint": [f"{change.name}: {change.after}" for change in result.changes],
+        "added features": result.added_features,
+        "files": found.files or None,
+        "rows": found.rows or None,
+        "violations": found.violations or None,
+        "files with violations": found.violating_files or None,
+        "worst files": [
+            f"{file.path}: {file.violations:,} of {file.rows:,} rows" for file in found.worst_files
+        ],
+        "problem": result.problem,
+        "notes": result.notes,
+    }
+
+
+def conclusion(result: AddConstraintResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a result, with the violations or the reason of a conflict."""
+    return Conclusion(outcome=outcome, problem=result.problem)
+
 
 RECORD = OperationRecord(
     name="add-constraint",

@@ -2,20 +2,80 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.core.operation import Effects, OperationRecord
-from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.drop_feature.facts import (
-    conclusion,
-    done_amounts,
-    plan_facts,
-    planned_amounts,
-    result_facts,
-)
+from delta_maintenance.operations.core.facts import Facts, instant_text
+from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.drop_feature.options import (
     DropFeatureOptions,
     DropFeaturePlan,
     DropFeatureResult,
 )
+from delta_maintenance.operations.table_change.facts import cut_off_text, protocol_text
+
+
+def plan_facts(plan: DropFeaturePlan) -> Facts:
+    """Returns the facts of a plan: the steps, their effects, and the affected clients."""
+    before, after = plan.protocol_before, plan.protocol_after
+    return {
+        "table": plan.table,
+        "version": plan.version,
+        "ends": plan.ends,
+        "ready at": instant_text(plan.ready_at),
+        "reason": plan.reason,
+        "protocol": protocol_text(before),
+        "becomes": None if after == before else protocol_text(after),
+        "steps": [f"{step.kind}: {step.detail}" for step in plan.steps],
+        "in the way": plan.history_traces,
+        "opened to": plan.opened_to,
+        "cut off": [cut_off_text(cut) for cut in plan.cut_off],
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: DropFeatureResult) -> Facts:
+    """Returns the facts of a result: the commits and the completed steps."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "protocol": None if result.protocol is None else protocol_text(result.protocol),
+        "ready at": instant_text(result.ready_at),
+        "commits": [f"{commit.version}: {commit.kind}" for commit in result.commits],
+        "checkpoints": ", ".join(map(str, result.checkpoints)),
+        "oldest version": result.cleaned.oldest_version if result.cleaned else None,
+        "notes": result.notes,
+    }
+
+
+def planned_amounts(plan: DropFeaturePlan) -> Amounts:
+    """Returns the number of commits of all steps, and of log files to be deleted."""
+    return Amounts(
+        commits=plan.num_commits,
+        deleted_files=sum(group.count for group in plan.groups),
+        deleted_bytes=sum(group.bytes for group in plan.groups),
+    )
+
+
+def done_amounts(result: DropFeatureResult) -> Amounts:
+    """Returns the numbers of commits and of deleted log files."""
+    cleaned = result.cleaned.groups if result.cleaned is not None else ()
+    return Amounts(
+        commits=len(result.commits), deleted_files=sum(group.deleted for group in cleaned)
+    )
+
+
+def conclusion(result: DropFeatureResult, outcome: Outcome) -> Conclusion:
+    """Returns the conclusion of a result, and from when another run can drop the feature."""
+    if outcome is not Outcome.WAITING:
+        return Conclusion(outcome=outcome)
+    ready = instant_text(result.ready_at)
+    when = "once history is old enough" if ready is None else f"at {ready} or later"
+    return Conclusion(
+        outcome=outcome,
+        problem=f"{result.feature} is switched off, but not dropped yet",
+        remedy=f"run again {when}",
+    )
+
 
 RECORD = OperationRecord(
     name="drop-feature",

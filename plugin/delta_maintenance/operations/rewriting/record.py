@@ -4,25 +4,138 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.operation import (
+    Amounts,
     Effects,
     OperationRecord,
     PolicyPart,
     SparkPart,
 )
-from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.rewriting.facts import (
-    conclusion,
-    done_amounts,
-    plan_facts,
-    planned_amounts,
-    result_facts,
-)
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.rewriting.models import (
+    ReasonCount,
     RewriteOptions,
     RewritePlan,
     RewriteResult,
 )
+
+_SHOWN = 10
+"""The number of partitions, bins and files shown; the JSON contains more."""
+_LANDED = ("committed", "remapped", "re-spun")
+
+
+def plan_facts(plan: RewritePlan) -> Facts:
+    """Returns the files to rewrite, the reasons and the costs."""
+    facts: dict[str, object] = {"table": plan.table, "version": plan.version}
+    if not plan.is_noop:
+        facts |= {
+            "files": plan.num_files,
+            "files to rewrite": plan.files,
+            "files afterwards": plan.num_files - plan.files + plan.files_after,
+            "bytes to read": size_text(plan.bytes),
+            "bytes to write": f"about {size_text(plan.bytes_after)}, beside the old files until a "
+            "vacuum",
+            "deleted rows": plan.deleted_rows or None,
+            "size of new files": size_text(plan.target_bytes),
+            "bins": plan.bins,
+            "bins of an earlier run": plan.adopted_bins or None,
+            "commits": plan.commits,
+            "engine": plan.engine,
+            "workers": plan.workers,
+            "memory": f"at most {size_text(plan.memory_bytes)}"
+            + (" for each task" if plan.engine == "spark" else ""),
+            "reasons": _reasons(plan.reasons),
+            "partitions": Grid(
+                ("partition", "files", "files after", "bytes"),
+                [
+                    (
+                        partition_text(part.values),
+                        part.files,
+                        part.files_after,
+                        size_text(part.bytes),
+                    )
+                    for part in plan.partitions[:_SHOWN]
+                    if part.values
+                ],
+            ),
+        }
+    return facts | {
+        "left alone": _reasons(plan.left_alone),
+        "reason": plan.reason,
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: RewriteResult) -> Facts:
+    """Returns the amounts before and after, and the bins that were not committed."""
+    facts: dict[str, object] = {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+    }
+    lost = [each for each in result.bins if each.fate not in _LANDED][:_SHOWN]
+    left_out = [file.problem for file in result.refused[:_SHOWN]]
+    if result.num_bins:
+        facts |= {
+            "files before": result.files_before,
+            "files after": result.files_after,
+            "bytes before": size_text(result.bytes_before),
+            "bytes after": size_text(result.bytes_after),
+            "rows": result.rows,
+            "commits": result.num_commits,
+            "bins": result.fates or {},
+            "not committed": Grid(
+                ("bin", "partition", "fate", "problem"),
+                [
+                    (each.number, partition_text(each.partition), each.fate, each.problem)
+                    for each in lost
+                    # The problem of a refused file is shown once, and names the file.
+                    if each.problem not in left_out
+                ],
+            ),
+            "left out": left_out,
+        }
+    told = {*left_out, *(each.problem for each in lost)}
+    problem = None if result.problem in told else result.problem
+    return facts | {"problem": problem, "notes": result.notes}
+
+
+def conclusion(result: RewriteResult, outcome: Outcome) -> Conclusion:
+    """Returns the conclusion of a run: why some bins were not committed, and the remedy."""
+    committed = "; the files of other bins are committed" if result.num_commits else ""
+    remedies = {
+        "failed": f"see the Result{committed}",
+        "conflict": "run again, or use quiet_for to skip partitions that are being written to",
+        "partly": "run again to continue",
+    }
+    remedy = remedies.get(result.status)
+    if remedy is None:
+        return Conclusion(outcome=outcome)
+    return Conclusion(outcome=outcome, problem=result.problem, remedy=remedy)
+
+
+def planned_amounts(plan: RewritePlan) -> Amounts:
+    """Returns the planned commits. A rewrite deletes no files from storage."""
+    return Amounts(commits=plan.commits)
+
+
+def done_amounts(result: RewriteResult) -> Amounts:
+    """Returns the commits of a Result."""
+    return Amounts(commits=result.num_commits)
+
+
+def partition_text(values: dict[str, str | None]) -> str:
+    """Formats partition values, for instance `day=2026-01-01, country=DE`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _reasons(counts: tuple[ReasonCount, ...]) -> Grid:
+    return Grid(
+        ("reason", "files", "bytes"),
+        [(each.reason, each.files, size_text(each.bytes)) for each in counts],
+    )
+
 
 Options = TypeVar("Options", bound=RewriteOptions)
 Plan = TypeVar("Plan", bound=RewritePlan)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from delta_maintenance.operations.core.facts import Facts
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
-from delta_maintenance.operations.set_properties.facts import plan_facts, result_facts
 from delta_maintenance.operations.set_properties.options import (
     SetPropertiesOptions,
     SetPropertiesPlan,
     SetPropertiesResult,
 )
+from delta_maintenance.operations.table_change import facts as change_facts
 from delta_maintenance.operations.table_change.facts import (
     DECISIVE,
     OUTCOMES,
@@ -17,6 +18,29 @@ from delta_maintenance.operations.table_change.facts import (
     planned_amounts,
     raises_protocol,
 )
+
+
+def plan_facts(plan: SetPropertiesPlan) -> Facts:
+    """The properties, the protocol that they need, and the clients that lose access."""
+    mapped = "every column gets an ID and a physical name" if plan.maps_columns else None
+    return change_facts.plan_facts(plan) | {"columns": mapped}
+
+
+def result_facts(result: SetPropertiesResult) -> Facts:
+    """The present values of the properties."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "properties": {
+            change.name: change.after if change.after is not None else "(removed)"
+            for change in result.changes
+        },
+        "added features": result.added_features,
+        "problem": result.problem,
+        "notes": result.notes,
+    }
+
 
 RECORD = OperationRecord(
     name="set-properties",
