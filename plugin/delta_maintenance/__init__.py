@@ -14,17 +14,7 @@ if TYPE_CHECKING:
     from delta_maintenance.table.read.table import Table, open_table
 
 __version__ = "0.2.0.dev0"
-__all__ = ["DeltaTable", "Table", "__version__", "open_table"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "DeltaTable": "delta_table.table",
-        "Table": "table.read.table",
-        "open_table": "table.read.table",
-    },
+__getattr__, __dir__ = lazy_names(
+    __name__, delta_table__table="DeltaTable", table__read__table="Table open_table"
 )
-
-
-def __dir__() -> list[str]:
-    return list(__all__)

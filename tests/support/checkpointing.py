@@ -41,10 +41,10 @@ def write(
     """Plans and writes one checkpoint; `version`, `now` and `new_id` may be given too."""
     snapshot = table.snapshot(version=others.pop("version", None))
     ids = {"new_id": others.pop("new_id")} if "new_id" in others else {}
-    now = others.pop("now", NOW)
+    context = RunContext.at(others.pop("now", NOW), **ids)
     options = CheckpointOptions(kind=kind, actions_per_sidecar=per_sidecar, **others)  # type: ignore[arg-type]
-    plan = checkpoint.plan(snapshot, options, context=RunContext.at(now))
-    return checkpoint.apply(table, plan, context=RunContext.at(now), snapshot=snapshot, **ids)
+    plan = checkpoint.plan(snapshot, options, context)
+    return checkpoint.apply(table, plan, context, snapshot=snapshot)
 
 
 @dataclass

@@ -169,7 +169,7 @@ table = open_table(sys.argv[1])
 options = operation.BackfillRowIdsOptions(files_per_commit=7, operation_id="task")
 while True:
     snapshot = table.snapshot()
-    plan = operation.plan(snapshot, options, now=clock.now())
+    plan = operation.plan(snapshot, options)
     result = operation.apply(table, plan)
     print(result.status, flush=True)
     if result.status == "nothing-to-do":

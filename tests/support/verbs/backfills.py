@@ -64,9 +64,7 @@ def backfill(table: TableBuilder, **given: Any) -> BackfillRowIdsResult:
 
 
 def apply(table: TableBuilder, plan: BackfillRowIdsPlan, **given: Any) -> BackfillRowIdsResult:
-    return backfill_row_ids.apply(
-        table.open(), plan, context=RunContext(sleep=lambda _: None), **given
-    )
+    return backfill_row_ids.apply(table.open(), plan, RunContext(sleep=lambda _: None, **given))
 
 
 def races(table: TableBuilder, *others: Callable[[], object] | None) -> None:

@@ -16,12 +16,10 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations.add_constraint.options import (
-    SHOWN_FILES,
     AddConstraintOptions,
     AddConstraintPlan,
     AddConstraintResult,
     CheckedRows,
-    ViolatingFile,
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
@@ -42,19 +40,6 @@ from delta_maintenance.table.commit.preconditions import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-
-__all__ = [
-    "FEATURE",
-    "SHOWN_FILES",
-    "AddConstraintOptions",
-    "AddConstraintPlan",
-    "AddConstraintResult",
-    "CheckedRows",
-    "ConstraintCheck",
-    "ViolatingFile",
-    "apply",
-    "plan",
-]
 
 FEATURE = "checkConstraints"
 

@@ -53,15 +53,6 @@ _MAX_PASSES = 3
 """Maximum number of passes over the files, if other writers keep adding files without row IDs."""
 
 
-__all__ = [
-    "BackfillRowIdsOptions",
-    "BackfillRowIdsPlan",
-    "BackfillRowIdsResult",
-    "apply",
-    "plan",
-]
-
-
 def plan(
     snapshot: Snapshot,
     options: BackfillRowIdsOptions | None = None,

@@ -17,11 +17,9 @@ from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.checkpoint.incremental import decide, foresee
 from delta_maintenance.operations.checkpoint.options import (
-    CheckpointKind,
     CheckpointOptions,
     CheckpointPlan,
     CheckpointResult,
-    Engine,
     Incremental,
 )
 from delta_maintenance.operations.core.context import RunContext
@@ -46,18 +44,6 @@ from delta_maintenance.table.write.sidecar_reuse import (
     survey_reuse,
 )
 from delta_maintenance.table.write.sidecar_writer import SidecarEngine
-
-__all__ = [
-    "CheckpointKind",
-    "CheckpointOptions",
-    "CheckpointPlan",
-    "CheckpointResult",
-    "Engine",
-    "Incremental",
-    "apply",
-    "plan",
-    "require_possible",
-]
 
 
 def plan(

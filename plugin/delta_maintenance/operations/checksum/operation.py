@@ -26,15 +26,6 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_writable
 
-__all__ = [
-    "ChecksumOptions",
-    "ChecksumPlan",
-    "ChecksumResult",
-    "VersionOutcome",
-    "apply",
-    "plan",
-]
-
 
 def plan(
     snapshot: Snapshot, options: ChecksumOptions | None = None, context: RunContext | None = None

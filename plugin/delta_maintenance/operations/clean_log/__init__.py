@@ -1,43 +1,17 @@
 """Deletes the log files that the retention of the table no longer needs."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
+from delta_maintenance.operations.clean_log.options import (
+    LEAST_RETENTION,
+    CleanedGroup,
+    CleanLogOptions,
+    CleanLogPlan,
+    CleanLogResult,
+)
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.clean_log.operation import (
-        apply,
-        plan,
-    )
-    from delta_maintenance.operations.clean_log.options import (
-        LEAST_RETENTION,
-        CleanedGroup,
-        CleanLogOptions,
-        CleanLogPlan,
-        CleanLogResult,
-    )
+    from delta_maintenance.operations.clean_log.operation import apply, plan
 
-__all__ = [
-    "CleanLogOptions",
-    "CleanLogPlan",
-    "CleanLogResult",
-    "CleanedGroup",
-    "LEAST_RETENTION",
-    "apply",
-    "plan",
-]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "CleanLogOptions": "options",
-        "CleanLogPlan": "options",
-        "CleanLogResult": "options",
-        "CleanedGroup": "options",
-        "LEAST_RETENTION": "options",
-        "apply": "operation",
-        "plan": "operation",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, operation="apply plan")

@@ -63,17 +63,6 @@ from delta_maintenance.table.write.log_deletion import (
     require_same_clock,
 )
 
-__all__ = [
-    "LEAST_RETENTION",
-    "CleanLogOptions",
-    "CleanLogPlan",
-    "CleanLogResult",
-    "CleanedGroup",
-    "apply",
-    "plan",
-    "prepare",
-]
-
 _YOUNG = timedelta(days=1)
 _PLAN_LIFE = timedelta(hours=1)
 _SHOWN_FAILURES = 20

@@ -39,16 +39,6 @@ from delta_maintenance.table.write.log_compactor import (
     write_compaction,
 )
 
-__all__ = [
-    "CompactLogOptions",
-    "CompactLogPlan",
-    "CompactLogResult",
-    "CompactedWindow",
-    "CompactionWindow",
-    "apply",
-    "plan",
-]
-
 
 def plan(
     snapshot: Snapshot, options: CompactLogOptions | None = None, context: RunContext | None = None

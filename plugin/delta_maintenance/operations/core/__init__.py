@@ -4,8 +4,6 @@ Orchestrators import these names from here. They are loaded on first use, so tha
 not load them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
@@ -16,27 +14,10 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.core.logged_progress import LoggedProgress
     from delta_maintenance.operations.core.registry import find, known
 
-__all__ = [
-    "LoggedProgress",
-    "RunContext",
-    "count_text",
-    "fact_lines",
-    "find",
-    "known",
-    "shown",
-    "size_text",
-]
-
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "LoggedProgress": "logged_progress",
-        "RunContext": "context",
-        "count_text": "facts",
-        "fact_lines": "facts",
-        "find": "registry",
-        "known": "registry",
-        "shown": "facts",
-        "size_text": "facts",
-    },
+    context="RunContext",
+    facts="count_text fact_lines shown size_text",
+    logged_progress="LoggedProgress",
+    registry="find known",
 )

@@ -38,7 +38,6 @@ from delta_maintenance.operations.drop_feature.options import (
     DropFeatureOptions,
     DropFeaturePlan,
     DropFeatureResult,
-    DropStep,
     Status,
     StepKind,
 )
@@ -76,16 +75,6 @@ from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-
-__all__ = [
-    "DropCommit",
-    "DropFeatureOptions",
-    "DropFeaturePlan",
-    "DropFeatureResult",
-    "DropStep",
-    "apply",
-    "plan",
-]
 
 
 def plan(

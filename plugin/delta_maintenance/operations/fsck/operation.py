@@ -26,28 +26,12 @@ from delta_maintenance.operations.fsck.options import (
     FsckPlan,
     FsckResult,
     Repair,
-    RepairAction,
     RepairOutcome,
     status_of,
 )
 from delta_maintenance.operations.fsck.repairs import Repairing, proposed_repairs
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
-
-__all__ = [
-    "Finding",
-    "FindingCount",
-    "FsckOptions",
-    "FsckPlan",
-    "FsckResult",
-    "Repair",
-    "RepairAction",
-    "RepairOutcome",
-    "Survey",
-    "apply",
-    "plan",
-    "survey",
-]
 
 _SHOWN = 20
 """The number of findings of each kind in a Plan and a Result."""

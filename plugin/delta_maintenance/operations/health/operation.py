@@ -20,9 +20,8 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations.clean_log.options import LEAST_RETENTION as LEAST_LOG_RETENTION
-from delta_maintenance.operations.health.commit_history import MAINTENANCE_OPERATIONS, commit_series
+from delta_maintenance.operations.health.commit_history import commit_series
 from delta_maintenance.operations.health.models import (
-    CommitPoint,
     LogFiles,
     LogFilesKind,
     MaintenanceSeen,
@@ -49,20 +48,6 @@ from delta_maintenance.table.read.files.known_sums import SumMemory
 from delta_maintenance.table.read.log_age import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.snapshot import Snapshot
-
-__all__ = [
-    "MAINTENANCE_OPERATIONS",
-    "MAX_COMMITS",
-    "SMALL_FILE_BYTES",
-    "CommitPoint",
-    "LogFiles",
-    "MaintenanceSeen",
-    "Refusal",
-    "SizeBucket",
-    "TableHealth",
-    "last_vacuum",
-    "measure",
-]
 
 SMALL_FILE_BYTES = 32 << 20
 """The size below which a data file is small: opening it takes longer than reading it."""

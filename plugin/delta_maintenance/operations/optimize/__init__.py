@@ -1,40 +1,15 @@
 """Merges small data files, and rewrites files with many deleted rows."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
+from delta_maintenance.operations.optimize.options import (
+    OptimizeOptions,
+    OptimizePlan,
+    OptimizeResult,
+)
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.optimize.operation import (
-        apply,
-        plan,
-        prepare,
-    )
-    from delta_maintenance.operations.optimize.options import (
-        OptimizeOptions,
-        OptimizePlan,
-        OptimizeResult,
-    )
+    from delta_maintenance.operations.optimize.operation import apply, plan, prepare
 
-__all__ = [
-    "OptimizeOptions",
-    "OptimizePlan",
-    "OptimizeResult",
-    "apply",
-    "plan",
-    "prepare",
-]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "OptimizeOptions": "options",
-        "OptimizePlan": "options",
-        "OptimizeResult": "options",
-        "apply": "operation",
-        "plan": "operation",
-        "prepare": "operation",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, operation="apply plan prepare")

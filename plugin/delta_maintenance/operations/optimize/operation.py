@@ -21,8 +21,6 @@ from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.footer_reasons import CODEC, INT96
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 
-__all__ = ["OptimizeOptions", "OptimizePlan", "OptimizeResult", "apply", "plan", "prepare"]
-
 _SMALL = 0.75
 """Files smaller than this share of the target size are merged."""
 

@@ -16,8 +16,6 @@ from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.footer_reasons import DROPPED_COLUMNS
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 
-__all__ = ["PurgeOptions", "PurgePlan", "PurgeResult", "apply", "plan", "prepare"]
-
 
 def _rules(options: PurgeOptions, target_bytes: int) -> ChoiceRules:
     return ChoiceRules(

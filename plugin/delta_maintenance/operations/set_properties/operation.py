@@ -27,14 +27,6 @@ from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-__all__ = [
-    "SetPropertiesOptions",
-    "SetPropertiesPlan",
-    "SetPropertiesResult",
-    "apply",
-    "plan",
-]
-
 
 def plan(
     snapshot: Snapshot,

@@ -33,14 +33,6 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-__all__ = [
-    "UpgradeProtocolOptions",
-    "UpgradeProtocolPlan",
-    "UpgradeProtocolResult",
-    "apply",
-    "plan",
-]
-
 
 def plan(
     snapshot: Snapshot,

@@ -21,9 +21,6 @@ from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.options import (
-    DeadGroup,
-    KeptGroup,
-    SampleFile,
     VacuumOptions,
     VacuumPlan,
     VacuumResult,
@@ -47,20 +44,6 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.log_deletion import require_same_clock
-
-__all__ = [
-    "DeadGroup",
-    "KeptGroup",
-    "SampleFile",
-    "Survey",
-    "VacuumOptions",
-    "VacuumPlan",
-    "VacuumResult",
-    "apply",
-    "engine_for",
-    "plan",
-    "survey",
-]
 
 _PLAN_LIFE = timedelta(hours=1)
 
