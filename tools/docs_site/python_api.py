@@ -33,6 +33,13 @@ def member(argument: str) -> str:
     for name in ("plan", "apply"):
         if name in found.members:
             function = source.find(f"{path}.{name}")
+            if isinstance(function, griffe.Attribute):
+                # `plan = _VERB.plan`, the method of a frame that several operations share.
+                verb = source.find(f"{function.path.removesuffix(name)}_VERB")
+                assert isinstance(verb, griffe.Attribute) and isinstance(
+                    verb.value, griffe.ExprCall
+                )
+                function = source.find(f"{verb.value.function.canonical_path}.{name}")
             assert isinstance(function, griffe.Function), path
             parts.append(_function(function, level=4, name=f"{path.rsplit('.', 1)[1]}.{name}"))
     return "\n".join(parts)

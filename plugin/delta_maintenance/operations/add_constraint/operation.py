@@ -127,15 +127,7 @@ def apply(
 
     try:
         while True:
-            ending = execute(
-                table,
-                plan,
-                decide,
-                examine=looks.examine,
-                now=context.now,
-                new_id=context.new_id,
-                sleep=context.sleep,
-            )
+            ending = execute(table, plan, decide, context=context, examine=looks.examine)
             if ending.status != "conflict" or not ending.attempts or looks.number == _MAX_LOOKS:
                 return _result(plan, ending, looks)
     except _ViolatedError as violated:

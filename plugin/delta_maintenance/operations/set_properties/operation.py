@@ -9,74 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties.options import (
     SetPropertiesOptions,
     SetPropertiesPlan,
     SetPropertiesResult,
 )
 from delta_maintenance.operations.table_change.models import Decision
-from delta_maintenance.operations.table_change.operation import (
-    already_applied,
-    decide_change,
-    execute,
-    require_changeable,
-)
+from delta_maintenance.operations.table_change.operation import decide_change, require_changeable
+from delta_maintenance.operations.table_change.verb import ChangeVerb
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
-
-
-def plan(
-    snapshot: Snapshot,
-    options: SetPropertiesOptions | None = None,
-    context: RunContext | None = None,
-) -> SetPropertiesPlan:
-    """Plans the change of properties for the latest snapshot. Writes nothing.
-
-    Raises `InvalidRequestError` for invalid names and values, and `RefusedError` or
-    `UnsupportedFeatureError` if this table does not permit them.
-    """
-    context = context or RunContext()
-    options = (options or SetPropertiesOptions()).validated()
-    operation_id = options.operation_id or context.new_id()
-    done = already_applied(
-        snapshot, operation_id=options.operation_id, since=options.operation_since
-    )
-    decision = (
-        _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
-    )
-    return decision.as_plan(
-        SetPropertiesPlan,
-        snapshot,
-        options,
-        operation_id=operation_id,
-        now=context.started,
-        reason=done or _reason(decision),
-        maps_columns=decision.changes_schema,
-    )
-
-
-def apply(
-    table: Table, plan: SetPropertiesPlan, context: RunContext | None = None
-) -> SetPropertiesResult:
-    """Commits the planned change, if a new plan would make the same change.
-
-    Raises `RefusedError` if the table was replaced or must no longer be changed, and
-    `CommitUnknownError` if the outcome of the commit is unknown.
-    """
-    context = context or RunContext()
-    ending = execute(
-        table,
-        plan,
-        lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
-        now=context.now,
-        new_id=context.new_id,
-        sleep=context.sleep,
-    )
-    done = ending.status == "committed"
-    return ending.as_result(SetPropertiesResult, plan, changes=plan.changes if done else ())
 
 
 def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str) -> Decision:
@@ -134,3 +77,16 @@ def _notes(snapshot: Snapshot, options: SetPropertiesOptions, change: TableChang
             "TABLE … APPLY (UPGRADE UNIFORM …) in Delta Spark"
         )
     return notes
+
+
+_VERB = ChangeVerb(
+    options_type=SetPropertiesOptions,
+    plan_type=SetPropertiesPlan,
+    result_type=SetPropertiesResult,
+    decide=_decide,
+    reason=_reason,
+    planned=lambda decision: {"maps_columns": decision.changes_schema},
+    done=lambda plan: {"changes": plan.changes},
+)
+plan = _VERB.plan
+apply = _VERB.apply

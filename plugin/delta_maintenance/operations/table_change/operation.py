@@ -7,13 +7,12 @@ plan would make the same change.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import count
 
-from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.table_change.models import (
     ChangeOutcome,
     Decision,
@@ -104,10 +103,8 @@ def execute(
     plan: ChangePlan,
     decide: Callable[[Snapshot], Decision],
     *,
+    context: RunContext,
     examine: Callable[[Snapshot], None] | None = None,
-    now: Callable[[], datetime] = clock.now,
-    new_id: clock.NewId = clock.new_id,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> ChangeOutcome:
     """Decides again on the latest version, and commits if the decision equals the plan.
 
@@ -147,14 +144,16 @@ def execute(
             decision.operation,
             parameters=decision.parameters,
             operation_id=plan.operation_id,
-            writer=Writer(other_writers=plan.options.other_writers, now=now, new_id=new_id),
+            writer=Writer(
+                other_writers=plan.options.other_writers, now=context.now, new_id=context.new_id
+            ),
         )
         _stage(transaction, decision)
         if decision.after.depends_on_files or examine is not None:
             # A file that another writer adds in the meantime may violate what the table requires of
             # every file.
             transaction.read_whole_table()
-        return _ending(transaction.commit(sleep=sleep), plan)
+        return _ending(transaction.commit(sleep=context.sleep), plan)
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 

@@ -13,14 +13,9 @@ from dataclasses import dataclass, replace
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import sources_of
-from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.table_change.models import Decision
-from delta_maintenance.operations.table_change.operation import (
-    already_applied,
-    decide_change,
-    execute,
-    require_changeable,
-)
+from delta_maintenance.operations.table_change.operation import decide_change, require_changeable
+from delta_maintenance.operations.table_change.verb import ChangeVerb
 from delta_maintenance.operations.upgrade_protocol.options import (
     UpgradeProtocolOptions,
     UpgradeProtocolPlan,
@@ -31,63 +26,6 @@ from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.row_tracking_support import support_change
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
-
-
-def plan(
-    snapshot: Snapshot,
-    options: UpgradeProtocolOptions | None = None,
-    context: RunContext | None = None,
-) -> UpgradeProtocolPlan:
-    """Plans the protocol of the table after the upgrade. Writes nothing.
-
-    Raises `InvalidRequestError` for an empty request or versions that do not exist, and
-    `UnsupportedFeatureError` or `RefusedError` if this table cannot have the requested protocol.
-    """
-    context = context or RunContext()
-    options = (options or UpgradeProtocolOptions()).validated()
-    operation_id = options.operation_id or context.new_id()
-    done = already_applied(
-        snapshot, operation_id=options.operation_id, since=options.operation_since
-    )
-    decision = (
-        _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
-    )
-    return decision.as_plan(
-        UpgradeProtocolPlan,
-        snapshot,
-        options,
-        operation_id=operation_id,
-        now=context.started,
-        reason=done or _reason(decision),
-        converted_domains=tuple(domain.domain for domain in decision.domains),
-    )
-
-
-def apply(
-    table: Table, plan: UpgradeProtocolPlan, context: RunContext | None = None
-) -> UpgradeProtocolResult:
-    """Commits the planned change, if a new plan would make the same change.
-
-    Raises `RefusedError` if the table was replaced or must no longer be changed, and
-    `CommitUnknownError` if the outcome of the commit is unknown.
-    """
-    context = context or RunContext()
-    ending = execute(
-        table,
-        plan,
-        lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
-        now=context.now,
-        new_id=context.new_id,
-        sleep=context.sleep,
-    )
-    done = ending.status == "committed"
-    return ending.as_result(
-        UpgradeProtocolResult,
-        plan,
-        protocol=plan.protocol_after if done else None,
-        converted_domains=plan.converted_domains if done else (),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,3 +125,21 @@ def _reason(decision: Decision) -> str:
     if not decision.added_features:
         return "features are listed explicitly or renamed to their final names; none is added"
     return f"add support for {', '.join(decision.added_features)}"
+
+
+_VERB = ChangeVerb(
+    options_type=UpgradeProtocolOptions,
+    plan_type=UpgradeProtocolPlan,
+    result_type=UpgradeProtocolResult,
+    decide=_decide,
+    reason=_reason,
+    planned=lambda decision: {
+        "converted_domains": tuple(domain.domain for domain in decision.domains)
+    },
+    done=lambda plan: {
+        "protocol": plan.protocol_after,
+        "converted_domains": plan.converted_domains,
+    },
+)
+plan = _VERB.plan
+apply = _VERB.apply
