@@ -84,7 +84,8 @@ def test_opening_asks_for_no_sidecar_and_files_for_each_once() -> None:
 def test_files_that_come_back_or_change_their_vector_stand_once() -> None:
     table = based(add("dv", dv=deletion_vector("one")), remove("gone"))
     table.commit([remove("dv", dv=deletion_vector("one")), add("dv", dv=deletion_vector("two"))])
-    table.commit([add("gone", size=7), remove("f000"), add("f000", size=5), remove("f001")])
+    table.commit([add("gone", size=7), remove("f000"), remove("f001")])
+    table.commit([add("f000", size=5)])
     result = incremental(table)
     assert (result.num_files, result.num_tombstones) == (41, 2)
 
