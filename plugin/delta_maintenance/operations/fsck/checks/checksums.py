@@ -12,7 +12,7 @@ import numpy as np
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.operations.fsck.log_history import LogHistory
+from delta_maintenance.operations.fsck.inputs import LogHistory
 from delta_maintenance.protocol.delta_log.file_history import FileHistory
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.replay import StateReplay

@@ -1,22 +1,33 @@
 """Checks whether the files of a log are consistent, and whether each commit is valid.
 
 Implements the requirements of "Delta Log Entries", "Add File and Remove File", "Log Compaction
-Files" and "In-Commit Timestamps" that can be checked with the log alone.
+Files", "In-Commit Timestamps" and "Field Path" that can be checked with the log alone.
 """
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from delta_maintenance.address import StoreKind
+from delta_maintenance.checksums import crc32
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.operations.fsck.log_history import LogHistory
-from delta_maintenance.protocol.delta_log.file_names import LogFileKind, commit_name
+from delta_maintenance.operations.fsck.inputs import LogHistory
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
+    commit_name,
+    hadoop_checksum_name,
+)
 from delta_maintenance.protocol.delta_log.gaps import version_gaps
 from delta_maintenance.protocol.features import in_commit_timestamps
+from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL_NAME
+from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, walk
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
@@ -168,3 +179,100 @@ def is_old(entry: LogEntry, now: datetime) -> bool:
     it.
     """
     return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)
+
+
+_Path = tuple[str, ...]
+
+
+def check_mapping(history: LogHistory, findings: Findings) -> None:
+    """Finds physical paths that belonged to another column in an earlier version of the history.
+
+    The values of a dropped column stay in the data files, and a new column with the same physical
+    name would show them again. Columns are identified by their IDs. If column mapping was off in
+    between, all files were rewritten, and earlier names no longer matter.
+    """
+    known: dict[_Path, object] = {}
+    changed = {fact.version for fact in history.commits if fact.actions.metadata is not None}
+    for version, state in history.states({history.first, *changed}):
+        if state.protocol is None or state.metadata is None:
+            continue
+        columns = dict(_columns(state.protocol, state.metadata))
+        if not columns:
+            known.clear()
+        for path, number in columns.items():
+            before = known.setdefault(path, number)
+            if before != number:
+                findings.add(
+                    "reused-physical-name",
+                    f"the columns with the IDs {before} and {number} have the same physical name "
+                    f"{'.'.join(path)}",
+                    version=version,
+                    path=_commit_path(version),
+                )
+        known |= columns
+
+
+def _columns(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[_Path, object]]:
+    """Yields the physical path of each mapped column, with its ID."""
+    try:
+        if column_mapping_mode(protocol, metadata.configuration) == "none":
+            return
+        schema = parse_schema(metadata.schema_string or "")
+    except (CorruptTableError, UnsupportedFeatureError):
+        # The check of the latest state reports this, if it is the newest version.
+        return
+    physical: dict[_Path, _Path] = {(): ()}
+    for path, field in walk(schema):
+        name = field.metadata.get(PHYSICAL_NAME)
+        above = next(path[:at] for at in range(len(path) - 1, -1, -1) if path[:at] in physical)
+        physical[path] = (*physical[above], *path[len(above) : -1], str(name))
+        if name is not None and COLUMN_ID in field.metadata:
+            yield physical[path], field.metadata[COLUMN_ID]
+
+
+_HEADER = struct.Struct(">4sI")
+"""The magic number, and the number of bytes that each of the following checksums covers."""
+_MAGIC = b"crc\0"
+_MOST_BYTES = 4 << 20
+"""The maximum size in bytes of a file that is read for this check; for larger ones only the length
+is compared.
+"""
+
+
+def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Findings) -> None:
+    """Finds files of the log that Hadoop's local file system refuses to read.
+
+    Hadoop writes `.<name>.crc` beside every file, and refuses to read a file that another program
+    replaced without updating the checksum.
+    """
+    if store.address.kind not in (StoreKind.LOCAL, StoreKind.MEMORY):
+        # Only the local file system uses these files; copies in a bucket have no effect.
+        return
+    sizes = {entry.path: entry.status.size for entry in inventory.entries}
+    kept = {e.path for e in inventory.entries if e.file.kind is LogFileKind.HADOOP_CHECKSUM}
+    for path, size in sizes.items():
+        name = hadoop_checksum_name(path)
+        # Checked twice, because the hint and then its checksum may be replaced between the two
+        # reads.
+        if name in kept and _differs(store, path, size, name) and _differs(store, path, size, name):
+            findings.add(
+                "stale-hadoop-checksum", f"the checksum {name} belongs to another file", path=path
+            )
+
+
+def _differs(store: Store, path: str, size: int, name: str) -> bool:
+    try:
+        stated = store.read(name)
+        data = store.read(path) if size <= _MOST_BYTES else None
+    except FileNotFoundError:
+        return False
+    if len(stated) < _HEADER.size:
+        return True
+    magic, length = _HEADER.unpack_from(stated)
+    if magic != _MAGIC or not length:
+        return True
+    if data is None:
+        expected: int = _HEADER.size + 4 * -(-size // length)
+        return len(stated) != expected
+    sums = [crc32(data[at : at + length]) for at in range(0, len(data), length)]
+    return stated[_HEADER.size :] != struct.pack(f">{len(sums)}I", *sums)

@@ -25,11 +25,11 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
-from delta_maintenance.operations.fsck.check_live_files import read_live_files
-from delta_maintenance.operations.fsck.check_log import is_old
-from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
+from delta_maintenance.operations.fsck.checks.log import is_old
+from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.inputs import read_live_files
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.commit.conflicts import IsolationLevel
