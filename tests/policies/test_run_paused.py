@@ -19,11 +19,10 @@ from delta_maintenance.operations import vacuum
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.leases import LIFE, Leases
-from delta_maintenance.policies.models import AssessedOperation, RunResult
+from delta_maintenance.policies.models import AssessedOperation, PausedRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation, run_plans
-from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.submission.left_running import JobLeftRunningError
