@@ -24,6 +24,7 @@ from delta_maintenance.operations.clean_log.expired_files import (
     Ages,
     outdated_groups,
     unknown_names,
+    write_report,
 )
 from delta_maintenance.operations.clean_log.options import (
     LEAST_RETENTION,
@@ -33,7 +34,6 @@ from delta_maintenance.operations.clean_log.options import (
     CleanLogResult,
     FileGroup,
 )
-from delta_maintenance.operations.clean_log.report import write_report
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before

@@ -23,6 +23,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.drop_feature.file_rewrites import (
+    FileStripping,
     forget_type_changes,
     rewrite_files,
 )
@@ -57,7 +58,6 @@ from delta_maintenance.operations.drop_feature.preparation import (
     remove_domains,
     switch_off,
 )
-from delta_maintenance.operations.drop_feature.strip_files import FileStripping
 from delta_maintenance.operations.drop_feature.traces import (
     FileTraces,
     checkpoint_trace,
@@ -66,7 +66,7 @@ from delta_maintenance.operations.drop_feature.traces import (
     outdated,
     state_trace,
 )
-from delta_maintenance.operations.drop_feature.unmapping_run import remove_mapping
+from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.table_change.operation import already_applied
 from delta_maintenance.operations.table_change.options import (
     ProtocolVersions,

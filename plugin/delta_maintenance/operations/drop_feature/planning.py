@@ -28,14 +28,16 @@ from delta_maintenance.operations.drop_feature.options import (
     StepKind,
     Way,
 )
-from delta_maintenance.operations.drop_feature.preparation import property_changes
+from delta_maintenance.operations.drop_feature.preparation import (
+    missing_vector_tombstones,
+    property_changes,
+)
 from delta_maintenance.operations.drop_feature.traces import FileTraces, file_traces, state_trace
 from delta_maintenance.operations.drop_feature.unmapping import (
     extent,
     planned_conversion,
     unmapping_contract,
 )
-from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
 from delta_maintenance.operations.table_change.models import (
     cut_off_by,

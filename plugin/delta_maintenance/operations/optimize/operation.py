@@ -23,7 +23,7 @@ from delta_maintenance.operations.optimize.options import (
 )
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.engine import BinEngine
-from delta_maintenance.operations.rewriting.footer_reasons import CODEC, INT96
+from delta_maintenance.operations.rewriting.live_columns import CODEC, INT96
 from delta_maintenance.operations.rewriting.planning import Survey
 from delta_maintenance.operations.rewriting.verb import ApplySettings, RewriteVerb
 from delta_maintenance.table.progress import Progress

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.engine import BinEngine
-from delta_maintenance.operations.rewriting.footer_reasons import DROPPED_COLUMNS
+from delta_maintenance.operations.rewriting.live_columns import DROPPED_COLUMNS
 from delta_maintenance.operations.rewriting.planning import Survey
 from delta_maintenance.operations.rewriting.verb import ApplySettings, RewriteVerb
 from delta_maintenance.table.progress import Progress

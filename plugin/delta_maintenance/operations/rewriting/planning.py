@@ -25,7 +25,6 @@ from delta_maintenance.operations.rewriting.choice import (
     SMALL,
     Choice,
     ChoiceRules,
-    Mask,
     choose,
     known_ratio,
     limited,
@@ -34,9 +33,14 @@ from delta_maintenance.operations.rewriting.choice import (
 )
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
-from delta_maintenance.operations.rewriting.footer_reasons import DROPPED_COLUMNS, FooterReasons
 from delta_maintenance.operations.rewriting.journal import JournalledBin
-from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
+from delta_maintenance.operations.rewriting.live_columns import (
+    DROPPED_COLUMNS,
+    FooterReasons,
+    LiveColumns,
+    Mask,
+    live_columns,
+)
 from delta_maintenance.operations.rewriting.models import (
     PartitionPlan,
     ReasonCount,

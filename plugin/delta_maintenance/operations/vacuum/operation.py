@@ -21,7 +21,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
-from delta_maintenance.operations.vacuum.engine import VacuumEngine
+from delta_maintenance.operations.vacuum.engine import DeadFileListing, VacuumEngine, write_report
 from delta_maintenance.operations.vacuum.options import (
     DeadGroup,
     KeptGroup,
@@ -39,7 +39,6 @@ from delta_maintenance.operations.vacuum.planning import (
     survey,
 )
 from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
-from delta_maintenance.operations.vacuum.report import DeadFileListing, write_report
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
 from delta_maintenance.table.commit.follow import advance
