@@ -12,7 +12,7 @@ feature that will be dropped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitConflictError, RefusedError
-from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles
+from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, in_batches
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
 from delta_maintenance.operations.drop_feature.traces import traced_files
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
@@ -45,7 +45,7 @@ from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, C
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
-from delta_maintenance.table.write.checkpoint_spec import layout_of
+from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
 _ROUNDS = 5
 """The maximum number of rewrites. Other writers may add files that use the feature meanwhile."""
@@ -221,7 +221,7 @@ class FileStripping:
         base, touched = snapshot, TouchedFiles(snapshot.table)
         own: Landed | None = None
         found = False
-        for batch in self._batches(snapshot):
+        for batch in in_batches(self._files(snapshot), self.files_per_commit):
             found = True
             outcome: CommitOutcome | None = None
             for _ in range(TRIES):
@@ -250,36 +250,9 @@ class FileStripping:
         )
         return transaction.commit()
 
-    def _batches(self, snapshot: Snapshot) -> Iterator[pa.Table]:
-        waiting: list[pa.Table] = []
-        count = 0
-        for files in self._files(snapshot):
-            waiting.append(files)
-            count += files.num_rows
-            while count >= self.files_per_commit:
-                together = pa.concat_tables(waiting, promote_options="permissive")
-                yield together.slice(0, self.files_per_commit)
-                count -= self.files_per_commit
-                waiting = [together.slice(self.files_per_commit)]
-        if count:
-            yield pa.concat_tables(waiting, promote_options="permissive")
-
     def _files(self, snapshot: Snapshot) -> Iterator[pa.Table]:
-        """Yields the files to commit again, with statistics as JSON, as in all commits."""
-        layout = replace(
-            layout_of(snapshot, zone=None),
-            stats_as_json=True,
-            statistics_type=None,
-            partition_types=None,
-        )
         try:
-            for files in traced_files(snapshot, self.removal):
-                if files.num_rows:
-                    layout = layout.widened(files.schema, pa.schema([]))
-                    chunks = layout.adds(files).chunks
-                    yield pa.Table.from_batches(
-                        [pa.RecordBatch.from_struct_array(chunk) for chunk in chunks]
-                    )
+            yield from adds_for_commits(snapshot, traced_files(snapshot, self.removal))
         except VanishedFileError:
             raise
         except UnusableCheckpointError as error:

@@ -25,7 +25,6 @@ from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_pa
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -185,11 +184,7 @@ def missing_vector_tombstones(snapshot: Snapshot, *, deleted_after_ms: int) -> p
     left out. A tombstone without a deletion time counts as unexpired. Instants are in milliseconds
     since 1970-01-01 UTC. Memory grows with the number of vector files.
     """
-    while True:
-        try:
-            return _missing(snapshot, deleted_after_ms)
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
+    return snapshot.avoiding_damage(lambda sound: _missing(sound, deleted_after_ms))
 
 
 def _missing(snapshot: Snapshot, deleted_after_ms: int) -> pa.Table:

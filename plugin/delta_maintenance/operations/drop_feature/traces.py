@@ -89,11 +89,7 @@ def file_traces(
         return none
     if none_until is not None and not _committed_since(snapshot, removal, none_until):
         return none
-    while True:
-        try:
-            return _live(snapshot, removal)
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
+    return snapshot.avoiding_damage(lambda sound: _live(sound, removal))
 
 
 def traced_files(snapshot: Snapshot, removal: FeatureRemoval) -> Iterator[pa.Table]:

@@ -119,19 +119,12 @@ class LiveFiles:
 
 def read_live_files(snapshot: Snapshot) -> LiveFiles:
     """Reads the files of a snapshot; damaged checkpoints are skipped."""
-    while True:
-        collected = _Collected()
-        try:
-            for batch in snapshot.scan(fields=_LIVE_FIELDS):
-                collected.take(batch.adds, batch.tombstones)
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-            continue
-        return LiveFiles(
-            pa.concat_tables(collected.adds, promote_options="default"),
-            pa.concat_tables(collected.tombstones, promote_options="default"),
-            pa.chunked_array(collected.unreadable, pa.string()),
-        )
+    collected = snapshot.avoiding_damage(_collected)
+    return LiveFiles(
+        pa.concat_tables(collected.adds, promote_options="default"),
+        pa.concat_tables(collected.tombstones, promote_options="default"),
+        pa.chunked_array(collected.unreadable, pa.string()),
+    )
 
 
 def read_history(
@@ -343,6 +336,13 @@ class _Collected:
             ).append_column("num_records", counts)
         )
         self.tombstones.append(tombstones)
+
+
+def _collected(snapshot: Snapshot) -> _Collected:
+    collected = _Collected()
+    for batch in snapshot.scan(fields=_LIVE_FIELDS):
+        collected.take(batch.adds, batch.tombstones)
+    return collected
 
 
 def _without_statistics(adds: pa.Table, counts: pa.ChunkedArray) -> pa.ChunkedArray:

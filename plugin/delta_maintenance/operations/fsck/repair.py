@@ -406,16 +406,13 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
 def _live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
     """Returns the live files of these paths with all fields of their adds."""
     wanted = pa.array(paths, pa.string())
-    while True:
-        try:
-            parts = [
-                batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
-                for batch in snapshot.scan()
-            ]
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-            continue
-        return pa.concat_tables(parts, promote_options="permissive")
+    parts = snapshot.avoiding_damage(
+        lambda sound: [
+            batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
+            for batch in sound.scan()
+        ]
+    )
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _kind(files: CheckpointFiles, snapshot: Snapshot) -> CheckpointKind:

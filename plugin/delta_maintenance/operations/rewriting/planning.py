@@ -96,7 +96,7 @@ def survey(
 ) -> Survey:
     """Chooses the bins. `rules` returns the rules for a given size of new files in bytes.
 
-    `footer_reasons` are reasons of the module `footer_reasons`; if there are any, footers are read.
+    `footer_reasons` are reasons of `FooterReasons`; if there are any, footers are read.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the table,
     and `InvalidRequestError` for an invalid condition.

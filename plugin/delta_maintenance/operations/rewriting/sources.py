@@ -5,8 +5,8 @@ Of the winning commits, only actions for these files are held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -25,10 +25,9 @@ from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_fi
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.checkpoint_spec import layout_of
+from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
 
 def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Table:
@@ -41,38 +40,30 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
     vector, path = files.vector.take(rows), files.path.take(rows)
     keyed = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
     wanted = pc.if_else(pc.is_valid(vector), keyed, path)
-    while True:
-        layout = replace(
-            layout_of(snapshot, zone=None),
-            stats_as_json=True,
-            statistics_type=None,
-            partition_types=None,
-        )
-        parts, places = [], []
-        try:
-            for batch in snapshot.scan():
+
+    def read(sound: Snapshot) -> tuple[list[pa.Table], list[pa.Array]]:
+        places: list[pa.Array] = []
+
+        def chosen() -> Iterator[pa.Table]:
+            for batch in sound.scan():
                 at = pc.index_in(logical_file_keys(batch.adds), value_set=wanted)
                 known = pc.is_valid(at)
-                if not pc.any(known).as_py():
-                    continue
-                adds = batch.adds.filter(known)
-                layout = layout.widened(adds.schema, pa.schema([]))
-                whole = layout.adds(adds)
-                parts += [pa.Table.from_struct_array(chunk) for chunk in whole.chunks]
-                places += at.filter(known).chunks
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-            continue
-        order = np.argsort(pa.chunked_array(places, pa.int32()).to_numpy(), kind="stable")
-        if len(order) != len(choice.rows):
-            raise RefusedError(
-                "the live files of this version changed between two reads of the log",
-                table=snapshot.table,
-                version=snapshot.version,
-                remedy="run again",
-            )
-        found = pa.concat_tables(parts, promote_options="permissive") if parts else _none()
-        return found.take(pa.array(order))
+                places.extend(at.filter(known).chunks)
+                yield batch.adds.filter(known)
+
+        return list(adds_for_commits(sound, chosen())), places
+
+    parts, places = snapshot.avoiding_damage(read)
+    order = np.argsort(pa.chunked_array(places, pa.int32()).to_numpy(), kind="stable")
+    if len(order) != len(choice.rows):
+        raise RefusedError(
+            "the live files of this version changed between two reads of the log",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="run again",
+        )
+    found = pa.concat_tables(parts, promote_options="permissive") if parts else _none()
+    return found.take(pa.array(order))
 
 
 def source_files(adds: pa.Table, counts: pa.Array) -> tuple[SourceFile, ...]:
@@ -170,14 +161,14 @@ class FollowedSources:
         A source that is not live in the form in which it was read counts as rewritten.
         """
         self._touched = {}
-        keys = []
-        while True:
-            try:
-                for batch in snapshot.scan(fields={"add": ("path",), "remove": ("path",)}):
-                    keys += logical_file_keys(batch.adds).chunks
-                break
-            except UnusableCheckpointError as error:
-                snapshot, keys = snapshot.avoiding(error), []
+        fields = {"add": ("path",), "remove": ("path",)}
+        keys = snapshot.avoiding_damage(
+            lambda sound: [
+                chunk
+                for batch in sound.scan(fields=fields)
+                for chunk in logical_file_keys(batch.adds).chunks
+            ]
+        )
         live = pc.is_in(self._keys, value_set=pa.chunked_array(keys, pa.string()))
         gone = np.flatnonzero(~live.to_numpy())
         for place in self._planned.take(pa.array(gone)).to_pylist():

@@ -20,7 +20,6 @@ from delta_maintenance.protocol.vacuum.protected_paths import (
 )
 from delta_maintenance.protocol.vacuum.visibility import Reason, VisibilityRules, reasons
 from delta_maintenance.table.read.active_files import ActiveFiles
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.sidecar_writer import commit_times
 
@@ -110,40 +109,36 @@ def read_references(
     most of the memory. The second returned value is one clause that forbids deletions: paths that
     readers interpret differently.
     """
-    while True:
-        references = FileReferences.none(snapshot.store.addresses, keeps_live=keeps_live)
-        audit = PathAudit(snapshot.table)
-        try:
-            for batch in snapshot.scan(fields=REFERENCE_FIELDS):
-                audit.add(
-                    batch.adds,
-                    batch.tombstones,
-                    key_hashes=batch.add_hashes,
-                    repeated=batch.repeated,
-                )
-                take_references(
-                    references,
-                    batch,
-                    deleted_before_ms=deleted_before_ms,
-                    commit_times=commit_times(snapshot),
-                )
-            break
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
+
+    def collected(sound: Snapshot) -> tuple[FileReferences, str | None]:
+        references = FileReferences.none(sound.store.addresses, keeps_live=keeps_live)
+        audit = PathAudit(sound.table)
+        for batch in sound.scan(fields=REFERENCE_FIELDS):
+            audit.add(
+                batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
+            )
+            take_references(
+                references,
+                batch,
+                deleted_before_ms=deleted_before_ms,
+                commit_times=commit_times(sound),
+            )
+        return references, audit.problem()
+
+    references, problem = snapshot.avoiding_damage(collected)
     for kept in kept_versions:
         protect_live_files(references.in_use, kept)
-    return references, audit.problem()
+    return references, problem
 
 
 def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
     """Adds the live files of another version, with their deletion vectors."""
-    while True:
-        try:
-            for batch in snapshot.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
-                protected.add(batch.adds)
-            return
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
+
+    def protect(sound: Snapshot) -> None:
+        for batch in sound.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
+            protected.add(batch.adds)
+
+    snapshot.avoiding_damage(protect)
 
 
 def take_references(
