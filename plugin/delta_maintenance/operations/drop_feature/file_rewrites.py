@@ -41,7 +41,8 @@ from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.protocol.commit.conflicts import UNBACKFILL
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
@@ -143,23 +144,19 @@ def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | 
     a file has one, and the error of a footer that cannot be read.
     """
     known = pa.array([], pa.string())
-    for _ in range(TRIES):
-        snapshot = committer.snapshot()
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        nonlocal known
         after = removal.rewritten(snapshot.metadata)
         if after == snapshot.metadata:
             return None
         known = _checked(snapshot, known)
         transaction = committer.begin(snapshot, "DROP FEATURE", parameters={"columns": "[]"})
         transaction.stage_metadata(after)
-        # The files of a later version would not have been checked.
-        outcome = transaction.commit(max_attempts=1)
-        if isinstance(outcome, Landed | AlreadyDone):
-            return outcome.version
-    raise CommitConflictError(
-        f"other writers committed first, {TRIES} times in a row",
-        table=committer.table.uri,
-        remedy="run again when fewer writers are at work",
-    )
+        return transaction
+
+    # The files of a later version would not have been checked.
+    return committer.commit(stage, only_next=True)
 
 
 def _checked(snapshot: Snapshot, known: pa.Array) -> pa.Array:

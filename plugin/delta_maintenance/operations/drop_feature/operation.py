@@ -27,14 +27,6 @@ from delta_maintenance.operations.drop_feature.file_rewrites import (
     forget_type_changes,
     rewrite_files,
 )
-from delta_maintenance.operations.drop_feature.history import (
-    BARRIER,
-    EMPTY_COMMIT,
-    HistoryOutlook,
-    history_outlook,
-    ready_at,
-    standing_barrier,
-)
 from delta_maintenance.operations.drop_feature.options import (
     DropCommit,
     DropFeatureOptions,
@@ -59,11 +51,17 @@ from delta_maintenance.operations.drop_feature.preparation import (
     switch_off,
 )
 from delta_maintenance.operations.drop_feature.traces import (
+    BARRIER,
+    EMPTY_COMMIT,
     FileTraces,
+    HistoryOutlook,
     checkpoint_trace,
     file_traces,
+    history_outlook,
     history_traces,
     outdated,
+    ready_at,
+    standing_barrier,
     state_trace,
 )
 from delta_maintenance.operations.drop_feature.unmapping import remove_mapping

@@ -12,14 +12,6 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.drop_feature.file_rewrites import planned_rewrite
-from delta_maintenance.operations.drop_feature.history import (
-    BARRIER,
-    HistoryOutlook,
-    history_outlook,
-    plan_truncation,
-    ready_after,
-    standing_barrier,
-)
 from delta_maintenance.operations.drop_feature.options import (
     DropFeatureOptions,
     DropFeaturePlan,
@@ -32,7 +24,17 @@ from delta_maintenance.operations.drop_feature.preparation import (
     missing_vector_tombstones,
     property_changes,
 )
-from delta_maintenance.operations.drop_feature.traces import FileTraces, file_traces, state_trace
+from delta_maintenance.operations.drop_feature.traces import (
+    BARRIER,
+    FileTraces,
+    HistoryOutlook,
+    file_traces,
+    history_outlook,
+    plan_truncation,
+    ready_after,
+    standing_barrier,
+    state_trace,
+)
 from delta_maintenance.operations.drop_feature.unmapping import (
     extent,
     planned_conversion,

@@ -84,20 +84,27 @@ class Committer:
             writer=Writer(other_writers=self.other_writers, now=self.now, new_id=self.new_id),
         )
 
-    def commit(self, stage: Callable[[Snapshot], Transaction | None]) -> int | None:
+    def commit(
+        self, stage: Callable[[Snapshot], Transaction | None], *, only_next: bool = False
+    ) -> int | None:
         """Commits the actions that `stage` derives from the latest snapshot.
 
         Returns the version, or None if there are no actions. After a conflict, `stage` is called
-        again. Raises `CommitConflictError` if other writers repeatedly commit first.
+        again; with `only_next`, also after any other commit. Raises `CommitConflictError` if other
+        writers repeatedly commit first.
         """
         for _ in range(TRIES):
             transaction = stage(self.snapshot())
             if transaction is None:
                 return None
-            outcome = transaction.commit()
+            outcome = transaction.commit(max_attempts=1) if only_next else transaction.commit()
             if isinstance(outcome, Landed | AlreadyDone):
                 return outcome.version
-        raise CommitConflictError(
+        raise self.lost()
+
+    def lost(self) -> CommitConflictError:
+        """Returns the error for commits that other writers repeatedly made first."""
+        return CommitConflictError(
             f"other writers committed first, {TRIES} times in a row",
             table=self.table.uri,
             remedy="run again when fewer writers are at work",

@@ -177,7 +177,7 @@ def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | 
         outcome = transaction.commit(max_attempts=1)
         if isinstance(outcome, Landed | AlreadyDone):
             return outcome.version
-    raise _lost(committer)
+    raise committer.lost()
 
 
 def _stage(txn: Transaction, snapshot: Snapshot) -> None:
@@ -235,7 +235,7 @@ class _Unmapping(RewriteCommits):
                 self._landed(bins, outcome)
                 self._forget()
                 return outcome.version
-        raise _lost(self._committer)
+        raise self._committer.lost()
 
     def _require_same_columns(self) -> None:
         if self.void is not None:
@@ -382,11 +382,3 @@ def _pending(outcome: BinOutcome, work: Work) -> Pending:
             remedy="repair the file, or rewrite it with the engine that wrote it",
         )
     return Pending(done=done, adds=work.adds_of(outcome.number))
-
-
-def _lost(committer: Committer) -> CommitConflictError:
-    return CommitConflictError(
-        f"other writers committed first, {TRIES} times in a row",
-        table=committer.table.uri,
-        remedy="run again when fewer writers are at work",
-    )

@@ -13,7 +13,6 @@ import pyarrow as pa
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.fsck.checks.checkpoints import check_checkpoints, check_hint
-from delta_maintenance.operations.fsck.checks.checksums import check_checksums
 from delta_maintenance.operations.fsck.checks.contents import (
     check_footers,
     check_vectors,
@@ -21,6 +20,7 @@ from delta_maintenance.operations.fsck.checks.contents import (
     with_vectors,
 )
 from delta_maintenance.operations.fsck.checks.log import (
+    check_checksums,
     check_commits,
     check_compactions,
     check_gaps,

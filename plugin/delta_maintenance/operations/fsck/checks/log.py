@@ -1,7 +1,8 @@
-"""Checks whether the files of a log are consistent, and whether each commit is valid.
+"""Checks the files of a log except its checkpoints, against each other and against the protocol.
 
 Implements the requirements of "Delta Log Entries", "Add File and Remove File", "Log Compaction
-Files", "In-Commit Timestamps" and "Field Path" that can be checked with the log alone.
+Files", "In-Commit Timestamps", "State Validation" and "Field Path" that can be checked with the log
+alone.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+
+import numpy as np
 
 from delta_maintenance.address import StoreKind
 from delta_maintenance.checksums import crc32
@@ -19,22 +22,44 @@ from delta_maintenance.errors import CorruptTableError, RefusedError, Unsupporte
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.delta_log.file_history import FileHistory
 from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     commit_name,
     hadoop_checksum_name,
 )
 from delta_maintenance.protocol.delta_log.gaps import version_gaps
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.version_checksum import (
+    FileSizeHistogram,
+    VersionChecksum,
+    deleted_record_counts,
+    differences,
+    parse_checksum,
+)
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL_NAME
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, walk
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
+from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
 from delta_maintenance.table.write.log_compactor import compare_compaction
 
 _YOUNG = timedelta(days=1)
 """A younger file may belong to a writer that is still running."""
+_HEADER = struct.Struct(">4sI")
+"""The magic number, and the number of bytes that each of the following checksums covers."""
+_MAGIC = b"crc\0"
+_MOST_BYTES = 4 << 20
+"""The maximum size in bytes of a file that is read for this check; for larger ones only the length
+is compared.
+"""
+_IN_DETAIL = 20
+"""The number of newest checksums whose histograms and lists of files are compared."""
+_Path = tuple[str, ...]
+"""The physical names of a column and of those that contain it."""
 
 
 def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -> None:
@@ -181,9 +206,6 @@ def is_old(entry: LogEntry, now: datetime) -> bool:
     return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)
 
 
-_Path = tuple[str, ...]
-
-
 def check_mapping(history: LogHistory, findings: Findings) -> None:
     """Finds physical paths that belonged to another column in an earlier version of the history.
 
@@ -230,15 +252,6 @@ def _columns(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[_Path, ob
             yield physical[path], field.metadata[COLUMN_ID]
 
 
-_HEADER = struct.Struct(">4sI")
-"""The magic number, and the number of bytes that each of the following checksums covers."""
-_MAGIC = b"crc\0"
-_MOST_BYTES = 4 << 20
-"""The maximum size in bytes of a file that is read for this check; for larger ones only the length
-is compared.
-"""
-
-
 def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Findings) -> None:
     """Finds files of the log that Hadoop's local file system refuses to read.
 
@@ -276,3 +289,89 @@ def _differs(store: Store, path: str, size: int, name: str) -> bool:
         return len(stated) != expected
     sums = [crc32(data[at : at + length]) for at in range(0, len(data), length)]
     return stated[_HEADER.size :] != struct.pack(f">{len(sums)}I", *sums)
+
+
+def check_checksums(
+    store: Store,
+    inventory: LogInventory,
+    last: int,
+    history: LogHistory | None,
+    findings: Findings,
+) -> None:
+    """Reads every checksum, and compares those of versions that the history covers.
+
+    The sums of every version are known, so every checksum is compared. Histograms and lists of
+    files are compared only for the newest checksums, because each comparison needs all files.
+    """
+    entries = [entry for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM]
+    stated: dict[int, tuple[LogEntry, VersionChecksum]] = {}
+    for entry, data in read_ahead(store, entries, lambda entry: read_hint(store, entry.path)):
+        version = entry.file.version
+        assert version is not None
+        if version > last:
+            problem = f"version {version} does not exist"
+            findings.add("checksum-without-commit", problem, version=version, path=entry.path)
+            continue
+        try:
+            stated[version] = entry, parse_checksum(data)
+        except CorruptTableError as error:
+            problem = error.problem
+            findings.add("unreadable-checksum", problem, version=version, path=entry.path)
+    if history is not None:
+        _compare(history, stated, findings)
+
+
+def _compare(
+    history: LogHistory,
+    stated: Mapping[int, tuple[LogEntry, VersionChecksum]],
+    findings: Findings,
+) -> None:
+    totals = history.files.totals()
+    times = {fact.version: fact.in_commit_timestamp for fact in history.commits}
+    in_detail = set(sorted(stated)[-_IN_DETAIL:])
+    for version, state in history.states(stated):
+        entry, checksum = stated[version]
+        at = version - totals.first
+        found = VersionChecksum(
+            num_files=int(totals.num_files[at]),
+            table_size=int(totals.total_size[at]),
+            num_deletion_vectors=int(totals.num_deletion_vectors[at]),
+            num_deleted_records=int(totals.num_deleted_rows[at]),
+            protocol=state.protocol,
+            metadata=state.metadata,
+            txns=tuple(state.txns.values()),
+            domains=tuple(state.present_domains().values()),
+            in_commit_timestamp=times.get(version) if _has_times(state) else None,
+        )
+        problems = list(differences(checksum, found))
+        if checksum.in_commit_timestamp is not None and not _has_times(state):
+            problems.append(
+                "inCommitTimestampOpt is set, but the table has no in-commit timestamps"
+            )
+        if version in in_detail:
+            problems.extend(_detailed(checksum, history.files, version))
+        for problem in problems:
+            findings.add("checksum-differs", problem, version=version, path=entry.path)
+
+
+def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
+    rows, live = files.active_rows(version)
+    sizes = np.maximum(files.field("size", rows[live]), 0)
+    found = VersionChecksum(
+        file_sizes=None
+        if checksum.file_sizes is None
+        else FileSizeHistogram.of(sizes, checksum.file_sizes.boundaries),
+        deleted_record_counts=deleted_record_counts(np.maximum(files.cardinality(rows[live]), 0)),
+    )
+    problems = list(differences(checksum, found))
+    if checksum.all_files is not None:
+        paths = sorted(files.path(int(code)) for code in np.flatnonzero(live))
+        if sorted(str(file.get("path")) for file in checksum.all_files) != paths:
+            problems.append("allFiles differs from the live files")
+    return problems
+
+
+def _has_times(state: StateReplay) -> bool:
+    if state.protocol is None or state.metadata is None:
+        return False
+    return in_commit_timestamps.is_active(state.protocol, state.metadata.configuration)
