@@ -227,8 +227,10 @@ def test_a_job_that_failed_ends_the_continued_run() -> None:
                 raise ValueError("the driver is lost")
             return super().__call__(*given, **more)
 
-    with pytest.raises(ValueError, match="lost"):
-        maintained(worn(), {"vacuum": True, "engine": {"prefer": "spark"}}, Failing(VACUUMED))
+    rules = {"vacuum": True, "engine": {"prefer": "spark"}}
+    result, pauses = maintained(worn(), rules, Failing(VACUUMED))
+    assert pauses == 1 and result.status == "failed"
+    assert "the driver is lost" in (result.problem or "")
 
 
 def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:
