@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -146,8 +146,8 @@ def examine(
     for attempt in range(_ATTEMPTS):
         try:
             look = _Attempt(
-                table,
-                now,
+                table=table,
+                now=now,
                 contents=(contents or LocalContents(table.store)) if deep else None,
                 open_fewer_than=open_fewer_than,
                 progress=progress,
@@ -164,25 +164,18 @@ def examine(
     raise AssertionError("the last attempt returns or raises")
 
 
+@dataclass(slots=True, kw_only=True)
 class _Attempt:
     """One attempt to examine a table."""
 
-    def __init__(
-        self,
-        table: Table,
-        now: datetime,
-        *,
-        contents: ContentsCheck | None,
-        open_fewer_than: int | None,
-        progress: Progress | None,
-    ) -> None:
-        self.table = table
-        self.now = now
-        self.contents = contents
-        self.open_fewer_than = open_fewer_than
-        self.progress = progress
-        self.findings = Findings()
-        self.unopened = self.uncompared = 0
+    table: Table
+    now: datetime
+    contents: ContentsCheck | None
+    open_fewer_than: int | None
+    progress: Progress | None
+    findings: Findings = field(default_factory=Findings)
+    unopened: int = 0
+    uncompared: int = 0
 
     def run(self, *, files: bool) -> Examination:
         findings, store = self.findings, self.table.store

@@ -83,11 +83,6 @@ class LogHistory:
     commits: tuple[CommitFacts, ...]
     """The commits after the base, in ascending order."""
 
-    @property
-    def first_commit(self) -> int:
-        """The oldest version whose commit was replayed."""
-        return 0 if self.base is None else self.first + 1
-
     def states(self, versions: Iterable[int]) -> Iterator[tuple[int, StateReplay]]:
         """Yields the state without files at some versions, ascending. Each state is valid until the
         next.
