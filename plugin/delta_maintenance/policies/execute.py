@@ -58,6 +58,8 @@ class RunEnvironment:
     lease: Lease | None = None
     """The lease of the table, which a run takes before its first change."""
     progress: Progress | None = None
+    snapshots: NewestSnapshots | None = None
+    """Those of earlier operations on the same table, if there are any."""
     paused: PausedRun | None = None
     """The run to continue. Its first job is the one that was left running."""
     # Evaluated late, because tests replace the clock.

@@ -20,7 +20,7 @@ from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, last_run
 from delta_maintenance.policies.models import Assessment, OperationOutcome, PausedRun, RunResult
-from delta_maintenance.policies.run import RunStatus
+from delta_maintenance.policies.run import RunStatus, result_of_failure
 from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
@@ -53,30 +53,8 @@ def run_operation(
     returned, not raised, except the `BusyError` of a lease. If a Spark job is left running, its
     `JobLeftRunningError` has the state with which to continue.
     """
-    return _run_operation(
-        NewestSnapshots(table),
-        policy_table,
-        operation,
-        options=options or {},
-        last_runs=last_runs,
-        plan_only=plan_only,
-        approved=approved,
-        environment=environment or RunEnvironment(),
-    )
-
-
-def _run_operation(
-    snapshots: NewestSnapshots,
-    policy_table: PolicyTable,
-    operation: str,
-    *,
-    options: Mapping[str, Any],
-    last_runs: Sequence[LastRun],
-    plan_only: bool,
-    approved: ApprovedPlan | None,
-    environment: RunEnvironment,
-) -> RunResult:
-    table = snapshots.table
+    environment = environment or RunEnvironment()
+    snapshots = environment.snapshots or NewestSnapshots(table)
     now, record, paused = environment.now, find(operation), environment.paused
     started = now() if paused is None else paused.started_at
     last_runs = last_runs if paused is None else paused.last_runs
@@ -88,30 +66,16 @@ def _run_operation(
         )
 
     before = assess(policy_table, last_runs, None) if paused is None else paused.before
-    result = RunResult(
-        name=policy_table.name,
-        uri=policy_table.uri,
-        status="failed",
-        started_at=started,
-        ended_at=started,
-        before=before,
-        last_runs=tuple(last_runs),
-    )
     if before.status == "failed":
-        return replace(
-            result,
-            ended_at=now(),
-            problem=before.problem,
-            exit_status=before.exit_status,
-            retryable=before.retryable,
-        )
+        failure = result_of_failure(before, last_runs=last_runs)
+        return replace(failure, started_at=started, ended_at=now())
 
     def asked() -> AssessedOperation:
         if paused is not None:
             return paused.operation.due
         rules = policy_table.rules.asking_for(record.name)
         forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
-        return _asked(policy_table, record, forced, options)
+        return _asked(policy_table, record, forced, options or {})
 
     with environment.claiming() as claim:
         context = Context(
@@ -139,11 +103,14 @@ def _run_operation(
         runs = (*(run for run in runs if run.operation != operation), last_run(outcome))
     after = None if plan_only else assess(policy_table, runs, before)
     good = outcome.status in ("done", "nothing-to-do", "planned")
-    return replace(
-        result,
+    return RunResult(
+        name=policy_table.name,
+        uri=policy_table.uri,
         status=_STATUSES.get(outcome.status, "blocked"),
+        started_at=started,
         ended_at=now(),
         outcomes=(outcome,),
+        before=before,
         after=after,
         last_runs=runs,
         problem=None if good else outcome.reason,
@@ -165,18 +132,16 @@ def run_plans(
     There must be at least one plan. A failed or incomplete operation ends the run.
     """
     results: list[RunResult] = []
-    snapshots = NewestSnapshots(table)
     environment = environment or RunEnvironment()
+    environment = replace(environment, snapshots=NewestSnapshots(table))
     done = environment.paused.outcomes if environment.paused is not None else ()
     for plan in plans[len(done) :]:
         try:
-            result = _run_operation(
-                snapshots,
+            result = run_operation(
+                table,
                 policy_table,
                 plan.operation,
-                options={},
                 last_runs=last_runs,
-                plan_only=False,
                 approved=plan,
                 environment=environment,
             )

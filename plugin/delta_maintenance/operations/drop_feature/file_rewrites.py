@@ -31,11 +31,7 @@ from delta_maintenance.operations.rewriting.live_columns import (
     FooterReasons,
     live_columns,
 )
-from delta_maintenance.operations.rewriting.models import (
-    RewriteOptions,
-    RewritePlan,
-    RewriteResult,
-)
+from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.verb import ApplySettings, RewriteVerb
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.protocol.commit.conflicts import UNBACKFILL

@@ -15,11 +15,7 @@ from typing import Any
 
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, as_clock
-from delta_maintenance.errors import (
-    CommitConflictError,
-    DeltaMaintenanceError,
-    RefusedError,
-)
+from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.drop_feature.file_rewrites import (
@@ -66,9 +62,7 @@ from delta_maintenance.operations.drop_feature.traces import (
 )
 from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.table_change.operation import already_applied
-from delta_maintenance.operations.table_change.options import (
-    ProtocolVersions,
-)
+from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.transaction import Transaction

@@ -41,12 +41,8 @@ from delta_maintenance.operations.drop_feature.unmapping import (
     unmapping_contract,
 )
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
-from delta_maintenance.operations.table_change.models import (
-    cut_off_by,
-)
-from delta_maintenance.operations.table_change.options import (
-    ProtocolVersions,
-)
+from delta_maintenance.operations.table_change.models import cut_off_by
+from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.client_support import impacts
 from delta_maintenance.protocol.changes.downgrade import downgraded_protocol, feature_names

@@ -30,12 +30,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
 from delta_maintenance.operations.rewriting import journal as journals
-from delta_maintenance.operations.rewriting.choice import (
-    Choice,
-    ChoiceRules,
-    choose,
-    known_ratio,
-)
+from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, choose, known_ratio
 from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
@@ -47,11 +42,7 @@ from delta_maintenance.operations.rewriting.live_columns import (
     live_columns,
 )
 from delta_maintenance.operations.rewriting.pending import Pending
-from delta_maintenance.operations.rewriting.planning import (
-    adoptable,
-    target_size,
-    with_adopted,
-)
+from delta_maintenance.operations.rewriting.planning import adoptable, target_size, with_adopted
 from delta_maintenance.operations.rewriting.run import JOURNAL_EVERY, Work
 from delta_maintenance.operations.rewriting.sources import chosen_adds
 from delta_maintenance.protocol.changes.usage import without_mapping

@@ -35,10 +35,7 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
     check_row_ids,
     row_tracking_layout,
 )
-from delta_maintenance.operations.fsck.checks.state import (
-    check_live_files,
-    check_state,
-)
+from delta_maintenance.operations.fsck.checks.state import check_live_files, check_state
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory, read_history, read_live_files
 from delta_maintenance.protocol.data_files.layout import DataFileLayout

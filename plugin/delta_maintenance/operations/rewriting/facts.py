@@ -5,11 +5,7 @@ from __future__ import annotations
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.rewriting.models import (
-    ReasonCount,
-    RewritePlan,
-    RewriteResult,
-)
+from delta_maintenance.operations.rewriting.models import ReasonCount, RewritePlan, RewriteResult
 
 _SHOWN = 10
 """The number of partitions, bins and files shown; the JSON contains more."""

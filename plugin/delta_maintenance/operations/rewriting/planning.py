@@ -41,11 +41,7 @@ from delta_maintenance.operations.rewriting.live_columns import (
     Mask,
     live_columns,
 )
-from delta_maintenance.operations.rewriting.models import (
-    PartitionPlan,
-    ReasonCount,
-    RewriteOptions,
-)
+from delta_maintenance.operations.rewriting.models import PartitionPlan, ReasonCount, RewriteOptions
 from delta_maintenance.operations.rewriting.run import COMMIT_BYTES, MOST_COMMITS
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
 from delta_maintenance.protocol.features.registry import Operation

@@ -18,11 +18,7 @@ from delta_maintenance.operations.rewriting.facts import (
     planned_amounts,
     result_facts,
 )
-from delta_maintenance.operations.rewriting.models import (
-    RewriteOptions,
-    RewritePlan,
-    RewriteResult,
-)
+from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 
 Options = TypeVar("Options", bound=RewriteOptions)
 Plan = TypeVar("Plan", bound=RewritePlan)
