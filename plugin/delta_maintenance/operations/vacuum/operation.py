@@ -38,7 +38,7 @@ from delta_maintenance.operations.vacuum.planning import (
     require_vacuumable,
     survey,
 )
-from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
+from delta_maintenance.operations.vacuum.references import record_vacuumed
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
 from delta_maintenance.table.commit.follow import advance
