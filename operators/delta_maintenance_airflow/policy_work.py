@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.discovery import Discovery
+    from delta_maintenance.policies.execute import SubmitToSpark
     from delta_maintenance.policies.models import AssessedOperation
-    from delta_maintenance.policies.run import SubmitToSpark
 
 
 @dataclass(frozen=True)

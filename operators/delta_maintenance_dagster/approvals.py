@@ -14,7 +14,7 @@ from delta_maintenance_dagster.table_run import FinishedRun, Resources, TableRun
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.pending import PendingPlan
+    from delta_maintenance.policies.approval import PendingPlan
 
 
 class ApprovalConfig(dg.Config):

@@ -16,8 +16,8 @@ import dagster as dg
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
+    from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.models import LastRun
-    from delta_maintenance.policies.pending import PendingPlan
 
 METADATA_KEY = "delta/last_runs"
 PENDING_KEY = "delta/pending_plans"
@@ -42,8 +42,8 @@ class Memory:
         """Parses the metadata of an event. Plans of another release are dropped."""
         # Imported here, so that loading definitions does not need it.
         from delta_maintenance.errors import InvalidRequestError
+        from delta_maintenance.policies.approval import PendingPlan
         from delta_maintenance.policies.models import LastRun
-        from delta_maintenance.policies.pending import PendingPlan
 
         runs = tuple(LastRun.from_json(value) for value in _list(metadata, METADATA_KEY))
         try:

@@ -45,7 +45,7 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         With an address, options that only other stores have are omitted, because the tables of a
         component can be in several stores.
         """
-        from delta_maintenance.policies.storage import resolved_options
+        from delta_maintenance.policies.discovery import resolved_options
         from delta_maintenance.storage.options import options_for, options_over
 
         own = rule.model_copy(update={"options": self.options})
@@ -55,6 +55,6 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
     def open_table(self, table: "PolicyTable") -> "Table":
         """Opens the table at its address. Nothing is read yet."""
         # Imported here because it loads PyArrow; definitions must load fast.
-        from delta_maintenance.policies.storage import open_policy_table
+        from delta_maintenance.policies.discovery import open_policy_table
 
         return open_policy_table(table, partial(self.storage_options, uri=table.uri))

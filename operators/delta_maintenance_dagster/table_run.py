@@ -24,11 +24,10 @@ from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
-    from delta_maintenance.policies.approval import ApprovedPlan
+    from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.environment import RunEnvironment
+    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
-    from delta_maintenance.policies.pending import PendingPlan
 
 WAIT_SECONDS = 3600.0
 """The maximum time for which a run waits for another run on the same table."""
@@ -99,8 +98,7 @@ class TableRun:
         `approve` names operations that need no further approval.
         """
         # Loads pyarrow, which loading definitions must not require.
-        from delta_maintenance.policies.approval import Approvals
-        from delta_maintenance.policies.pending import still_asked
+        from delta_maintenance.policies.approval import Approvals, still_asked
         from delta_maintenance.policies.run import run
 
         def work(table: Table, known: memory.Memory) -> RunResult:
@@ -165,7 +163,7 @@ class TableRun:
 
     @property
     def _environment(self) -> RunEnvironment:
-        from delta_maintenance.policies.environment import RunEnvironment
+        from delta_maintenance.policies.execute import RunEnvironment
 
         lease = InstanceLease(
             instance=self.context.instance, pool=self.table.pool, run_id=self.context.run.run_id
@@ -179,7 +177,7 @@ class TableRun:
 
     def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> FinishedRun:
         """Opens the table and runs the work. A table that cannot be opened is a failed run."""
-        from delta_maintenance.policies.failures import failure_of
+        from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.run import failed_run
 
         known = memory.recall(self.context.instance, self.table)
@@ -231,7 +229,7 @@ class TableRun:
 
 def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:
     """Returns the waiting plans after a run, without those of operations that are no longer due."""
-    from delta_maintenance.policies.pending import pending_of
+    from delta_maintenance.policies.approval import pending_of
 
     latest = result.after or result.before
     if result.status == "planned" or latest is None or latest.status == "failed":

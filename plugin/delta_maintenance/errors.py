@@ -7,9 +7,12 @@ whether to try again.
 
 from __future__ import annotations
 
+import logging
 from typing import ClassVar
 
 from delta_maintenance.redaction import redact, redact_address
+
+_logger = logging.getLogger(__name__)
 
 MOST_BYTES = 1000
 """The maximum size of an error line in bytes. Quoted text comes from tables and can have any
@@ -204,3 +207,19 @@ class UnexpectedError(DeltaMaintenanceError):
 
 class VerificationError(DeltaMaintenanceError):
     """A written file does not read back as intended, and was not published. Report it."""
+
+
+def failure_of(error: Exception, *, where: str) -> DeltaMaintenanceError:
+    """Returns an error of this library as it is. Any other is converted, and logged with its
+    traceback.
+
+    `where` names the table, and the operation if there is one.
+    """
+    if isinstance(error, DeltaMaintenanceError):
+        return error
+    # The message of a `MemoryError` is often empty.
+    problem = ": ".join(part for part in (type(error).__name__, str(error)) if part)
+    more = "give the process more memory, or " if isinstance(error, MemoryError) else ""
+    found = UnexpectedError(problem, remedy=f"{more}see the log for the details")
+    _logger.error("%s: %s", where, found.problem, exc_info=error)
+    return found

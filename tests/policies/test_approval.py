@@ -18,7 +18,7 @@ from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, remove

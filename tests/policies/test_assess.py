@@ -13,7 +13,7 @@ from vacuum_tables import NOW, Folder, days_ago
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import find, policy_operations
-from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
+from delta_maintenance.operations.vacuum.references import record_vacuumed
 from delta_maintenance.policies.assess import assess, assess_table
 from delta_maintenance.policies.models import Assessment, LastRun
 from delta_maintenance.storage.memory.store import MemoryStore

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
 from delta_maintenance.policies import discovery
-from delta_maintenance.policies.definition.patterns import Pattern
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition.policy import Pattern, Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.policies.discovery import discover
 from delta_maintenance.storage import Store, open_store

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, features, metadata, protocol

@@ -9,9 +9,7 @@ from pathlib import Path
 from policy_tables import asked, run_on
 from vacuum_tables import NOW, Folder, days_ago
 
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.models import RunResult
-from delta_maintenance.policies.pending import (
+from delta_maintenance.policies.approval import (
     PLAN_LIFE,
     PendingPlan,
     PutOff,
@@ -19,6 +17,8 @@ from delta_maintenance.policies.pending import (
     put_off_operations,
     still_asked,
 )
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies.models import RunResult
 from delta_maintenance.testing.actions import add, remove
 
 

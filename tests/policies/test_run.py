@@ -20,7 +20,7 @@ from delta_maintenance.operations.checkpoint import operation as checkpoint_code
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.policies.environment import RunEnvironment
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -203,9 +203,9 @@ def test_commits_are_counted_over_the_whole_run() -> None:
 def test_the_share_of_deleted_files_is_limited_once_they_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from delta_maintenance.policies import limits
+    from delta_maintenance.policies import execute
 
-    monkeypatch.setattr(limits, "_MANY", 2)
+    monkeypatch.setattr(execute, "_MANY", 2)
     table = worn(8, dead=3)
     stopped = run_on(table, asked(vacuum=True, limits={"max_deleted_share": 0.3}))
     assert stopped.status == "stopped" and "38% of 8 data files" in (stopped.problem or "")

@@ -20,11 +20,10 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.leases import LIFE, Leases
-from delta_maintenance.policies.models import AssessedOperation, RunResult
+from delta_maintenance.policies.models import AssessedOperation, PausedRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation, run_plans
-from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.submission.left_running import JobLeftRunningError
@@ -232,8 +231,10 @@ def test_a_job_that_failed_ends_the_continued_run() -> None:
                 raise ValueError("the driver is lost")
             return super().__call__(*given, **more)
 
-    with pytest.raises(ValueError, match="lost"):
-        maintained(worn(), {"vacuum": True, "engine": {"prefer": "spark"}}, Failing(VACUUMED))
+    rules = {"vacuum": True, "engine": {"prefer": "spark"}}
+    result, pauses = maintained(worn(), rules, Failing(VACUUMED))
+    assert pauses == 1 and result.status == "failed"
+    assert "the driver is lost" in (result.problem or "")
 
 
 def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:

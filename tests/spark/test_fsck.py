@@ -16,7 +16,7 @@ from sound_tables import DATA, SoundTable
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckResult
-from delta_maintenance.operations.fsck.check_contents import check_footers
+from delta_maintenance.operations.fsck.checks.contents import check_footers
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.spark import job
 from delta_maintenance.spark.fsck import FileReading, SparkContents

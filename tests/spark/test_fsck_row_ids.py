@@ -15,8 +15,9 @@ from rewrites.repeated_row_ids import DEFECTS, defective, scattered, stored
 from rewrites.rewritten_tables import NOW, Rewritten
 
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.fsck import FsckOptions, check_contents, check_row_ids
-from delta_maintenance.operations.fsck.check_row_ids import PARTS, PartReading, row_tracking_layout
+from delta_maintenance.operations.fsck import FsckOptions, examination
+from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
+from delta_maintenance.operations.fsck.checks.row_ids import PARTS, PartReading, row_tracking_layout
 from delta_maintenance.spark.fsck import RowIdReading, SparkContents
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
@@ -80,7 +81,7 @@ def test_both_engines_stop_at_the_same_file(
     for name, value in {"MOST_RANGES": 20, "_RANGES_PER_BLOCK": 6, "_PARTS_PER_BLOCK": 3}.items():
         monkeypatch.setattr(check_row_ids, name, value)
     monkeypatch.setattr(
-        check_contents, "LocalRowIds", partial(check_row_ids.LocalRowIds, ranges_per_part=2)
+        examination, "LocalRowIds", partial(check_row_ids.LocalRowIds, ranges_per_part=2)
     )
     root = str(made.store.root)
     limits = {"ranges_per_round": 12, "ranges_per_part": 2, "files_per_task": 2}

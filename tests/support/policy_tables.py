@@ -9,10 +9,10 @@ from typing import Any
 from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.policies.assess import Assessment, assess
+from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment
-from delta_maintenance.policies.models import AssessedOperation, RunResult
+from delta_maintenance.policies.execute import RunEnvironment
+from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, remove

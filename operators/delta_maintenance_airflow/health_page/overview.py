@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from delta_maintenance.policies.pending import PendingPlan
+from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance_airflow.health_page.rows import TableRow
 
 LATELY = timedelta(days=7)

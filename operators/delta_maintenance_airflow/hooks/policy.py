@@ -47,7 +47,7 @@ class PolicyHook(DeltaHook):
         return options_over(await super().astorage_options(address), own)
 
     def _own_options(self) -> dict[str, str]:
-        from delta_maintenance.policies.storage import resolved_options
+        from delta_maintenance.policies.discovery import resolved_options
 
         return resolved_options(self._rule)
 

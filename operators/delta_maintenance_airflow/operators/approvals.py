@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.errors import BusyError
+    from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.environment import RunEnvironment
+    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import RunResult
-    from delta_maintenance.policies.pending import PendingPlan
 
 APPROVE, REJECT, SNOOZE, LATER = "Approve", "Reject", "Snooze", "Ask again later"
 ALL = "all of them"
@@ -172,7 +172,7 @@ class DeltaApprovalsOperator(HITLOperator):
 
     @property
     def _pending(self) -> list[PendingPlan]:
-        from delta_maintenance.policies.pending import PendingPlan
+        from delta_maintenance.policies.approval import PendingPlan
 
         return [PendingPlan.from_json(plan) for plan in self.plans]
 
@@ -190,7 +190,7 @@ class DeltaApprovalsOperator(HITLOperator):
     def _put_off(
         self, plans: Iterable[PendingPlan], answer: Any, until: datetime, by: str | None
     ) -> None:
-        from delta_maintenance.policies.pending import PutOff
+        from delta_maintenance.policies.approval import PutOff
 
         store = assessment_store()
         for plan in plans:
@@ -241,7 +241,7 @@ def _pending(store: AssessmentStore, names: Iterable[str], *, now: datetime) -> 
     """Returns the plans of these tables that are not snoozed, those that have waited
     longest first.
     """
-    from delta_maintenance.policies.pending import PLAN_LIFE, put_off_operations
+    from delta_maintenance.policies.approval import PLAN_LIFE, put_off_operations
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         entries = [entry for entry in pool.map(lambda name: entry_of(store, name), names) if entry]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.environment import RunEnvironment
+    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import RunResult
 
 

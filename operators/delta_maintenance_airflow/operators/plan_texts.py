@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance.operations import core
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.pending import PendingPlan
+    from delta_maintenance.policies.approval import PendingPlan
 
 _MOST = 8_000
 """The maximum number of characters of a text, because it is stored in Airflow's database."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.environment import RunEnvironment
+    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -213,8 +213,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         table in the meantime.
         """
         from delta_maintenance import clock
-        from delta_maintenance.policies.approval import Approvals
-        from delta_maintenance.policies.pending import still_asked
+        from delta_maintenance.policies.approval import Approvals, still_asked
         from delta_maintenance.policies.run import run
 
         plan_only, now = as_flag(self.plan_only), clock.now()
@@ -238,8 +237,8 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         event: Mapping[str, Any] | None,
     ) -> RunEnvironment:
         """The environment of the run, or of the rest of a run after the event of its trigger."""
-        from delta_maintenance.policies.environment import RunEnvironment
-        from delta_maintenance.policies.paused import PausedRun
+        from delta_maintenance.policies.execute import RunEnvironment
+        from delta_maintenance.policies.models import PausedRun
 
         paused = finished = None
         if event is not None:
@@ -369,7 +368,7 @@ def _assessed(
 
 def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:
     """Divides the due operations into those to start or to plan, and those whose plans wait."""
-    from delta_maintenance.policies.pending import put_off_operations, still_asked
+    from delta_maintenance.policies.approval import put_off_operations, still_asked
 
     pending, put_off = (known.pending, known.put_off) if known is not None else ((), ())
     now = assessment.assessed_at
@@ -384,8 +383,8 @@ def _assess_one(
     work: PolicyWork, entry: Mapping[str, str], known: AssessmentEntry | None
 ) -> Assessment:
     from delta_maintenance import clock
+    from delta_maintenance.errors import failure_of
     from delta_maintenance.policies.assess import assess_table
-    from delta_maintenance.policies.failures import failure_of
     from delta_maintenance.policies.models import Assessment
 
     uri = entry["uri"]

@@ -36,7 +36,7 @@ class DeltaSparkJobTrigger(BaseTrigger):
     :param deadline: the time at which the job is ended, in seconds since 1970; None for no limit.
     :param poll_interval: seconds between two polls.
     :param lease: the `name` of the table and the `holder` of its lease, if the task may have one.
-    :param run: the state of the run that continues after the job: `policies.paused.PausedRun` as
+    :param run: the state of the run that continues after the job: `policies.models.PausedRun` as
         JSON. Part of the event.
     """
 

@@ -23,8 +23,8 @@ from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
+    from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.models import Assessment
-    from delta_maintenance.policies.pending import PendingPlan
 
 
 # Within a folder of definitions, Dagster copies checks in its own code with an argument of its own
@@ -187,8 +187,8 @@ def _assessed(
     storage: DeltaStorageResource, table: DeltaTable, known: memory.Memory
 ) -> "Assessment":
     # Loads pyarrow, which loading definitions must not require.
+    from delta_maintenance.errors import failure_of
     from delta_maintenance.policies.assess import assess_table, failed_assessment
-    from delta_maintenance.policies.failures import failure_of
 
     now = clock.now()
     try:

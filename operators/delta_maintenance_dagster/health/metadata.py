@@ -12,8 +12,8 @@ from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
+    from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
-    from delta_maintenance.policies.pending import PendingPlan
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 

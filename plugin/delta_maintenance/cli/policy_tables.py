@@ -105,7 +105,7 @@ class PolicyTables:
         """Returns the storage options of a rule; those of the command line take precedence and
         replace a connection.
         """
-        from delta_maintenance.policies.storage import environment_options, resolved_options
+        from delta_maintenance.policies.discovery import environment_options, resolved_options
 
         if self._given:
             return {**resolved_options(rule), **self._given}
@@ -114,7 +114,7 @@ class PolicyTables:
     @contextmanager
     def opened(self, table: PolicyTable) -> Iterator[Table]:
         """Opens the table for the duration of the block. Reads nothing yet."""
-        from delta_maintenance.policies.storage import open_policy_table
+        from delta_maintenance.policies.discovery import open_policy_table
 
         opened = open_policy_table(table, self.storage_options)
         try:

@@ -1,29 +1,35 @@
-"""Approvals: what an approved plan binds, and its comparison with a later plan.
+"""Approvals: what an approved plan binds, and its comparison with a later plan; waiting plans.
 
 An approval binds the table, by its address and its ID; the operation and its options; and what the
 plan would do. Hours can pass between a plan and its approval, and the retention of further files
 can end in that time. The operation is therefore planned again as of the time of the approved plan,
 and runs only if everything that the approval binds is the same. The record of the operation names
 the fields of the Plan that must be equal (`decisive`), and those that may not grow (`bounds`).
+
+Plans that wait for an approval, and snoozed operations, are stored with the last assessment of a
+table (`policies.assessments`). They decide when to ask for an approval, and approve nothing. An
+approval is passed on by the process that asked for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Self
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import PlanDocument
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.operations.core.registry import AnyOperation, find
-from delta_maintenance.policies.models import OperationOutcome
+from delta_maintenance.operations.core.registry import AnyOperation, find, known
+from delta_maintenance.policies.models import OperationOutcome, RunResult
 
+PLAN_LIFE = timedelta(hours=24)
+"""The time for which a plan is shown before the operation is planned again."""
 _EXAMPLES = ("samples",)
 """Fields of groups that are left out: the samples of files are arbitrary."""
 _UNBOUND = ("engine", "auto_spark_bytes", "auto_spark_files", "workers")
@@ -222,3 +228,102 @@ def _essence(value: Any) -> Any:
 
 def _shown(text: str | None) -> str:
     return "nothing" if text is None else "others" if text.startswith("sha256:") else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingPlan(Record):
+    """A plan that waits for an approval, with the numbers that people need for their decision."""
+
+    name: str
+    """The name of the table in its policy."""
+    uri: str
+    plan: ApprovedPlan
+    reason: str
+    """Why the operation is due."""
+    files: int = 0
+    """Files that would be deleted."""
+    bytes: int = 0
+    share: float | None = None
+    """The share of the examined files; None if a share is not meaningful."""
+    commits: int = 0
+    """Commits that would be made."""
+    due_since: Instant
+    """When the operation was first found due and waiting for approval."""
+    link: str | None = None
+    """The address of the open approval request."""
+
+    @property
+    def operation(self) -> str:
+        """The verb of the command line."""
+        return self.plan.operation
+
+    @property
+    def label(self) -> str:
+        """Unique among the tables of a policy, such as `vacuum of sales/orders`."""
+        return f"{self.operation} of {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutOff(Record):
+    """A snoozed operation on a table."""
+
+    operation: str
+    answer: Literal["rejected", "snoozed"]
+    until: Instant
+    at: Instant
+    by: str | None = None
+    """The name of the person, if known."""
+
+
+def pending_of(run: RunResult, before: Sequence[PendingPlan] = ()) -> tuple[PendingPlan, ...]:
+    """Returns the waiting plans after a run: its own, and earlier ones of operations it did not
+    plan.
+
+    `before` are the plans that were waiting before the run.
+    """
+    new = {
+        plan.operation: plan for plan in _planned(run, {each.operation: each for each in before})
+    }
+    ended = {each.operation for each in run.outcomes if each.status != "needs-approval"}
+    kept = (each for each in before if each.operation not in new and each.operation not in ended)
+    return (*new.values(), *kept)
+
+
+def still_asked(
+    pending: Sequence[PendingPlan], put_off: Sequence[PutOff], *, now: datetime
+) -> frozenset[str]:
+    """Returns the operations that are not planned again now, because they wait for an approval."""
+    fresh = {each.operation for each in pending if now - each.plan.planned_at < PLAN_LIFE}
+    return frozenset(fresh | put_off_operations(put_off, now=now))
+
+
+def put_off_operations(put_off: Sequence[PutOff], *, now: datetime) -> set[str]:
+    """Returns the operations that are snoozed beyond `now`."""
+    return {each.operation for each in put_off if each.until > now}
+
+
+def _planned(run: RunResult, before: dict[str, PendingPlan]) -> Iterator[PendingPlan]:
+    for outcome in run.outcomes:
+        if outcome.status != "needs-approval" or outcome.result is None:
+            continue
+        if known(outcome.operation) is None:
+            continue
+        record = find(outcome.operation)
+        try:
+            plan = ApprovedPlan.of(outcome)
+            amounts = record.planned_amounts(record.plan.from_json(outcome.result))
+        except InvalidRequestError:
+            # A plan of another release; the next run plans again.
+            continue
+        earlier = before.get(outcome.operation)
+        yield PendingPlan(
+            name=run.name,
+            uri=run.uri,
+            plan=plan,
+            reason=outcome.reason,
+            files=amounts.deleted_files,
+            bytes=amounts.deleted_bytes,
+            share=amounts.deleted_files / amounts.looked_at if amounts.looked_at else None,
+            commits=amounts.commits,
+            due_since=earlier.due_since if earlier is not None else outcome.started_at,
+        )

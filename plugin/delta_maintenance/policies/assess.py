@@ -7,30 +7,64 @@ the caller stores a `LastRun`. Without a record, the operation counts as never r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, failure_of
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
+from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, text
+from delta_maintenance.operations.core.operation import PolicyPart, load
+from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.due import assessed_operations
-from delta_maintenance.policies.failures import failure_of
-from delta_maintenance.policies.looks import Looks
-from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun
+from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.policies.models import Assessment
 from delta_maintenance.table.read.files.known_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-__all__ = [
-    "AssessedOperation",
-    "Assessment",
-    "LastRun",
-    "assess",
-    "assess_table",
-    "failed_assessment",
-]
+
+class NewestSnapshots:
+    """Opens the newest version of a table again and again, and reads only what is new.
+
+    It keeps the last snapshot, and in `sums` the sums of its files.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.sums = SumMemory()
+        self._last: Snapshot | None = None
+
+    def table_id(self) -> str | None:
+        """Returns the ID in the table's metadata when it was last opened."""
+        return (self._last or self.newest()).metadata.id
+
+    def newest(self) -> Snapshot:
+        """Opens the newest version. Raises the errors of `Table.snapshot`."""
+        before = self._last
+        self._last = self.table.snapshot() if before is None else self.table.forward(before)
+        return self._last
+
+    def to_plan(self) -> Snapshot:
+        """Opens the newest version for a plan: on the checkpoint that a new reader would use.
+
+        `newest` keeps the checkpoint of the last snapshot if another process writes one of an older
+        version. An incremental checkpoint must not take over sidecars from it then.
+        """
+        # One listing, made now, states the checkpoint and the commits. Files that appear after it
+        # are treated like files that appear after the plan: transactions read the newer commits,
+        # and an incremental checkpoint lists the newer checkpoints before its publication.
+        before = self._last
+        self._last = (
+            self.table.snapshot()
+            if before is None
+            else self.table.forward(before, newest_checkpoint=True)
+        )
+        return self._last
 
 
 def assess_table(
@@ -40,21 +74,21 @@ def assess_table(
     now: datetime,
     last_runs: Sequence[LastRun] = (),
     previous: TableHealth | None = None,
-    looks: Looks | None = None,
+    snapshots: NewestSnapshots | None = None,
 ) -> Assessment:
     """Like `assess`, on the latest version; errors become part of the assessment.
 
-    `looks` are the earlier looks of the same process at this table.
+    `snapshots` are those of earlier assessments of this table in the same process.
     """
-    looks = looks or Looks(table)
+    snapshots = snapshots or NewestSnapshots(table)
     try:
         return assess(
-            looks.newest(),
+            snapshots.newest(),
             policy_table,
             now=now,
             last_runs=last_runs,
             previous=previous,
-            memory=looks.sums,
+            memory=snapshots.sums,
         )
     except Exception as error:
         failure = failure_of(error, where=policy_table.name)
@@ -114,3 +148,94 @@ def assess(
         health=health,
         notes=health.warnings,
     )
+
+
+def assessed_operations(
+    snapshot: Snapshot,
+    health: TableHealth,
+    rules: Rules,
+    *,
+    now: datetime,
+    last_runs: Mapping[str, LastRun],
+) -> Iterator[AssessedOperation]:
+    """The requested operations, in the order in which they run."""
+    context = EvaluationContext(
+        snapshot=snapshot,
+        health=health,
+        rules=rules,
+        now=now,
+        last_runs=last_runs,
+        is_due=lambda name: _is_due(context, rules, name),
+    )
+    for record in _order(rules):
+        assessed = _assessed(context, rules, record)
+        if assessed is not None:
+            yield assessed
+
+
+def _order(rules: Rules) -> list[AnyOperation]:
+    """The usual order, except for operations that a rule puts before others."""
+    order = list(policy_operations())
+    for record in tuple(order):
+        for name in _before(record.policy, rules):
+            at = next(at for at, each in enumerate(order) if each.name == name)
+            if order.index(record) > at:
+                order.remove(record)
+                order.insert(at, record)
+    return order
+
+
+def _before(part: PolicyPart | None, rules: Rules) -> tuple[str, ...]:
+    value = rules.value(part.key) if part is not None else None
+    if part is None or part.before is None or value is None:
+        return ()
+    names: Callable[[object], tuple[str, ...]] = load(part.before)
+    return names(value)
+
+
+def _is_due(context: EvaluationContext, rules: Rules, name: str) -> bool:
+    assessed = _assessed(context, rules, find(name))
+    return assessed is not None and assessed.status == "due"
+
+
+def _assessed(
+    context: EvaluationContext, rules: Rules, record: AnyOperation
+) -> AssessedOperation | None:
+    """One operation with its obstacles; None if the policy does not request it."""
+    assert record.policy is not None
+    due: Callable[[EvaluationContext], AssessedOperation | None] = load(record.policy.due)
+    try:
+        assessed = due(context)
+    except DeltaMaintenanceError as error:
+        # The plan would be refused, and only a change of the table or of its policy helps.
+        return blocked(record.name, "; ".join(filter(None, (error.problem, error.remedy))))
+    if assessed is None or assessed.status != "due":
+        return assessed
+    assessed = replace(assessed, needs_approval=record.name in rules.approval)
+    problem = _refusal(context, record)
+    if problem is not None:
+        return replace(assessed, status="blocked", reason=f"{assessed.reason}, but {problem}")
+    hours = rules.hours
+    if hours is None or hours.is_open(context.now):
+        return assessed
+    opening = hours.next_opening(context.now)
+    return replace(
+        assessed,
+        status="blocked",
+        reason=f"{assessed.reason}, but the maintenance hours begin at {text(opening)}",
+        due_at=opening,
+    )
+
+
+def _refusal(context: EvaluationContext, record: AnyOperation) -> str | None:
+    """Returns the reason why the table cannot have the operation, as one clause with its remedy."""
+    refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
+    problem = next((refused[needed] for needed in record.requires if needed in refused), None)
+    if problem is None and record.effects.deletes and _was_corrupt(context):
+        return "fsck found the table corrupt; repair it, and examine it again"
+    return problem
+
+
+def _was_corrupt(context: EvaluationContext) -> bool:
+    """Whether the last integrity check found the table corrupt."""
+    return any(run.outcome is Outcome.CORRUPT for run in context.last_runs.values())

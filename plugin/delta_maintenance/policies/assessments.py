@@ -20,8 +20,8 @@ from typing import Any, Literal
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
 from delta_maintenance.policies.models import Assessment, LastRun, RunResult
-from delta_maintenance.policies.pending import PendingPlan, PutOff, pending_of
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10

@@ -1,8 +1,9 @@
-"""Finding the tables that match the patterns of a policy."""
+"""Finding the tables that match the patterns of a policy, and opening them."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,23 +14,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
+from delta_maintenance.operations.core.policy_values import resolve
 from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.definition.patterns import Pattern
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
+from delta_maintenance.policies.definition.policy import Pattern, Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.definition.rules import StorageRule
-from delta_maintenance.policies.failures import failure_of
 from delta_maintenance.policies.models import Assessment
-from delta_maintenance.policies.storage import environment_options
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.storage.core.listing import EntryKind
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.table import Table, open_table
 
 _logger = logging.getLogger(__name__)
 
 _PARALLEL = 16
 _PATTERNS_AT_ONCE = 8
+_IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
+"""Neither the folder nor one above it is hidden."""
 
+StorageOptions = Callable[[StorageRule], Mapping[str, str]]
+"""Returns the storage options that a rule refers to."""
 OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
 """Returns the storage options that a rule refers to, for the store at an address."""
 
@@ -248,5 +252,32 @@ def _logs_in_tree(store: Store) -> Iterator[str]:
             yield path
 
 
-_IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
-"""Neither the folder nor one above it is hidden."""
+def environment_options(
+    rule: StorageRule, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Returns the options of a rule, with references to the environment resolved.
+
+    Raises `InvalidRequestError` for an unset variable, and for a connection, because only
+    orchestrators have connections.
+    """
+    if rule.connection is not None:
+        raise InvalidRequestError(
+            f"only an orchestrator can resolve the connection {rule.connection!r}",
+            remedy="run the policy in an orchestrator, or give storage options in the policy",
+        )
+    return resolved_options(rule, environment)
+
+
+def resolved_options(
+    rule: StorageRule, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Returns only the options of a rule, for callers that resolve its connection."""
+    values = os.environ if environment is None else environment
+    return {name: resolve(value, values) for name, value in rule.options.items()}
+
+
+def open_policy_table(
+    table: PolicyTable, storage_options: StorageOptions = environment_options
+) -> Table:
+    """Opens the table at its address. Nothing is read yet."""
+    return open_table(table.uri, storage_options(table.rules.storage))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal, Protocol
 
-from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance import clock
+from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
+from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
@@ -16,14 +19,61 @@ from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
 from delta_maintenance.policies.approval import ApprovedPlan, as_of
+from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment
-from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
-from delta_maintenance.policies.looks import Looks
-from delta_maintenance.policies.models import OperationOutcome
-from delta_maintenance.policies.paused import PausedOperation
+from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
+
+_MANY = 1000
+"""The number of files from which on a share is meaningful."""
+_OWN_SHARE = 0.5
+"""The share of all files from which on vacuum itself refuses."""
+
+
+class SubmitToSpark(Protocol):
+    """Runs an operation as a Spark job; returns its Result as JSON, with `plan_only` its Plan.
+
+    Raises `JobLeftRunningError` if the job runs on without this process.
+    """
+
+    def __call__(
+        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
+    ) -> Mapping[str, Any]: ...
+
+
+Lease = Callable[[], AbstractContextManager[object]]
+"""Keeps other processes from working on the table. Raises `BusyError` if another one does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnvironment:
+    """The parts of a run that depend on the calling process, not on the table."""
+
+    submit: SubmitToSpark | None = None
+    """Submits operations that are planned for Spark; without it they fail."""
+    raised: tuple[type[Exception], ...] = ()
+    """Errors of `submit` that end the run, because only the caller knows what they mean."""
+    lease: Lease | None = None
+    """The lease of the table, which a run takes before its first change."""
+    progress: Progress | None = None
+    snapshots: NewestSnapshots | None = None
+    """Those of earlier operations on the same table, if there are any."""
+    paused: PausedRun | None = None
+    """The run to continue. Its first job is the one that was left running."""
+    # Evaluated late, because tests replace the clock.
+    now: clock.Clock = field(default_factory=lambda: clock.now)
+    new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
+
+    @contextmanager
+    def claiming(self) -> Iterator[Callable[[], object]]:
+        """Yields a function that takes the lease when first called. The lease ends with
+        the block.
+        """
+        lease = self.lease
+        with ExitStack() as held:
+            yield cache(lambda: held.enter_context(lease()) if lease is not None else None)
 
 
 def _no_lease() -> None:
@@ -35,7 +85,7 @@ class Context:
     """Values that the operations of one run share."""
 
     table: Table
-    looks: Looks
+    snapshots: NewestSnapshots
     policy_table: PolicyTable
     environment: RunEnvironment
     plans_on_spark: bool = False
@@ -95,6 +145,34 @@ def plan_for_approval(
     if asked.is_applied_by_job:
         return asked.ended_by_job()
     return asked.for_approval(commits_made)
+
+
+def failed(context: Context, blank: OperationOutcome, error: Exception) -> OperationOutcome:
+    """Returns the outcome of an operation that ended with an error.
+
+    Raises `BusyError` and the errors that the environment names again, which end the run.
+    """
+    if isinstance(error, (BusyError, *context.environment.raised)):
+        raise error
+    failure = failure_of(error, where=f"{context.policy_table.name}, {blank.operation}")
+    return replace(
+        blank,
+        status="failed",
+        reason=str(failure.located(table=context.table.uri)),
+        exit_status=failure.exit_status,
+        retryable=failure.retryable,
+    )
+
+
+def last_run(outcome: OperationOutcome) -> LastRun:
+    """Returns the record of an operation that has run, for the next assessment."""
+    result = outcome.result or {}
+    return LastRun(
+        operation=outcome.operation,
+        at=outcome.started_at,
+        version=result.get("version", -1),
+        status=result.get("status", "failed"),
+    )
 
 
 class _Request:
@@ -189,7 +267,7 @@ class _Request:
             now=own.now,
             new_id=own.new_id,
             progress=own.progress,
-            newest=self.context.looks.to_plan,
+            newest=self.context.snapshots.to_plan,
         )
         return self.record.prepare(self.context.table, self.options, context)
 
@@ -200,7 +278,7 @@ class _Request:
         If a plan must be compared with limits or an approval, an earlier job makes it.
         """
         outcome = replace(self.blank, engine="spark")
-        limited = self.record.effects.deletes and says_more_than_vacuum(self.limits)
+        limited = self.record.effects.deletes and _limits_vacuum_further(self.limits)
         if self.approved is not None or limited:
             plan = self._planned_by_job()
             self._require_approved(plan)
@@ -212,7 +290,7 @@ class _Request:
     def _planned_by_job(self) -> Any:
         plan = self.record.plan.from_json(self._submitted(plan_only=True))
         # The table may have been replaced while the job ran.
-        self.context.looks.newest()
+        self.context.snapshots.newest()
         return plan
 
     def _by_job(self) -> Any:
@@ -252,13 +330,13 @@ class _Request:
             outcome,
             result=plan.to_json(),
             options=self.asked.to_json(),
-            table_id=self.context.looks.table_id(),
+            table_id=self.context.snapshots.table_id(),
         )
 
     def _require_approved(self, plan: Any) -> None:
         if self.approved is None:
             return
-        self.approved.require_table(plan, self.context.looks.table_id())
+        self.approved.require_table(plan, self.context.snapshots.table_id())
         # If the table already has the change, possibly from an earlier attempt, no approval is
         # needed.
         if not (plan.is_noop and self.record.effects.changes_table):
@@ -301,6 +379,27 @@ class _Request:
 
 
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:
-    return beyond_deletions(
-        limits, amounts.deleted_files, amounts.deleted_bytes, looked_at=amounts.looked_at
+    """Returns the first limit that the deletions of an operation exceed, as one clause."""
+    files, size, looked_at = amounts.deleted_files, amounts.deleted_bytes, amounts.looked_at
+    if limits.max_deleted_files is not None and files > limits.max_deleted_files:
+        return f"{files} files would be deleted, and {limits.max_deleted_files} are allowed"
+    if limits.max_deleted_bytes is not None and size > limits.max_deleted_bytes:
+        return f"{size} bytes would be deleted, and {int(limits.max_deleted_bytes)} are allowed"
+    if limits.max_deleted_share is not None and looked_at and files > _MANY:
+        share = files / looked_at
+        if share > limits.max_deleted_share:
+            return (
+                f"{share:.0%} of {looked_at} data files would be deleted, and "
+                f"{limits.max_deleted_share:.0%} are allowed"
+            )
+    return None
+
+
+def _limits_vacuum_further(limits: Limits) -> bool:
+    """Whether there are limits on deletions in addition to those of vacuum itself."""
+    share = limits.max_deleted_share
+    return (
+        limits.max_deleted_files is not None
+        or limits.max_deleted_bytes is not None
+        or (share is not None and share < _OWN_SHARE)
     )

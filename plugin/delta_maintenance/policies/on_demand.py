@@ -12,19 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from delta_maintenance.errors import BusyError, InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.assess import assess_table
+from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.environment import RunEnvironment
-from delta_maintenance.policies.execute import Context, execute
-from delta_maintenance.policies.failures import failure_of
-from delta_maintenance.policies.looks import Looks
-from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
-from delta_maintenance.policies.paused import PausedRun
-from delta_maintenance.policies.run import RunStatus
+from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, last_run
+from delta_maintenance.policies.models import Assessment, OperationOutcome, PausedRun, RunResult
+from delta_maintenance.policies.run import RunStatus, result_of_failure
 from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
@@ -57,68 +53,34 @@ def run_operation(
     returned, not raised, except the `BusyError` of a lease. If a Spark job is left running, its
     `JobLeftRunningError` has the state with which to continue.
     """
-    return _run_operation(
-        Looks(table),
-        policy_table,
-        operation,
-        options=options or {},
-        last_runs=last_runs,
-        plan_only=plan_only,
-        approved=approved,
-        environment=environment or RunEnvironment(),
-    )
-
-
-def _run_operation(
-    looks: Looks,
-    policy_table: PolicyTable,
-    operation: str,
-    *,
-    options: Mapping[str, Any],
-    last_runs: Sequence[LastRun],
-    plan_only: bool,
-    approved: ApprovedPlan | None,
-    environment: RunEnvironment,
-) -> RunResult:
-    table = looks.table
+    environment = environment or RunEnvironment()
+    snapshots = environment.snapshots or NewestSnapshots(table)
     now, record, paused = environment.now, find(operation), environment.paused
     started = now() if paused is None else paused.started_at
     last_runs = last_runs if paused is None else paused.last_runs
 
     def assess(rules: PolicyTable, runs: Sequence[LastRun], known: Assessment | None) -> Assessment:
         previous = known.health if known is not None else None
-        return assess_table(table, rules, now=now(), last_runs=runs, previous=previous, looks=looks)
+        return assess_table(
+            table, rules, now=now(), last_runs=runs, previous=previous, snapshots=snapshots
+        )
 
     before = assess(policy_table, last_runs, None) if paused is None else paused.before
-    result = RunResult(
-        name=policy_table.name,
-        uri=policy_table.uri,
-        status="failed",
-        started_at=started,
-        ended_at=started,
-        before=before,
-        last_runs=tuple(last_runs),
-    )
     if before.status == "failed":
-        return replace(
-            result,
-            ended_at=now(),
-            problem=before.problem,
-            exit_status=before.exit_status,
-            retryable=before.retryable,
-        )
+        failure = result_of_failure(before, last_runs=last_runs)
+        return replace(failure, started_at=started, ended_at=now())
 
     def asked() -> AssessedOperation:
         if paused is not None:
             return paused.operation.due
         rules = policy_table.rules.asking_for(record.name)
         forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
-        return _asked(policy_table, record, forced, options)
+        return _asked(policy_table, record, forced, options or {})
 
     with environment.claiming() as claim:
         context = Context(
             table=table,
-            looks=looks,
+            snapshots=snapshots,
             policy_table=policy_table,
             environment=environment,
             plans_on_spark=environment.submit is not None,
@@ -138,14 +100,17 @@ def _run_operation(
     runs = tuple(last_runs)
     # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
-        runs = (*(run for run in runs if run.operation != operation), _last_run(outcome))
+        runs = (*(run for run in runs if run.operation != operation), last_run(outcome))
     after = None if plan_only else assess(policy_table, runs, before)
     good = outcome.status in ("done", "nothing-to-do", "planned")
-    return replace(
-        result,
+    return RunResult(
+        name=policy_table.name,
+        uri=policy_table.uri,
         status=_STATUSES.get(outcome.status, "blocked"),
+        started_at=started,
         ended_at=now(),
         outcomes=(outcome,),
+        before=before,
         after=after,
         last_runs=runs,
         problem=None if good else outcome.reason,
@@ -167,18 +132,16 @@ def run_plans(
     There must be at least one plan. A failed or incomplete operation ends the run.
     """
     results: list[RunResult] = []
-    looks = Looks(table)
     environment = environment or RunEnvironment()
+    environment = replace(environment, snapshots=NewestSnapshots(table))
     done = environment.paused.outcomes if environment.paused is not None else ()
     for plan in plans[len(done) :]:
         try:
-            result = _run_operation(
-                looks,
+            result = run_operation(
+                table,
                 policy_table,
                 plan.operation,
-                options={},
                 last_runs=last_runs,
-                plan_only=False,
                 approved=plan,
                 environment=environment,
             )
@@ -221,18 +184,14 @@ def _outcome(
         asked = ask()
         outcome = execute(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
     except Exception as error:
-        if isinstance(error, (BusyError, *context.environment.raised)):
-            raise
-        failure = failure_of(error, where=f"{context.policy_table.name}, {record.name}")
-        outcome = OperationOutcome(
+        blank = OperationOutcome(
             operation=record.name,
             status="failed",
-            reason=str(failure.located(table=context.table.uri)),
+            reason=_REASON,
             started_at=started,
             engine=asked.engine if asked is not None else "local",
-            exit_status=failure.exit_status,
-            retryable=failure.retryable,
         )
+        outcome = failed(context, blank, error)
     return replace(outcome, seconds=(context.environment.now() - started).total_seconds())
 
 
@@ -274,13 +233,3 @@ def _require_subjects(record: AnyOperation, options: Mapping[str, Any]) -> None:
             f"{record.name} lacks the option {' and the option '.join(missing)}",
             remedy=f"give options such as {json.dumps(record.example)}",
         )
-
-
-def _last_run(outcome: OperationOutcome) -> LastRun:
-    result = outcome.result or {}
-    return LastRun(
-        operation=outcome.operation,
-        at=outcome.started_at,
-        version=result.get("version", -1),
-        status=result.get("status", "failed"),
-    )

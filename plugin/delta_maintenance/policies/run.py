@@ -13,37 +13,29 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from delta_maintenance.errors import BusyError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.policies.approval import Approvals
-from delta_maintenance.policies.assess import assess_table, failed_assessment
+from delta_maintenance.policies.assess import NewestSnapshots, assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.environment import (
+from delta_maintenance.policies.execute import (
+    Context,
     RunEnvironment,
-    SubmitToSpark,
+    execute,
+    failed,
+    last_run,
+    plan_for_approval,
 )
-from delta_maintenance.policies.execute import Context, execute, plan_for_approval
-from delta_maintenance.policies.failures import failure_of
-from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
     LastRun,
     OperationOutcome,
+    PausedRun,
     RunResult,
 )
-from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
-
-__all__ = [
-    "OperationOutcome",
-    "RunEnvironment",
-    "RunResult",
-    "SubmitToSpark",
-    "failed_run",
-    "run",
-]
 
 _NO_APPROVALS = Approvals()
 _MAX_RUNS = 2
@@ -81,7 +73,7 @@ def run(
     with environment.claiming() as claim:
         context = Context(
             table=table,
-            looks=Looks(table),
+            snapshots=NewestSnapshots(table),
             policy_table=policy_table,
             environment=environment,
             plans_on_spark=approvals.plans_on_spark,
@@ -163,7 +155,7 @@ class _Run:
             now=self.context.environment.now(),
             last_runs=tuple(self.last_runs.values()),
             previous=previous.health if previous is not None else None,
-            looks=self.context.looks,
+            snapshots=self.context.snapshots,
         )
 
     def _ended_early(self, latest: Assessment) -> bool:
@@ -235,26 +227,11 @@ class _Run:
                     approved=approved,
                 )
         except Exception as error:
-            if isinstance(error, (BusyError, *self.context.environment.raised)):
-                raise
-            where = f"{self.context.policy_table.name}, {due.operation}"
-            failure = failure_of(error, where=where)
-            outcome = _failed(blank, failure, self.context.table.uri)
+            outcome = failed(self.context, blank, error)
         outcome = replace(outcome, seconds=(self.context.environment.now() - now).total_seconds())
-        self._remember(outcome)
+        if outcome.status not in ("planned", "stopped", "needs-approval"):
+            self.last_runs[outcome.operation] = last_run(outcome)
         return outcome
-
-    def _remember(self, outcome: OperationOutcome) -> None:
-        if outcome.status in ("planned", "stopped", "needs-approval"):
-            return
-        result = outcome.result or {}
-        version = result.get("version", -1)
-        self.last_runs[outcome.operation] = LastRun(
-            operation=outcome.operation,
-            at=outcome.started_at,
-            version=version,
-            status=result.get("status", "failed"),
-        )
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
         status = self._status(before)
@@ -294,13 +271,3 @@ class _Run:
         if "planned" in statuses:
             return "planned"
         return "nothing-due" if before.status == "nothing-due" else "blocked"
-
-
-def _failed(blank: OperationOutcome, error: DeltaMaintenanceError, uri: str) -> OperationOutcome:
-    return replace(
-        blank,
-        status="failed",
-        reason=str(error.located(table=uri)),
-        exit_status=error.exit_status,
-        retryable=error.retryable,
-    )

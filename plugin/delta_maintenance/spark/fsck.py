@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from delta_maintenance.operations.fsck.check_contents import (
+from delta_maintenance.operations.fsck.checks.contents import (
     check_footers,
     check_vectors,
     with_vectors,
 )
-from delta_maintenance.operations.fsck.check_row_ids import (
+from delta_maintenance.operations.fsck.checks.row_ids import (
     PARTS,
     RANGES_PER_PART,
     RANGES_PER_ROUND,

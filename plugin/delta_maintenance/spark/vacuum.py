@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.vacuum.candidates import Tally, emptied
+from delta_maintenance.operations.vacuum.candidates import GROUPS, Tally, combined_digest, emptied
 from delta_maintenance.operations.vacuum.deletion import Deletion
 from delta_maintenance.operations.vacuum.engine import Found, Request
-from delta_maintenance.operations.vacuum.path_digest import GROUPS, combined_digest
 from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.vacuum.visibility import Reason

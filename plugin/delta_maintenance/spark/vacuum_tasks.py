@@ -24,10 +24,11 @@ from delta_maintenance.operations.vacuum.candidates import (
     Tally,
     directories_in,
     find_dead_files,
+    group_digest,
+    grouped,
     require_no_missing,
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_files
-from delta_maintenance.operations.vacuum.path_digest import group_digest, grouped
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
 from delta_maintenance.protocol.actions.paths import PathAudit, locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools

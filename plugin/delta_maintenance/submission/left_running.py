@@ -12,7 +12,7 @@ class JobLeftRunningError(BaseException):
     table is kept.
     """
 
-    # `policies.paused`, whose modules are too heavy for a process that only parses Dags.
+    # `policies.models`, whose modules are too heavy for a process that only parses Dags.
     operation: Any = None
     """The `PausedOperation` under way, once it is known."""
     run: Any = None

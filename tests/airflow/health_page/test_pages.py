@@ -13,8 +13,8 @@ from assessed_tables import NOW, assessment, health, run_result, waiting
 from orchestrators.health_site import POLICY, Elements, Site
 
 from delta_maintenance.errors import StorageError
+from delta_maintenance.policies.approval import PutOff
 from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.pending import PutOff
 from delta_maintenance.testing.table_builder import TableBuilder
 
 # Of Airflow's own imports, which come with the first of these tests.

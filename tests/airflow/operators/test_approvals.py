@@ -10,8 +10,7 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.operations.fsck.options import FsckOptions, FsckPlan
-from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.pending import PendingPlan
+from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.operators import plan_texts
 from delta_maintenance_airflow.operators.approvals import LATER, DeltaApprovalsOperator

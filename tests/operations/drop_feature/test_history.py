@@ -19,8 +19,11 @@ from droppable_tables import (
 
 from delta_maintenance.errors import RefusedError, VersionNotFoundError
 from delta_maintenance.operations.drop_feature import DropFeatureResult
-from delta_maintenance.operations.drop_feature.history import EMPTY_COMMIT, standing_barrier
-from delta_maintenance.operations.drop_feature.traces import history_traces
+from delta_maintenance.operations.drop_feature.traces import (
+    EMPTY_COMMIT,
+    history_traces,
+    standing_barrier,
+)
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore

@@ -31,7 +31,7 @@ from rewrites.table_rows import Action, actions_of, latest, live_adds
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.drop_feature import unmapping_run
+from delta_maintenance.operations.drop_feature import unmapping
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.table import Table
@@ -261,7 +261,7 @@ def test_the_files_of_a_run_that_was_killed_are_used(
     def crash() -> None:
         raise SimulatedCrash("before the commit")
 
-    monkeypatch.setattr(unmapping_run, "JOURNAL_EVERY", timedelta(0))
+    monkeypatch.setattr(unmapping, "JOURNAL_EVERY", timedelta(0))
     made.store.races = [crash]
     with pytest.raises(SimulatedCrash):
         drop(made.store, clock, FEATURE)

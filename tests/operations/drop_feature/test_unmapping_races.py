@@ -27,9 +27,9 @@ from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.clock import new_id
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.operations.drop_feature import unmapping_run
+from delta_maintenance.operations.drop_feature import unmapping
 from delta_maintenance.operations.drop_feature.preparation import Committer
-from delta_maintenance.operations.drop_feature.unmapping_run import remove_mapping
+from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.rewriting import commits
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -195,7 +195,7 @@ def remove(store: Store, clock: Clock) -> int | None:
 def test_a_run_after_a_fault_at_any_step_ends_it(
     clock: Clock, count_cases: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unmapping_run, "JOURNAL_EVERY", timedelta(0))
+    monkeypatch.setattr(unmapping, "JOURNAL_EVERY", timedelta(0))
     made, paths = table_of(clock)
     made.delete(paths[1], [2])
     before, ids = mapped_rows(made.store), identities(made.store)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.operations.fsck import check_hadoop_crc as hadoop_checksums
-from delta_maintenance.operations.fsck.check_hadoop_crc import check_hadoop_checksums
+from delta_maintenance.operations.fsck.checks import log as hadoop_checksums
+from delta_maintenance.operations.fsck.checks.log import check_hadoop_checksums
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.delta_log.file_names import commit_name, hadoop_checksum_name
 from delta_maintenance.storage.core.base import Store

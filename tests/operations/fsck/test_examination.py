@@ -16,7 +16,7 @@ from verbs.fsck_findings import VECTOR_FILE, look, problems
 
 from delta_maintenance import clock
 from delta_maintenance.errors import NotADeltaTableError, UnsupportedFeatureError
-from delta_maintenance.operations.fsck import check_presence as file_presence
+from delta_maintenance.operations.fsck.checks import presence as file_presence
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.delta_log.file_names import (

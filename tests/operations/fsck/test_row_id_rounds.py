@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rewrites.data_files import ROW_ID, inline_vector, parquet, put
 
-from delta_maintenance.operations.fsck import check_row_ids
-from delta_maintenance.operations.fsck.check_row_ids import (
+from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
+from delta_maintenance.operations.fsck.checks.row_ids import (
     FILES,
     PARTS,
     LocalRowIds,

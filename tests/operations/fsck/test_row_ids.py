@@ -10,7 +10,8 @@ from rewrites.repeated_row_ids import stored
 from rewrites.rewritten_tables import NOW, Rewritten
 
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.fsck import FsckOptions, check_row_ids, examination, plan
+from delta_maintenance.operations.fsck import FsckOptions, examination, plan
+from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
 from delta_maintenance.table.read.table import Table
 
 

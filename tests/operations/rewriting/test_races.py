@@ -22,7 +22,7 @@ from delta_maintenance.operations import checkpoint, optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import commits, contract
-from delta_maintenance.operations.rewriting.winners import FollowedSources
+from delta_maintenance.operations.rewriting.sources import FollowedSources
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.data import carried_deletions, rewrite

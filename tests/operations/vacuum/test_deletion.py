@@ -180,6 +180,6 @@ def test_no_other_module_deletes_files_of_a_table() -> None:
         "table/write/checkpoint_writer.py",
         # The note of bins that a run has written and not committed yet.
         "operations/rewriting/journal.py",
-        "operations/fsck/repairs.py",
+        "operations/fsck/repair.py",
         "spark/sidecars.py",
     }

@@ -15,8 +15,8 @@ from vacuum_tables import Folder, paths_of
 from verbs.vacuum_cases import VECTOR, Stubborn, removed
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
+from delta_maintenance.operations.vacuum.engine import write_report
 from delta_maintenance.operations.vacuum.inventory import read_inventory
-from delta_maintenance.operations.vacuum.report import write_report
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import (

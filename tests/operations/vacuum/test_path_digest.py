@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.operations.vacuum.path_digest import (
+from delta_maintenance.operations.vacuum.candidates import (
     combined_digest,
     group_digest,
     grouped,

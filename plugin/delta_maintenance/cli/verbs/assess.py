@@ -67,8 +67,8 @@ def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
 
 
 def _assessed(tables: PolicyTables, table: PolicyTable) -> Assessment:
+    from delta_maintenance.errors import failure_of
     from delta_maintenance.policies.assess import assess_table, failed_assessment
-    from delta_maintenance.policies.failures import failure_of
 
     now = clock.now()
     try:

@@ -75,9 +75,9 @@ def _run(
     plans: Sequence[ApprovedPlan],
     progress: Progress,
 ) -> RunResult:
+    from delta_maintenance.errors import failure_of
     from delta_maintenance.policies.approval import Approvals
-    from delta_maintenance.policies.environment import RunEnvironment
-    from delta_maintenance.policies.failures import failure_of
+    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.run import failed_run, run
 
     started = clock.now()

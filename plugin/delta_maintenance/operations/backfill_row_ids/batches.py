@@ -6,14 +6,12 @@ Streams a snapshot: memory holds the keys of its replay and one batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.commit.staged import places
-from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.row_tracking.backfill import (
     RowIdAudit,
     RowIdFindings,
@@ -22,9 +20,8 @@ from delta_maintenance.protocol.row_tracking.backfill import (
 )
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.footers import RowCounter
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.checkpoint_spec import layout_of
+from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
 _AUDITED = {
     "add": ("path", "stats", "stats_parsed", "baseRowId", "defaultRowCommitVersion"),
@@ -37,32 +34,36 @@ def audit_row_ids(snapshot: Snapshot) -> RowIdFindings:
 
     A damaged checkpoint is skipped.
     """
-    while True:
+
+    def audited(sound: Snapshot) -> RowIdFindings:
         audit = RowIdAudit()
-        try:
-            for batch in snapshot.scan(fields=_AUDITED):
-                audit.add(batch.adds, batch.tombstones)
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-        else:
-            return audit.findings()
+        for batch in sound.scan(fields=_AUDITED):
+            audit.add(batch.adds, batch.tombstones)
+        return audit.findings()
+
+    return snapshot.avoiding_damage(audited)
 
 
 def files_without_row_ids(snapshot: Snapshot, *, files_per_batch: int) -> Iterator[pa.Table]:
     """The adds to commit again, with every field as in the log except `dataChange`.
 
-    Statistics that only the structs of a checkpoint contain are rendered as JSON. Raises
-    `RefusedError` if that would lose any, and `UnusableCheckpointError` like `Snapshot.scan`.
+    Raises the errors of `adds_for_commits`, and `UnusableCheckpointError` like `Snapshot.scan`.
     """
+    lacking = (batch.adds.filter(lacks_row_ids(batch.adds)) for batch in snapshot.scan())
+    return in_batches(adds_for_commits(snapshot, lacking), files_per_batch)
+
+
+def in_batches(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
+    """Yields the rows of tables in batches of `most` rows; only the last one is smaller."""
     waiting: list[pa.Table] = []
     count = 0
-    for files in _re_added(snapshot):
-        waiting.append(files)
-        count += files.num_rows
-        while count >= files_per_batch:
+    for table in tables:
+        waiting.append(table)
+        count += table.num_rows
+        while count >= most:
             together = pa.concat_tables(waiting, promote_options="permissive")
-            yield together.slice(0, files_per_batch)
-            waiting, count = [together.slice(files_per_batch)], count - files_per_batch
+            yield together.slice(0, most)
+            waiting, count = [together.slice(most)], count - most
     if count:
         yield pa.concat_tables(waiting, promote_options="permissive")
 
@@ -107,19 +108,3 @@ class TouchedFiles:
             return adds
         touched = pa.concat_arrays(self._places)
         return adds.filter(pc.invert(pc.is_in(places(adds, root=self._root), value_set=touched)))
-
-
-def _re_added(snapshot: Snapshot) -> Iterator[pa.Table]:
-    layout = _layout(snapshot)
-    for batch in snapshot.scan():
-        files = batch.adds.filter(lacks_row_ids(batch.adds))
-        if files.num_rows:
-            layout = layout.widened(files.schema, pa.schema([]))
-            chunks = layout.adds(files).chunks
-            yield pa.Table.from_batches([pa.RecordBatch.from_struct_array(c) for c in chunks])
-
-
-def _layout(snapshot: Snapshot) -> FileActionLayout:
-    """A commit contains the same fields as a checkpoint with JSON statistics."""
-    layout = layout_of(snapshot, zone=None)
-    return replace(layout, stats_as_json=True, statistics_type=None, partition_types=None)

@@ -5,12 +5,16 @@ The groups contain only files whose names the parser recognises. All other files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from delta_maintenance.operations.clean_log.options import FileGroup, GroupKind
+import pyarrow as pa
+
+from delta_maintenance.operations.clean_log.options import CleanLogPlan, FileGroup, GroupKind
+from delta_maintenance.operations.core.parquet_report import write_rows
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import checksummed_file, is_expired
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LogEntry
 
@@ -181,3 +185,24 @@ def _group(
         kept_because=kept_because if retained else None,
         names=tuple(entry.file.name for entry in expired),
     )
+
+
+def write_report(
+    plan: CleanLogPlan,
+    address: str,
+    *,
+    table: Store,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Writes the files that a plan deletes, in order of deletion, to a new Parquet file.
+
+    Its columns are `kind`, as in the groups of the plan, and `name`, relative to `_delta_log`.
+    `RefusedError` as in `write_rows`.
+    """
+    schema = pa.schema({"kind": pa.string(), "name": pa.string()})
+    parts = [
+        pa.table([pa.repeat(pa.scalar(group.kind), len(group.names)), group.names], schema=schema)
+        for group in plan.groups
+    ]
+    rows = pa.concat_tables([schema.empty_table(), *parts])
+    write_rows(rows, address, table=table, storage_options=storage_options)

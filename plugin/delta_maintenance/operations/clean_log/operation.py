@@ -23,6 +23,7 @@ from delta_maintenance.operations.clean_log.expired_files import (
     Ages,
     outdated_groups,
     unknown_names,
+    write_report,
 )
 from delta_maintenance.operations.clean_log.options import (
     LEAST_RETENTION,
@@ -32,7 +33,6 @@ from delta_maintenance.operations.clean_log.options import (
     CleanLogResult,
     FileGroup,
 )
-from delta_maintenance.operations.clean_log.report import write_report
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before

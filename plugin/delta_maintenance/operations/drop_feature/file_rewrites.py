@@ -1,14 +1,18 @@
-"""Rewrites the data files that use a feature before the feature is dropped.
+"""Removes a feature from the live files before it is dropped, in new files or in new adds.
 
 For `deletionVectors`, the deleted rows are removed from the live files. For `typeWidening`, files
 with earlier types are rewritten in the current types, and the record of the type changes is removed
-from the schema. Implements the writer requirements of "Type Widening" and "Deletion Vectors" for a
+from the schema. For features whose traces are only in the log, files are added again without the
+fields of the feature, in batches while other writers commit. Their changes to a file take
+precedence, so that no removed file is restored. The next pass handles files that they add with the
+feature. Implements the writer requirements of "Type Widening" and "Deletion Vectors" for a
 feature that will be dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -17,26 +21,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitConflictError, RefusedError
+from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, in_batches
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
+from delta_maintenance.operations.drop_feature.traces import traced_files
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.operations.rewriting.footer_reasons import OLD_TYPES, FooterReasons
-from delta_maintenance.operations.rewriting.live_columns import live_columns
-from delta_maintenance.operations.rewriting.models import (
-    RewriteOptions,
-    RewritePlan,
-    RewriteResult,
+from delta_maintenance.operations.rewriting.live_columns import (
+    OLD_TYPES,
+    FooterReasons,
+    live_columns,
 )
+from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
+from delta_maintenance.protocol.commit.conflicts import UNBACKFILL
+from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
+from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
 _ROUNDS = 5
 """The maximum number of rewrites. Other writers may add files that use the feature meanwhile."""
+_PASSES = 4
+"""The maximum number of passes, while other writers keep adding files with the feature."""
 
 Reason = Literal["deleted-rows", "old-types"]
 
@@ -130,23 +142,19 @@ def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | 
     a file has one, and the error of a footer that cannot be read.
     """
     known = pa.array([], pa.string())
-    for _ in range(TRIES):
-        snapshot = committer.snapshot()
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        nonlocal known
         after = removal.rewritten(snapshot.metadata)
         if after == snapshot.metadata:
             return None
         known = _checked(snapshot, known)
         transaction = committer.begin(snapshot, "DROP FEATURE", parameters={"columns": "[]"})
         transaction.stage_metadata(after)
-        # The files of a later version would not have been checked.
-        outcome = transaction.commit(max_attempts=1)
-        if isinstance(outcome, Landed | AlreadyDone):
-            return outcome.version
-    raise CommitConflictError(
-        f"other writers committed first, {TRIES} times in a row",
-        table=committer.table.uri,
-        remedy="run again when fewer writers are at work",
-    )
+        return transaction
+
+    # The files of a later version would not have been checked.
+    return committer.commit(stage, only_next=True)
 
 
 def _checked(snapshot: Snapshot, known: pa.Array) -> pa.Array:
@@ -168,3 +176,98 @@ def _checked(snapshot: Snapshot, known: pa.Array) -> pa.Array:
             remedy="run again",
         )
     return files.path.combine_chunks()
+
+
+@dataclass(slots=True, kw_only=True)
+class FileStripping:
+    """Removes the fields of a feature from all live files. Call `run` once."""
+
+    committer: Committer
+    removal: FeatureRemoval
+    files_per_commit: int
+    expected: int
+    """The number of files before the first pass."""
+    progress: Progress | None = None
+    versions: list[int] = field(default_factory=list)
+    """The versions that were committed."""
+    _done: int = 0
+
+    def run(self) -> int:
+        """Returns a version in which no live file has any of the fields.
+
+        Raises `CommitConflictError` if other writers keep adding such files or use the feature
+        again.
+        """
+        for _ in range(_PASSES):
+            snapshot = self.committer.snapshot()
+            try:
+                if not self._pass(snapshot):
+                    return snapshot.version
+            except VanishedFileError:
+                # Another process is cleaning up; the next pass finds the remaining files.
+                continue
+        raise self._conflict(
+            f"writers keep adding files with {self.removal.file_fields[0]}",
+            "stop the writer that still uses the disabled feature, and run again",
+        )
+
+    def _pass(self, snapshot: Snapshot) -> bool:
+        """Removes the fields from the files of the snapshot; returns whether any file had them."""
+        base, touched = snapshot, TouchedFiles(snapshot.table)
+        own: Landed | None = None
+        found = False
+        for batch in in_batches(self._files(snapshot), self.files_per_commit):
+            found = True
+            outcome: CommitOutcome | None = None
+            for _ in range(TRIES):
+                moved = advance(base, own=own)
+                base = self.committer.require_feature(moved.snapshot)
+                touched.offer(moved.commits)
+                self._require_off(base)
+                files = touched.left_out_of(batch)
+                outcome = self._commit(base, files) if files.num_rows else None
+                if not isinstance(outcome, Conflicted):
+                    break
+            else:
+                assert isinstance(outcome, Conflicted)
+                raise outcome.as_error(snapshot.table)
+            if isinstance(outcome, Landed):
+                own = outcome
+                self._tell(outcome)
+        return found
+
+    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
+        parameters: dict[str, object] = {"batchId": str(len(self.versions))}
+        transaction = self.committer.begin(base, UNBACKFILL, parameters=parameters)
+        transaction.read_files(files)
+        transaction.stage_adds(
+            files.drop_columns([n for n in self.removal.file_fields if n in files.column_names])
+        )
+        return transaction.commit()
+
+    def _files(self, snapshot: Snapshot) -> Iterator[pa.Table]:
+        try:
+            yield from adds_for_commits(snapshot, traced_files(snapshot, self.removal))
+        except VanishedFileError:
+            raise
+        except UnusableCheckpointError as error:
+            # Files that were already yielded are repeated, and added once more unchanged.
+            yield from self._files(snapshot.avoiding(error))
+
+    def _require_off(self, snapshot: Snapshot) -> None:
+        # While the feature is enabled, files without its fields would be assigned new ones.
+        trace = self.removal.metadata_trace(snapshot.metadata)
+        if trace is not None:
+            raise self._conflict(
+                f"{trace} uses {self.committer.feature} again, although it was disabled",
+                "plan again after other writers have stopped changing this",
+            )
+
+    def _conflict(self, problem: str, remedy: str) -> CommitConflictError:
+        return CommitConflictError(problem, table=self.committer.table.uri, remedy=remedy)
+
+    def _tell(self, landed: Landed) -> None:
+        self.versions.append(landed.version)
+        self._done += landed.num_adds
+        if self.progress is not None:
+            self.progress("strip-files", min(self._done, self.expected), self.expected)

@@ -13,25 +13,14 @@ from collections.abc import Callable
 from datetime import datetime
 
 from delta_maintenance.clock import Clock, NewId
-from delta_maintenance.errors import (
-    CommitConflictError,
-    DeltaMaintenanceError,
-    RefusedError,
-)
+from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.file_rewrites import (
+    FileStripping,
     forget_type_changes,
     rewrite_files,
-)
-from delta_maintenance.operations.drop_feature.history import (
-    BARRIER,
-    EMPTY_COMMIT,
-    HistoryOutlook,
-    history_outlook,
-    ready_at,
-    standing_barrier,
 )
 from delta_maintenance.operations.drop_feature.options import (
     DropCommit,
@@ -55,20 +44,23 @@ from delta_maintenance.operations.drop_feature.preparation import (
     remove_domains,
     switch_off,
 )
-from delta_maintenance.operations.drop_feature.strip_files import FileStripping
 from delta_maintenance.operations.drop_feature.traces import (
+    BARRIER,
+    EMPTY_COMMIT,
     FileTraces,
+    HistoryOutlook,
     checkpoint_trace,
     file_traces,
+    history_outlook,
     history_traces,
     outdated,
+    ready_at,
+    standing_barrier,
     state_trace,
 )
-from delta_maintenance.operations.drop_feature.unmapping_run import remove_mapping
+from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.table_change.operation import already_applied
-from delta_maintenance.operations.table_change.options import (
-    ProtocolVersions,
-)
+from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.transaction import Transaction

@@ -10,10 +10,7 @@ from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
-from delta_maintenance.operations.table_change.options import (
-    CutOff,
-    ProtocolVersions,
-)
+from delta_maintenance.operations.table_change.options import CutOff, ProtocolVersions
 
 Way = Literal["direct", "protect-history", "truncate-history"]
 """The treatment of older versions. `direct`: clients without the feature may read them."""

@@ -13,14 +13,6 @@ from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOp
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.drop_feature.file_rewrites import planned_rewrite
-from delta_maintenance.operations.drop_feature.history import (
-    BARRIER,
-    HistoryOutlook,
-    history_outlook,
-    plan_truncation,
-    ready_after,
-    standing_barrier,
-)
 from delta_maintenance.operations.drop_feature.options import (
     DropFeatureOptions,
     DropFeaturePlan,
@@ -29,21 +21,29 @@ from delta_maintenance.operations.drop_feature.options import (
     StepKind,
     Way,
 )
-from delta_maintenance.operations.drop_feature.preparation import property_changes
-from delta_maintenance.operations.drop_feature.traces import FileTraces, file_traces, state_trace
+from delta_maintenance.operations.drop_feature.preparation import (
+    missing_vector_tombstones,
+    property_changes,
+)
+from delta_maintenance.operations.drop_feature.traces import (
+    BARRIER,
+    FileTraces,
+    HistoryOutlook,
+    file_traces,
+    history_outlook,
+    plan_truncation,
+    ready_after,
+    standing_barrier,
+    state_trace,
+)
 from delta_maintenance.operations.drop_feature.unmapping import (
     extent,
     planned_conversion,
     unmapping_contract,
 )
-from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
-from delta_maintenance.operations.table_change.models import (
-    cut_off_by,
-)
-from delta_maintenance.operations.table_change.options import (
-    ProtocolVersions,
-)
+from delta_maintenance.operations.table_change.models import cut_off_by
+from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.client_support import impacts
 from delta_maintenance.protocol.changes.downgrade import downgraded_protocol, feature_names

@@ -10,13 +10,18 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
+from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.downgrade import feature_names
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
+from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
@@ -25,6 +30,9 @@ from delta_maintenance.table.read.table import Table
 
 TRIES = 20
 """Attempts at one commit while other writers commit too."""
+_FIELDS = {"add": (), "remove": ("path", "deletionVector", "deletionTimestamp")}
+_NAME = "deletion_vector_"
+_PLAIN = r"^[A-Za-z0-9._~/-]*$"
 
 
 class FeatureGoneError(Exception):
@@ -76,20 +84,27 @@ class Committer:
             writer=Writer(other_writers=self.other_writers, now=self.now, new_id=self.new_id),
         )
 
-    def commit(self, stage: Callable[[Snapshot], Transaction | None]) -> int | None:
+    def commit(
+        self, stage: Callable[[Snapshot], Transaction | None], *, only_next: bool = False
+    ) -> int | None:
         """Commits the actions that `stage` derives from the latest snapshot.
 
         Returns the version, or None if there are no actions. After a conflict, `stage` is called
-        again. Raises `CommitConflictError` if other writers repeatedly commit first.
+        again; with `only_next`, also after any other commit. Raises `CommitConflictError` if other
+        writers repeatedly commit first.
         """
         for _ in range(TRIES):
             transaction = stage(self.snapshot())
             if transaction is None:
                 return None
-            outcome = transaction.commit()
+            outcome = transaction.commit(max_attempts=1) if only_next else transaction.commit()
             if isinstance(outcome, Landed | AlreadyDone):
                 return outcome.version
-        raise CommitConflictError(
+        raise self.lost()
+
+    def lost(self) -> CommitConflictError:
+        """Returns the error for commits that other writers repeatedly made first."""
+        return CommitConflictError(
             f"other writers committed first, {TRIES} times in a row",
             table=self.table.uri,
             remedy="run again when fewer writers are at work",
@@ -166,3 +181,51 @@ def keep_vector_files(
         return transaction
 
     return committer.commit(stage)
+
+
+def missing_vector_tombstones(snapshot: Snapshot, *, deleted_after_ms: int) -> pa.Table:
+    """Returns `remove` actions for the vector files that only unexpired tombstones refer to.
+
+    A writer without support for deletion vectors would vacuum these files unless such actions name
+    them like data files, and older versions still need them. Vector files that already have one are
+    left out. A tombstone without a deletion time counts as unexpired. Instants are in milliseconds
+    since 1970-01-01 UTC. Memory grows with the number of vector files.
+    """
+    return snapshot.avoiding_damage(lambda sound: _missing(sound, deleted_after_ms))
+
+
+def _missing(snapshot: Snapshot, deleted_after_ms: int) -> pa.Table:
+    needed: list[pa.StringArray] = []
+    named: list[pa.Array] = []
+    for batch in snapshot.scan(fields=_FIELDS):
+        tombstones = batch.tombstones
+        if "deletionVector" not in tombstones.column_names:
+            tombstones = tombstones.append_column(
+                "deletionVector", pa.nulls(tombstones.num_rows, REMOVE_TYPES["deletionVector"])
+            )
+        vectors = tombstones["deletionVector"]
+        plain = tombstones.filter(pc.is_null(vectors))["path"]
+        named.extend(plain.filter(pc.match_substring(plain, _NAME)).chunks)
+        fresh = pc.fill_null(_deleted(tombstones, deleted_after_ms), True)
+        for chunk in vectors.filter(pc.and_(pc.is_valid(vectors), fresh)).chunks:
+            relative, absolute = deletion_vector_paths(chunk)
+            needed.extend((_encoded(relative), absolute))
+    paths = pc.unique(pa.chunked_array(needed, pa.string()))
+    known = pa.chunked_array(named, pa.string())
+    paths = paths.filter(pc.invert(pc.is_in(paths, value_set=known)))
+    return pa.table({"path": paths, "dataChange": pa.repeat(pa.scalar(False), len(paths))})
+
+
+def _deleted(tombstones: pa.Table, after_ms: int) -> pa.ChunkedArray:
+    if "deletionTimestamp" not in tombstones.column_names:
+        return pa.chunked_array([pa.nulls(tombstones.num_rows, pa.bool_())])
+    return pc.greater(tombstones["deletionTimestamp"], after_ms)
+
+
+def _encoded(paths: pa.StringArray) -> pa.StringArray:
+    """Encodes paths as URIs for actions. Only prefixes that a user chose need encoding."""
+    odd = pc.invert(pc.match_substring_regex(paths, _PLAIN))
+    if not pc.any(odd).as_py():
+        return paths
+    spelt = pa.array([quote(path) for path in paths.filter(odd).to_pylist()], pa.string())
+    return pc.replace_with_mask(paths, odd, spelt)

@@ -1,36 +1,63 @@
-"""Selects the data files to rewrite when column mapping is removed from a table.
+"""Removes column mapping from a table that other writers use.
+
+A table with both kinds of files could not be read, so one commit changes the metadata and replaces
+all files. Before that, the files are rewritten, bin by bin, without being committed. If other
+writers commit in the meantime, only the files that they added or changed are rewritten, and the
+commit is retried.
 
 Without a mapping, readers find columns by their logical names. If all physical names equal the
 logical ones, files are kept, except those with a dropped column: a later column with its name would
-restore its values. Implements "Column Mapping" for a feature that will be dropped.
+restore its values. Implements the writer requirements of "Column Mapping" for a feature that will
+be dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.operations.rewriting.choice import (
-    Choice,
-    ChoiceRules,
-    Mask,
-    choose,
-    known_ratio,
+from delta_maintenance.errors import (
+    CommitConflictError,
+    RefusedError,
+    StorageError,
+    VerificationError,
 )
-from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.operations.rewriting.footer_reasons import PHYSICAL_NAMES, FooterReasons
-from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
-from delta_maintenance.operations.rewriting.planning import target_size
+from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
+from delta_maintenance.operations.rewriting import journal as journals
+from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, choose, known_ratio
+from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
+from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
+from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
+from delta_maintenance.operations.rewriting.live_columns import (
+    PHYSICAL_NAMES,
+    FooterReasons,
+    LiveColumns,
+    Mask,
+    live_columns,
+)
+from delta_maintenance.operations.rewriting.pending import Pending
+from delta_maintenance.operations.rewriting.planning import adoptable, target_size, with_adopted
+from delta_maintenance.operations.rewriting.run import JOURNAL_EVERY, Work
+from delta_maintenance.operations.rewriting.sources import chosen_adds
+from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
 from delta_maintenance.protocol.schema.column_mapping import has_other_names
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
+from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.data.bins import Bin
+from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 
+OPERATION = "REMOVE COLUMN MAPPING"
+"""The operation in `commitInfo`. Delta Spark uses the same name."""
 _SMALL = 0.75
 """Files smaller than this share of the target are merged, as in `optimize`."""
 
@@ -121,3 +148,228 @@ def conversion(
     # Small files that need no rewrite are not merged either.
     choice = choose(files, rules, taken=~wanted, footers=footers, ratio=known_ratio(files) or 1.0)
     return Conversion(files=files, choice=choice, kept=kept)
+
+
+def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:
+    """Commits the table without its mapping; returns the version, or None if it has no mapping.
+
+    Raises `RefusedError` if a file cannot be rewritten, `CommitConflictError` if other writers
+    change the columns in the meantime or repeatedly commit first, and `CommitUnknownError`.
+    """
+    for _ in range(TRIES):
+        snapshot = committer.snapshot()
+        if without_mapping(snapshot.metadata) == snapshot.metadata:
+            return None
+        if extent(snapshot) != "no file":
+            return _Unmapping(committer, snapshot, progress).run()
+        transaction = committer.begin(snapshot, OPERATION)
+        _stage(transaction, snapshot)
+        # Later versions may have columns with other physical names.
+        outcome = transaction.commit(max_attempts=1)
+        if isinstance(outcome, Landed | AlreadyDone):
+            return outcome.version
+    raise committer.lost()
+
+
+def _stage(txn: Transaction, snapshot: Snapshot) -> None:
+    txn.stage_metadata(without_mapping(snapshot.metadata))
+    before = snapshot.domain_metadata
+    for name, configuration in unmapped_domains(snapshot).items():
+        if configuration != before[name]:
+            txn.stage_domain(name, configuration)
+
+
+class _Unmapping(RewriteCommits):
+    """The bins of all files, and the one commit that replaces them."""
+
+    def __init__(self, committer: Committer, snapshot: Snapshot, progress: Progress | None) -> None:
+        target = target_size(snapshot, live_columns(snapshot))
+        settings = CommitSettings(
+            operation="REMOVE COLUMN MAPPING",
+            parameters={},
+            other_writers=committer.other_writers,
+            now=committer.now,
+            new_id=committer.new_id,
+        )
+        contract = unmapping_contract(snapshot, target_bytes=target)
+        super().__init__(committer.table, snapshot, contract, settings)
+        self._committer = committer
+        self._progress = progress
+        self._seen = snapshot.metadata
+        self._kept = pa.array([], pa.string())
+        self._journal = journals.Journal(committer.table.store, committer.new_id(), contract)
+        self._journalled_at: datetime | None = None
+        self._journals: tuple[str, ...] = ()
+        self._bytes = self._total = 0
+
+    def run(self) -> int | None:
+        """Returns the version of the commit; None if another process removed the mapping."""
+        bins: list[Pending] = []
+        looked_at: int | None = None
+        for _ in range(TRIES):
+            self._move_on()
+            self._committer.require_feature(self._base)
+            if without_mapping(self._base.metadata) == self._base.metadata:
+                return None
+            self._require_same_columns()
+            for pending in bins:
+                self._adjust(pending)
+            kept = [pending for pending in bins if pending.fate is None]
+            if looked_at != self._base.version or len(kept) < len(bins):
+                fresh = self._converted(kept)
+                bins, looked_at = [*kept, *fresh], self._base.version
+                if fresh:
+                    # Other writers may have committed during the rewrite.
+                    continue
+            outcome = self._transaction(bins)
+            if isinstance(outcome, Landed):
+                self._landed(bins, outcome)
+                self._forget()
+                return outcome.version
+        raise self._committer.lost()
+
+    def _require_same_columns(self) -> None:
+        if self.void is not None:
+            raise CommitConflictError(
+                self.void,
+                table=self._table.uri,
+                version=self._base.version,
+                remedy="run again after other writers have stopped changing this",
+            )
+        if self._base.metadata != self._seen:
+            # Files of other writers may contain columns that they added.
+            target = self._contract.spec.target_bytes
+            self._contract = unmapping_contract(self._base, target_bytes=target)
+            self._seen = self._base.metadata
+
+    def _converted(self, bins: Sequence[Pending]) -> list[Pending]:
+        """Returns bins of the live files that must be rewritten and that no bin covers."""
+        files = live_columns(self._base)
+        covered = _covered(files, bins)
+        adopted, taken = self._adoptable(files) if self._followed is None else ([], covered)
+        found = conversion(
+            self._base, files, self._contract, covered=covered | taken, kept=self._kept
+        )
+        self._kept = found.kept
+        work = self._work(found, adopted)
+        if not work.count:
+            return []
+        self.plan_for(work.adds)
+        self._total += int(pc.sum(work.adds["size"]).as_py() or 0)
+        return self._rewritten(work, bins)
+
+    def _adoptable(
+        self, files: LiveColumns
+    ) -> tuple[list[tuple[np.ndarray[Any, Any], journals.JournalledBin]], Mask]:
+        """Returns the bins of a run that ended before its commit, and the files in these bins."""
+        snapshot, contract = self._base, self._contract
+        retention = snapshot.properties.deleted_file_retention
+        since = journals.adopted_since(self._settings.now(), retention)
+        found = list(journals.left_behind(snapshot.store, contract, since=since))
+        self._journals = tuple(path for path, _ in found)
+        every = np.ones(len(files.last_write), np.bool_)
+        return adoptable(snapshot, files, contract, found, every, since)
+
+    def _work(
+        self,
+        found: Conversion,
+        adopted: list[tuple[np.ndarray[Any, Any], journals.JournalledBin]],
+    ) -> Work:
+        choice = with_adopted(found.choice, [rows for rows, _ in adopted])
+        return Work(
+            adds=chosen_adds(self._base, found.files, choice),
+            bins=choice.bins,
+            reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
+            adopted={number: each for number, (_, each) in enumerate(adopted)},
+        )
+
+    def _rewritten(self, work: Work, before: Sequence[Pending]) -> list[Pending]:
+        names = _logical_names(self._base)
+        done: list[Pending] = []
+        again = [number for number in range(work.count) if number not in work.adopted]
+        for number, journalled in work.adopted.items():
+            source = _renamed(work.bin(number), names)
+            proved = journals.proved(self._table.store, journalled, source, self._contract)
+            if proved is None:
+                again.append(number)
+            else:
+                done.append(Pending(done=proved, adds=work.adds_of(number)))
+        engine = LocalEngine(self._table.store, new_id=self._settings.new_id)
+        bins: Iterator[Bin] = (_renamed(work.bin(number), names) for number in again)
+        for outcome in engine.rewrite(bins, self._contract.spec):
+            done.append(_pending(outcome, work))
+            self._tell(done[-1])
+            self._keep_journal([*before, *done])
+        # Workers end in any order, and commits should not differ by it.
+        done.sort(key=lambda pending: pending.done.bin.number)
+        return done
+
+    def _tell(self, pending: Pending) -> None:
+        self._bytes += sum(source.size for source in pending.done.bin.sources)
+        if self._progress is not None:
+            self._progress("bytes rewritten", self._bytes, self._total, unit="bytes")
+
+    def _keep_journal(self, bins: Sequence[Pending]) -> None:
+        now = self._settings.now()
+        if self._journalled_at is None:
+            self._journalled_at = now
+        elif now - self._journalled_at >= JOURNAL_EVERY:
+            self._journal.save([pending.done for pending in bins])
+            self._journalled_at = now
+
+    def _forget(self) -> None:
+        self._journal.clear()
+        for path in self._journals:
+            journals.forget(self._table.store, path)
+
+    def _stage_more(self, txn: Transaction) -> None:
+        _stage(txn, self._base)
+
+    def _metrics(
+        self, bins: Sequence[Pending], adds: Sequence[Mapping[str, Any]], removes: pa.Table
+    ) -> dict[str, str]:
+        found = super()._metrics(bins, adds, removes)
+        return {
+            "numRewrittenFiles": found["numRemovedFiles"],
+            "numOutputBytes": found["numAddedBytes"],
+            "numRemovedBytes": found["numRemovedBytes"],
+            "numCopiedRows": str(sum(pending.result.sums.rows for pending in bins)),
+            "numDeletionVectorsRemoved": found["numDeletionVectorsRemoved"],
+        }
+
+
+def _covered(files: LiveColumns, bins: Sequence[Pending]) -> Mask:
+    paths = [chunk for pending in bins for chunk in pending.adds["path"].chunks]
+    known = pc.is_in(files.path, value_set=pa.chunked_array(paths, pa.string()))
+    return np.asarray(known.to_numpy(), np.bool_)
+
+
+def _logical_names(snapshot: Snapshot) -> Mapping[str, str]:
+    """Returns the logical name of each partition column by its physical name."""
+    logical = snapshot.metadata.partition_columns
+    return dict(zip(snapshot.physical_partition_columns, logical, strict=True))
+
+
+def _renamed(work: Bin, names: Mapping[str, str]) -> Bin:
+    """Returns the bin with the keys of its partition values renamed as in the new files."""
+    if all(name == logical for name, logical in names.items()):
+        return work
+
+    def renamed(source: SourceFile) -> SourceFile:
+        values = ((names.get(name, name), value) for name, value in source.partition_values)
+        return replace(source, partition_values=tuple(sorted(values)))
+
+    return replace(work, sources=tuple(renamed(source) for source in work.sources))
+
+
+def _pending(outcome: BinOutcome, work: Work) -> Pending:
+    done = outcome.done
+    if done is None:
+        failed = VerificationError if outcome.failure == "not-proved" else StorageError
+        raise failed(f"a data file is not rewritten: {outcome.problem}", remedy="run again")
+    if done.refused:
+        raise RefusedError(
+            f"a data file that uses columnMapping is not rewritten: {done.refused[0].problem}",
+            remedy="repair the file, or rewrite it with the engine that wrote it",
+        )
+    return Pending(done=done, adds=work.adds_of(outcome.number))

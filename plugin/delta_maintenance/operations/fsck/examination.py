@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.operations.fsck.check_checkpoints import check_checkpoints, check_hint
-from delta_maintenance.operations.fsck.check_checksums import check_checksums
-from delta_maintenance.operations.fsck.check_column_mapping import check_mapping
-from delta_maintenance.operations.fsck.check_contents import (
-    ContentsCheck,
-    LocalContents,
+from delta_maintenance.operations.fsck.checks.checkpoints import check_checkpoints, check_hint
+from delta_maintenance.operations.fsck.checks.contents import (
+    check_footers,
     check_vectors,
     inline_vectors,
     with_vectors,
 )
-from delta_maintenance.operations.fsck.check_hadoop_crc import check_hadoop_checksums
-from delta_maintenance.operations.fsck.check_live_files import check_live_files, read_live_files
-from delta_maintenance.operations.fsck.check_log import (
+from delta_maintenance.operations.fsck.checks.log import (
+    check_checksums,
     check_commits,
     check_compactions,
     check_gaps,
+    check_hadoop_checksums,
+    check_mapping,
     check_names,
 )
-from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
-from delta_maintenance.operations.fsck.check_row_ids import (
-    ReadsRowIds,
+from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
+from delta_maintenance.operations.fsck.checks.row_ids import (
+    LocalRowIds,
+    RowIdReader,
     check_row_ids,
     row_tracking_layout,
 )
-from delta_maintenance.operations.fsck.check_state import check_state
+from delta_maintenance.operations.fsck.checks.state import check_live_files, check_state
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.operations.fsck.log_history import LogHistory, read_history
+from delta_maintenance.operations.fsck.inputs import LogHistory, read_history, read_live_files
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.footers import count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
@@ -45,6 +49,53 @@ from delta_maintenance.table.read.table import Table
 
 _ATTEMPTS = 3
 """The number of attempts, because another process may clean up the log during the check."""
+
+
+class ContentsCheck(Protocol):
+    """Opens the files of a version and returns their problems, in this process or elsewhere."""
+
+    def __call__(
+        self,
+        present: pa.Table,
+        adds: pa.Table,
+        findings: Findings,
+        *,
+        version: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """`present` is as in `Presence`, `adds` as in `LiveFiles`."""
+
+
+@runtime_checkable
+class ReadsRowIds(Protocol):
+    """A `ContentsCheck` that also reads row IDs."""
+
+    def row_ids(self, layout: DataFileLayout) -> RowIdReader:
+        """Returns a reader for files with this layout."""
+
+
+class LocalContents:
+    """A `ContentsCheck` on some threads of this process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(
+        self,
+        present: pa.Table,
+        adds: pa.Table,
+        findings: Findings,
+        *,
+        version: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """See `ContentsCheck`."""
+        check_footers(self._store, present, findings, version=version, progress=progress)
+        check_vectors(self._store, adds, findings, version=version, progress=progress)
+
+    def row_ids(self, layout: DataFileLayout) -> LocalRowIds:
+        """See `ReadsRowIds`."""
+        return LocalRowIds(self._store, layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +143,8 @@ def examine(
     for attempt in range(_ATTEMPTS):
         try:
             look = _Attempt(
-                table,
-                now,
+                table=table,
+                now=now,
                 contents=(contents or LocalContents(table.store)) if deep else None,
                 open_fewer_than=open_fewer_than,
                 progress=progress,
@@ -110,25 +161,18 @@ def examine(
     raise AssertionError("the last attempt returns or raises")
 
 
+@dataclass(slots=True, kw_only=True)
 class _Attempt:
     """One attempt to examine a table."""
 
-    def __init__(
-        self,
-        table: Table,
-        now: datetime,
-        *,
-        contents: ContentsCheck | None,
-        open_fewer_than: int | None,
-        progress: Progress | None,
-    ) -> None:
-        self.table = table
-        self.now = now
-        self.contents = contents
-        self.open_fewer_than = open_fewer_than
-        self.progress = progress
-        self.findings = Findings()
-        self.unopened = self.uncompared = 0
+    table: Table
+    now: datetime
+    contents: ContentsCheck | None
+    open_fewer_than: int | None
+    progress: Progress | None
+    findings: Findings = field(default_factory=Findings)
+    unopened: int = 0
+    uncompared: int = 0
 
     def run(self, *, files: bool) -> Examination:
         findings, store = self.findings, self.table.store

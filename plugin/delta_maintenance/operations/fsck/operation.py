@@ -16,8 +16,7 @@ import pyarrow as pa
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.parquet_report import write_rows
-from delta_maintenance.operations.fsck.check_contents import ContentsCheck
-from delta_maintenance.operations.fsck.examination import Examination, examine
+from delta_maintenance.operations.fsck.examination import ContentsCheck, Examination, examine
 from delta_maintenance.operations.fsck.findings import KINDS, Findings
 from delta_maintenance.operations.fsck.options import (
     Finding,
@@ -29,7 +28,7 @@ from delta_maintenance.operations.fsck.options import (
     RepairOutcome,
     status_of,
 )
-from delta_maintenance.operations.fsck.repairs import Repairing, proposed_repairs
+from delta_maintenance.operations.fsck.repair import Repairing, proposed_repairs
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 

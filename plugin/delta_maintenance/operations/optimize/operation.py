@@ -18,7 +18,7 @@ from delta_maintenance.operations.optimize.options import (
     OptimizeResult,
 )
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
-from delta_maintenance.operations.rewriting.footer_reasons import CODEC, INT96
+from delta_maintenance.operations.rewriting.live_columns import CODEC, INT96
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 
 _SMALL = 0.75

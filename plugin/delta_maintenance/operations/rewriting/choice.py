@@ -23,14 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Numbers
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mask, Numbers
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS
-
-Mask = npt.NDArray[np.bool_]
 
 SMALL = "small"
 CLUSTERED, HOT, OFTEN = "clustered", "written-lately", "rewritten-often"

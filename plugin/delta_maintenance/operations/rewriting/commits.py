@@ -20,14 +20,14 @@ import pyarrow as pa
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError, VerificationError
-from delta_maintenance.operations.rewriting.actions import (
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.pending import (
+    Pending,
     bin_adds,
     bin_removes,
     file_metrics,
 )
-from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.operations.rewriting.pending import Pending
-from delta_maintenance.operations.rewriting.winners import Followed, FollowedSources
+from delta_maintenance.operations.rewriting.sources import Followed, FollowedSources
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import staged_adds, staged_removes
 from delta_maintenance.protocol.data_files.row_digest import RowSums

@@ -13,11 +13,7 @@ from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.commits import CommitSettings
 from delta_maintenance.operations.rewriting.engine import LocalEngine
-from delta_maintenance.operations.rewriting.models import (
-    BinReport,
-    RewriteOptions,
-    RewriteResult,
-)
+from delta_maintenance.operations.rewriting.models import BinReport, RewriteOptions, RewriteResult
 from delta_maintenance.operations.rewriting.planning import Survey
 from delta_maintenance.operations.rewriting.run import RewriteRun, RunSettings, Work
 from delta_maintenance.operations.rewriting.sources import chosen_adds

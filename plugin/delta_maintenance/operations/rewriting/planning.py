@@ -25,7 +25,6 @@ from delta_maintenance.operations.rewriting.choice import (
     SMALL,
     Choice,
     ChoiceRules,
-    Mask,
     choose,
     known_ratio,
     limited,
@@ -34,14 +33,15 @@ from delta_maintenance.operations.rewriting.choice import (
 )
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
-from delta_maintenance.operations.rewriting.footer_reasons import DROPPED_COLUMNS, FooterReasons
 from delta_maintenance.operations.rewriting.journal import JournalledBin
-from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
-from delta_maintenance.operations.rewriting.models import (
-    PartitionPlan,
-    ReasonCount,
-    RewriteOptions,
+from delta_maintenance.operations.rewriting.live_columns import (
+    DROPPED_COLUMNS,
+    FooterReasons,
+    LiveColumns,
+    Mask,
+    live_columns,
 )
+from delta_maintenance.operations.rewriting.models import PartitionPlan, ReasonCount, RewriteOptions
 from delta_maintenance.operations.rewriting.run import COMMIT_BYTES, MOST_COMMITS
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
 from delta_maintenance.protocol.features.registry import Operation
@@ -92,7 +92,7 @@ def survey(
 ) -> Survey:
     """Chooses the bins. `rules` returns the rules for a given size of new files in bytes.
 
-    `footer_reasons` are reasons of the module `footer_reasons`; if there are any, footers are read.
+    `footer_reasons` are reasons of `FooterReasons`; if there are any, footers are read.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the table,
     and `InvalidRequestError` for an invalid condition.

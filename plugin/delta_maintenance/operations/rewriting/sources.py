@@ -1,10 +1,13 @@
-"""The complete adds of the files that a run rewrites, needed to read and to remove these files."""
+"""The source files of a run: their complete adds, and what other writers change about them.
+
+Of the winning commits, only actions for these files are held in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +18,16 @@ from delta_maintenance.operations.rewriting.choice import Choice
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
+from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
+from delta_maintenance.protocol.commit.staged import places, staged_adds
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.checkpoint_spec import layout_of
+from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
 
 def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Table:
@@ -31,38 +40,30 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
     vector, path = files.vector.take(rows), files.path.take(rows)
     keyed = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
     wanted = pc.if_else(pc.is_valid(vector), keyed, path)
-    while True:
-        layout = replace(
-            layout_of(snapshot, zone=None),
-            stats_as_json=True,
-            statistics_type=None,
-            partition_types=None,
-        )
-        parts, places = [], []
-        try:
-            for batch in snapshot.scan():
+
+    def read(sound: Snapshot) -> tuple[list[pa.Table], list[pa.Array]]:
+        places: list[pa.Array] = []
+
+        def chosen() -> Iterator[pa.Table]:
+            for batch in sound.scan():
                 at = pc.index_in(logical_file_keys(batch.adds), value_set=wanted)
                 known = pc.is_valid(at)
-                if not pc.any(known).as_py():
-                    continue
-                adds = batch.adds.filter(known)
-                layout = layout.widened(adds.schema, pa.schema([]))
-                whole = layout.adds(adds)
-                parts += [pa.Table.from_struct_array(chunk) for chunk in whole.chunks]
-                places += at.filter(known).chunks
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-            continue
-        order = np.argsort(pa.chunked_array(places, pa.int32()).to_numpy(), kind="stable")
-        if len(order) != len(choice.rows):
-            raise RefusedError(
-                "the live files of this version changed between two reads of the log",
-                table=snapshot.table,
-                version=snapshot.version,
-                remedy="run again",
-            )
-        found = pa.concat_tables(parts, promote_options="permissive") if parts else _none()
-        return found.take(pa.array(order))
+                places.extend(at.filter(known).chunks)
+                yield batch.adds.filter(known)
+
+        return list(adds_for_commits(sound, chosen())), places
+
+    parts, places = snapshot.avoiding_damage(read)
+    order = np.argsort(pa.chunked_array(places, pa.int32()).to_numpy(), kind="stable")
+    if len(order) != len(choice.rows):
+        raise RefusedError(
+            "the live files of this version changed between two reads of the log",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="run again",
+        )
+    found = pa.concat_tables(parts, promote_options="permissive") if parts else _none()
+    return found.take(pa.array(order))
 
 
 def source_files(adds: pa.Table, counts: pa.Array) -> tuple[SourceFile, ...]:
@@ -87,3 +88,121 @@ def _source(row: Mapping[str, Any], count: int | None) -> SourceFile:
 
 def _none() -> pa.Table:
     return pa.schema(list(ADD_TYPES.items())).empty_table()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The current state of a planned source file."""
+
+    fate: Literal["live", "rows-removed", "rewritten"]
+    """`live`: live, possibly with another deletion vector or other fields. `rows-removed`: removed
+    with its rows. `rewritten`: removed by a commit that moved its rows to other files.
+    """
+    add: pa.Table | None = None
+    """The current add as one row; None if the file is removed."""
+
+    @property
+    def source(self) -> SourceFile | None:
+        """The source file according to the current add; None if the file is removed."""
+        if self.add is None:
+            return None
+        return source_files(self.add, num_records(self.add["stats"]))[0]
+
+
+class FollowedSources:
+    """Tracks the planned sources that commits of other writers changed."""
+
+    def __init__(self, snapshot: Snapshot, adds: pa.Table) -> None:
+        """`adds` are the adds of all planned sources in the snapshot."""
+        self._root = snapshot.table
+        self._planned = places(adds, root=self._root)
+        self._keys = logical_file_keys(adds)
+        self._touched: dict[bytes, Followed] = {}
+
+    def follow(self, adds: pa.Table) -> None:
+        """Adds further sources, as of the last version passed to `take_in` or `reopened`."""
+        more = places(adds, root=self._root)
+        self._planned = pa.concat_arrays([self._planned, more])
+        chunks = [*self._keys.chunks, *logical_file_keys(adds).chunks]
+        self._keys = pa.chunked_array(chunks, pa.string())
+
+    def of(self, place: bytes) -> Followed | None:
+        """Returns the state of a source; None if no commit changed it."""
+        return self._touched.get(place)
+
+    def touched(self, sources: pa.Table) -> dict[int, Followed]:
+        """Returns the changed files among these sources, by their row."""
+        if not self._touched:
+            return {}
+        found = places(sources, root=self._root)
+        named = pc.is_in(found, value_set=pa.array(list(self._touched), pa.binary()))
+        rows = np.flatnonzero(named.to_numpy(zero_copy_only=False)).tolist()
+        return {row: self._touched[found[row].as_py()] for row in rows}
+
+    def take_in(self, snapshot: Snapshot, commits: Iterable[ConcurrentCommit]) -> None:
+        """Applies commits of other writers, in the order of their versions.
+
+        `snapshot` is a version that includes these commits; its store and partition columns are
+        used.
+        """
+        for commit in commits:
+            removes = self._concerned(commit.removes)
+            adds = self._concerned(commit.adds)
+            if not removes.num_rows and not adds.num_rows:
+                continue
+            # `commit` contains only the columns for conflict detection; removes need more columns.
+            whole = _whole_commit(snapshot, commit.version)
+            self._removed(self._concerned(whole.removes))
+            self._added(self._concerned(whole.adds))
+
+    def reopened(self, snapshot: Snapshot) -> None:
+        """Discards all known changes and reads the state of a version whose commits are unknown.
+
+        A source that is not live in the form in which it was read counts as rewritten.
+        """
+        self._touched = {}
+        fields = {"add": ("path",), "remove": ("path",)}
+        keys = snapshot.avoiding_damage(
+            lambda sound: [
+                chunk
+                for batch in sound.scan(fields=fields)
+                for chunk in logical_file_keys(batch.adds).chunks
+            ]
+        )
+        live = pc.is_in(self._keys, value_set=pa.chunked_array(keys, pa.string()))
+        gone = np.flatnonzero(~live.to_numpy())
+        for place in self._planned.take(pa.array(gone)).to_pylist():
+            self._touched[place] = Followed(fate="rewritten")
+
+    def _concerned(self, batch: pa.Table) -> pa.Table:
+        if not batch.num_rows:
+            return batch
+        return batch.filter(pc.is_in(places(batch, root=self._root), value_set=self._planned))
+
+    def _removed(self, removes: pa.Table) -> None:
+        changed = removes["dataChange"] if "dataChange" in removes.column_names else None
+        for at, place in enumerate(places(removes, root=self._root).to_pylist()):
+            moved = changed is not None and changed[at].as_py() is False
+            self._touched[place] = Followed(fate="rewritten" if moved else "rows-removed")
+
+    def _added(self, adds: pa.Table) -> None:
+        # After the removes: a commit that changes the deletion vector of a file contains both.
+        for at, place in enumerate(places(adds, root=self._root).to_pylist()):
+            self._touched[place] = Followed(fate="live", add=adds.slice(at, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    adds: pa.Table
+    removes: pa.Table
+
+
+def _whole_commit(snapshot: Snapshot, version: int) -> _Files:
+    path = f"{LOG_DIRECTORY}/{commit_name(version)}"
+    text = split(path, snapshot.store.read(path))
+    _, beside = parse_other_lines(text)
+    columns = frozenset(snapshot.physical_partition_columns)
+    parsed = parse_file_actions(
+        [FileLines.of(text, beside)], keys=MapKeys(partition_columns=columns)
+    )
+    return _Files(staged_adds(parsed.adds), parsed.removes)

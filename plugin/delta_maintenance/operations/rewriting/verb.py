@@ -12,11 +12,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.execution import RewriteCommit, execute
-from delta_maintenance.operations.rewriting.models import (
-    RewriteOptions,
-    RewritePlan,
-    RewriteResult,
-)
+from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.planning import Survey, plan_fields, survey
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

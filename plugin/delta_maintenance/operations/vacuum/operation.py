@@ -20,6 +20,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
+from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report
 from delta_maintenance.operations.vacuum.options import (
     VacuumOptions,
     VacuumPlan,
@@ -33,8 +34,7 @@ from delta_maintenance.operations.vacuum.planning import (
     require_vacuumable,
     survey,
 )
-from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
-from delta_maintenance.operations.vacuum.report import DeadFileListing, write_report
+from delta_maintenance.operations.vacuum.references import record_vacuumed
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
 from delta_maintenance.table.commit.follow import advance

@@ -30,8 +30,8 @@ from delta_maintenance.operations.vacuum.options import (
     VacuumOptions,
     VacuumPlan,
 )
-from delta_maintenance.operations.vacuum.references import FileReferences
-from delta_maintenance.operations.vacuum.removed_in_log import (
+from delta_maintenance.operations.vacuum.references import (
+    FileReferences,
     LogWindow,
     Removals,
     removed_paths,

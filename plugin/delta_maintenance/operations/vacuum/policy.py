@@ -107,7 +107,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
 def _has_all_commits(context: EvaluationContext) -> bool:
     """Returns whether all commits exist that no `lite` vacuum has read yet."""
     # Imported here, because reading a policy must not load pyarrow.
-    from delta_maintenance.operations.vacuum.removed_in_log import last_vacuumed
+    from delta_maintenance.operations.vacuum.references import last_vacuumed
 
     oldest = context.health.oldest_version
     if not oldest:

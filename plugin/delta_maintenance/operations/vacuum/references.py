@@ -1,16 +1,31 @@
-"""The files that a version of a table refers to."""
+"""The files that a version of a table refers to, and those that a range of commits removed.
+
+A `lite` vacuum takes its candidates from the removed files. Every vacuum uses them to protect those
+whose tombstones a checkpoint has dropped too early, and to recognise data files with unusual names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, PathAudit, locations
-from delta_maintenance.protocol.columns.arrays import booleans, to_bools
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools, valid_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
+from delta_maintenance.protocol.delta_log.file_names import MAX_VERSION
+from delta_maintenance.protocol.ndjson.parse import (
+    FileLines,
+    MapKeys,
+    ParsedFileActions,
+    parse_file_actions,
+)
+from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
 from delta_maintenance.protocol.vacuum.protected_paths import (
     PathSet,
     ProtectedPaths,
@@ -19,8 +34,12 @@ from delta_maintenance.protocol.vacuum.protected_paths import (
     spellings_of,
 )
 from delta_maintenance.protocol.vacuum.visibility import Reason, VisibilityRules, reasons
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import ActiveFiles
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_age import told_time
+from delta_maintenance.table.read.log_file import read_hint, read_listed
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.sidecar_writer import commit_times
 
@@ -29,6 +48,17 @@ REFERENCE_FIELDS = {
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
 """The fields of file actions that contain references."""
+LAST_VACUUM = "_last_vacuum_info"
+"""The file in which Delta Spark stores where its next `lite` vacuum begins, relative to
+`_delta_log`.
+"""
+_KEY = "latestCommitVersionOutsideOfRetentionWindow"
+_REMOVED_FIELDS = {
+    "add": ("path",),
+    "remove": ("path", "deletionVector", "deletionTimestamp"),
+    "cdc": ("path",),
+}
+_BYTES_PER_BATCH = 12 << 20
 
 
 @dataclass(slots=True)
@@ -89,7 +119,7 @@ class FileReferences:
                 known |= below
                 found += zip(
                     paths.filter(missing).to_pylist(),
-                    map(_readable, places.filter(missing).to_pylist()),
+                    map(_as_text, places.filter(missing).to_pylist()),
                     strict=True,
                 )
         return found
@@ -110,40 +140,36 @@ def read_references(
     most of the memory. The second returned value is one clause that forbids deletions: paths that
     readers interpret differently.
     """
-    while True:
-        references = FileReferences.none(snapshot.store.addresses, keeps_live=keeps_live)
-        audit = PathAudit(snapshot.table)
-        try:
-            for batch in snapshot.scan(fields=REFERENCE_FIELDS):
-                audit.add(
-                    batch.adds,
-                    batch.tombstones,
-                    key_hashes=batch.add_hashes,
-                    repeated=batch.repeated,
-                )
-                take_references(
-                    references,
-                    batch,
-                    deleted_before_ms=deleted_before_ms,
-                    commit_times=commit_times(snapshot),
-                )
-            break
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
+
+    def collected(sound: Snapshot) -> tuple[FileReferences, str | None]:
+        references = FileReferences.none(sound.store.addresses, keeps_live=keeps_live)
+        audit = PathAudit(sound.table)
+        for batch in sound.scan(fields=REFERENCE_FIELDS):
+            audit.add(
+                batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
+            )
+            take_references(
+                references,
+                batch,
+                deleted_before_ms=deleted_before_ms,
+                commit_times=commit_times(sound),
+            )
+        return references, audit.problem()
+
+    references, problem = snapshot.avoiding_damage(collected)
     for kept in kept_versions:
         protect_live_files(references.in_use, kept)
-    return references, audit.problem()
+    return references, problem
 
 
 def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
     """Adds the live files of another version, with their deletion vectors."""
-    while True:
-        try:
-            for batch in snapshot.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
-                protected.add(batch.adds)
-            return
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
+
+    def protect(sound: Snapshot) -> None:
+        for batch in sound.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
+            protected.add(batch.adds)
+
+    snapshot.avoiding_damage(protect)
 
 
 def take_references(
@@ -171,5 +197,200 @@ def take_references(
     references.ageless_tombstones += times.null_count
 
 
-def _readable(place: bytes) -> str:
+def _as_text(place: bytes) -> str:
     return place.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class LogWindow:
+    """The commits that a `lite` vacuum reads."""
+
+    first: int
+    last: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether an earlier vacuum has read all of these commits."""
+        return self.first > self.last
+
+
+def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
+    """The commits up to `last` whose removed files no vacuum has deleted.
+
+    Raises `RefusedError` if some of them were deleted: files that they removed would never be
+    found.
+    """
+    earliest = min(listing.commits, default=last + 1)
+    done = last_vacuumed(store)
+    if earliest > 0 and (done is None or done < earliest - 1):
+        raise RefusedError(
+            f"the commits before version {earliest} were deleted, and no vacuum is known to have "
+            "deleted the files that they removed",
+            file=LOG_DIRECTORY,
+            remedy="vacuum with the mode full",
+        )
+    return LogWindow(max(earliest, 0 if done is None else done + 1), last)
+
+
+def last_vacuumed(store: Store) -> int | None:
+    """The last commit whose removed files a vacuum has deleted, if it is recorded."""
+    try:
+        value = json.loads(read_hint(store, f"{LOG_DIRECTORY}/{LAST_VACUUM}"))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    version = value.get(_KEY) if isinstance(value, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool):
+        return None
+    return version if 0 <= version <= MAX_VERSION else None
+
+
+def record_vacuumed(store: Store, version: int, *, newest: int) -> None:
+    """Records that all files removed by commits up to a version have been deleted.
+
+    Keeps the record of a later version, unless that is beyond `newest`, the newest version.
+    """
+    done = last_vacuumed(store)
+    if done is not None and version <= done <= newest:
+        return
+    store.put(f"{LOG_DIRECTORY}/{LAST_VACUUM}", json.dumps({_KEY: version}).encode())
+
+
+def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
+    """Returns the data files, deletion vectors and change data files that commits removed or wrote.
+
+    The paths are unique, decoded and relative to the root; files outside the root and paths that
+    are not UTF-8 are omitted. `CorruptTableError` if a commit cannot be read, `FileNotFoundError`
+    if one was deleted after the listing.
+    """
+    found: list[pa.BinaryArray] = []
+    contents = read_ahead(store, entries, partial(_content, store))
+    everything = ((_readable(content)[0], True) for _, content in contents)
+    for sources, _ in _batches(everything):
+        found += _places(_parsed(sources), store.addresses)
+    return valid_texts(pc.unique(pa.chunked_array(found, pa.binary())))
+
+
+@dataclass(slots=True)
+class Removals:
+    """Files that commits removed, or wrote as change data, divided by age.
+
+    A file is recent if any of its known times is.
+
+    The known times are the modification time of the commit file, the times in the commit, and the
+    `deletionTimestamp` of each remove. All are in milliseconds since 1970-01-01 UTC.
+    """
+
+    store: Store
+    entries: Sequence[LogEntry]
+    times: Mapping[int, int]
+    """The modification times of the commit files, by version."""
+    since_ms: int
+    """Times from this instant on are recent."""
+    goes_back: bool = False
+    """Whether any of the commits is not recent."""
+    swept_to: int | None = None
+    """The newest version such that its commit and all older ones can be read and are not recent."""
+    unreadable: list[CorruptTableError] = field(default_factory=list)
+    """The errors of commits that cannot be read."""
+
+    def actions(self) -> Iterator[tuple[pa.Table, bool]]:
+        """Yields the actions in batches, each with whether its files are recent.
+
+        Their columns are `path`, and `deletionVector` if any has one. `FileNotFoundError` if a
+        commit was deleted after the listing.
+        """
+        for sources, late in _batches(self._lines()):
+            for parsed in self._parsed(sources):
+                yield pa.table({"path": parsed.cdc_paths}), late
+                removes = parsed.removes
+                if late:
+                    yield removes, True
+                else:
+                    is_late = pc.greater_equal(removes["deletionTimestamp"], self.since_ms)
+                    is_late = pc.fill_null(is_late, False)
+                    yield removes.filter(is_late), True
+                    yield removes.filter(pc.invert(is_late)), False
+
+    def _lines(self) -> Iterator[tuple[FileLines, bool]]:
+        # The last commit is read first.
+        for entry, content in read_ahead(self.store, self.entries, partial(_content, self.store)):
+            version = entry.file.version or 0
+            try:
+                lines, told_ms = _readable(content)
+            except CorruptTableError as error:
+                self.unreadable.append(error)
+                self.swept_to = None
+                continue
+            late = max(self.times[version], told_ms or 0) >= self.since_ms
+            self.goes_back |= not late
+            if late:
+                self.swept_to = None
+            elif self.swept_to is None:
+                self.swept_to = version
+            yield lines, late
+
+    def _parsed(self, sources: list[FileLines]) -> Iterator[ParsedFileActions]:
+        try:
+            yield _parsed(sources)
+        except CorruptTableError as error:
+            if len(sources) == 1:
+                self.unreadable.append(error)
+                return
+            for source in sources:
+                yield from self._parsed([source])
+
+
+_Content = CommitText | CorruptTableError
+"""The content of a commit, or the reason why it cannot be read."""
+
+
+def _content(store: Store, entry: LogEntry) -> _Content:
+    try:
+        return split(entry.path, read_listed(store, entry.status))
+    except CorruptTableError as error:
+        return error
+
+
+def _readable(content: _Content) -> tuple[FileLines, int | None]:
+    """Returns the file actions of a commit, and the time that it contains."""
+    if isinstance(content, CorruptTableError):
+        raise content
+    actions, beside = parse_other_lines(content, commit_info=True)
+    return FileLines.of(content, beside), told_time(actions.commit_info)
+
+
+def _batches(
+    commits: Iterable[tuple[FileLines, bool]],
+) -> Iterator[tuple[list[FileLines], bool]]:
+    """Yields the commits in batches; commits with and without the flag are in different batches."""
+    waiting: dict[bool, list[FileLines]] = {True: [], False: []}
+    sizes = {True: 0, False: 0}
+    for lines, flag in commits:
+        if lines.runs:
+            waiting[flag].append(lines)
+            sizes[flag] += lines.size
+        if sizes[flag] >= _BYTES_PER_BATCH:
+            yield waiting[flag], flag
+            waiting[flag], sizes[flag] = [], 0
+    yield from ((lines, flag) for flag, lines in waiting.items() if lines)
+
+
+def _parsed(sources: Sequence[FileLines]) -> ParsedFileActions:
+    keys = MapKeys(partition_columns=frozenset())
+    return parse_file_actions(sources, keys=keys, fields=_REMOVED_FIELDS)
+
+
+def _places(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryArray]:
+    removes = actions.removes
+    paths = [*removes["path"].chunks, *actions.cdc_paths.chunks]
+    vectors: list[pa.StringArray] = []
+    if "deletionVector" in removes.column_names:
+        for chunk in removes["deletionVector"].chunks:
+            relative, absolute = deletion_vector_paths(chunk)
+            # Not URIs, so they are not decoded.
+            vectors.append(relative)
+            paths.append(absolute)
+    places = [chunk.cast(pa.binary()) for chunk in vectors]
+    for root in roots:
+        places += [locations(chunk, root=root) for chunk in paths]
+    return [place.filter(pc.invert(pc.match_substring_regex(place, ABSOLUTE))) for place in places]

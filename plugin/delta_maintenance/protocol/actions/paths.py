@@ -229,3 +229,9 @@ def decoded(texts: pa.StringArray) -> pa.BinaryArray:
     np.cumsum(~kept, out=dropped[1:])
     buffers = [None, pa.py_buffer(offsets - dropped[offsets]), pa.py_buffer(data[kept])]
     return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+
+
+def as_uris(paths: pa.StringArray, *, absolute: bool = False) -> pa.StringArray:
+    """Encodes literal paths as in the log, so that decoding restores them."""
+    uris = pc.replace_substring(paths, "%", "%25")
+    return uris if absolute else pc.replace_substring(uris, ":", "%3A")

@@ -283,7 +283,7 @@ class Snapshot:
         """The number of files, bytes, tombstones, deletion vectors and rows that they delete."""
         if self.index is not None:
             return self.index.counts
-        counts = self._read(
+        counts = self.avoiding_damage(
             lambda snapshot: [_count(batch) for batch in snapshot.scan(fields=COUNTED_FIELDS)]
         )
         return FileCounts(
@@ -300,7 +300,7 @@ class Snapshot:
         The index takes 25 bytes of memory for each live file and 9 for each tombstone.
         """
         if self.index is None:
-            self.index = self._read(
+            self.index = self.avoiding_damage(
                 lambda snapshot: FileIndex.of(snapshot.scan(fields=COUNTED_FIELDS))
             )
 
@@ -420,6 +420,19 @@ class Snapshot:
         _logger.warning("skipped %s: %s", error.file, error.problem)
         return other
 
+    def avoiding_damage(self, read: Callable[[Snapshot], T]) -> T:
+        """Returns the result of `read`, which gets this version.
+
+        If `read` finds a damaged checkpoint, it is called again with the same version on another
+        base.
+        """
+        snapshot = self
+        while True:
+            try:
+                return read(snapshot)
+            except UnusableCheckpointError as error:
+                snapshot = snapshot.avoiding(error)
+
     @cached_property
     def physical_partition_columns(self) -> tuple[str, ...]:
         """The names of partition columns in file actions ("Column Mapping")."""
@@ -437,21 +450,13 @@ class Snapshot:
             raise CorruptTableError(f"the partition column {missing[0]!r} is not in the schema")
         return tuple(physical_name(field, mode) for field in fields.values() if field is not None)
 
-    def _read(self, read: Callable[[Snapshot], T]) -> T:
-        snapshot = self
-        while True:
-            try:
-                return read(snapshot)
-            except UnusableCheckpointError as error:
-                snapshot = snapshot.avoiding(error)
-
     def _collect(
         self,
         fields: Mapping[str, Collection[str]],
         view: Callable[[ActiveFiles], pa.Table],
         none: pa.Table,
     ) -> pa.Table:
-        return self._read(
+        return self.avoiding_damage(
             lambda snapshot: pa.concat_tables(
                 [none, *in_parallel(view, snapshot.scan(fields=fields))]
             )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import Literal
+
+import pyarrow as pa
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata
@@ -74,6 +77,25 @@ def layout_of(snapshot: Snapshot, *, zone: tzinfo | None) -> FileActionLayout:
         zone=zone,
         columns=frozenset(physical_name(column, mode) for column in schema.fields),
     )
+
+
+def adds_for_commits(snapshot: Snapshot, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yields adds of a version with the fields of a commit, without empty batches.
+
+    Statistics that only the structs of a checkpoint contain are rendered as JSON. Raises
+    `RefusedError` if that would lose any.
+    """
+    layout = replace(
+        layout_of(snapshot, zone=None),
+        stats_as_json=True,
+        statistics_type=None,
+        partition_types=None,
+    )
+    for adds in batches:
+        if adds.num_rows:
+            layout = layout.widened(adds.schema, pa.schema([]))
+            chunks = layout.adds(adds).chunks
+            yield pa.Table.from_batches([pa.RecordBatch.from_struct_array(c) for c in chunks])
 
 
 def _partition_types(

@@ -1,13 +1,15 @@
-"""Reads a whole log once, however damaged, and answers questions about any version.
+"""Reads what several checks compare: the whole log, however damaged, and the newest live files.
 
 An unreadable commit is a finding, not an error. The history begins after the last missing or
-damaged commit, with the oldest checkpoint from there on, or at version 0.
+damaged commit, with the oldest checkpoint from there on, or at version 0. It answers questions
+about any version.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     REMOVE_TYPES,
     concat,
 )
+from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.delta_log.file_history import (
     COMPARED_FIELDS,
     FileActions,
@@ -38,15 +41,22 @@ from delta_maintenance.protocol.ndjson.split import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing
+from delta_maintenance.table.read.snapshot import Snapshot
 
 HISTORY_FIELDS = {
     "add": ("path", "deletionVector", *COMPARED_FIELDS),
     "remove": ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion"),
 }
 _BATCH_BYTES = 12 << 20
+_LIVE_COLUMNS = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")
+_LIVE_FIELDS = {
+    "add": (*_LIVE_COLUMNS, "stats", "stats_parsed"),
+    "remove": ("path", "deletionVector", "deletionTimestamp"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +83,6 @@ class LogHistory:
     commits: tuple[CommitFacts, ...]
     """The commits after the base, in ascending order."""
 
-    @property
-    def first_commit(self) -> int:
-        """The oldest version whose commit was replayed."""
-        return 0 if self.base is None else self.first + 1
-
     def states(self, versions: Iterable[int]) -> Iterator[tuple[int, StateReplay]]:
         """Yields the state without files at some versions, ascending. Each state is valid until the
         next.
@@ -93,6 +98,28 @@ class LogHistory:
                 _apply(state, upcoming.actions)
                 upcoming = next(commits, None)
             yield version, state
+
+
+@dataclass(slots=True)
+class LiveFiles:
+    """The live files and the tombstones of a snapshot, without their statistics."""
+
+    adds: pa.Table
+    """`path`, `deletionVector`, `size`, `baseRowId`, `defaultRowCommitVersion`, `num_records`."""
+    tombstones: pa.Table
+    """`path`, `deletionVector`, `deletionTimestamp`."""
+    unreadable_statistics: pa.ChunkedArray
+    """The paths of files whose statistics are not a JSON object."""
+
+
+def read_live_files(snapshot: Snapshot) -> LiveFiles:
+    """Reads the files of a snapshot; damaged checkpoints are skipped."""
+    collected = snapshot.avoiding_damage(_collected)
+    return LiveFiles(
+        pa.concat_tables(collected.adds, promote_options="default"),
+        pa.concat_tables(collected.tombstones, promote_options="default"),
+        pa.chunked_array(collected.unreadable, pa.string()),
+    )
 
 
 def read_history(
@@ -276,3 +303,55 @@ def _apply(state: StateReplay, actions: SingleActions) -> None:
 def _version(entry: LogEntry) -> int:
     assert entry.file.version is not None
     return entry.file.version
+
+
+@dataclass(slots=True)
+class _Collected:
+    adds: list[pa.Table] = field(
+        default_factory=lambda: [
+            pa.schema([(name, ADD_TYPES[name]) for name in _LIVE_COLUMNS])
+            .append(pa.field("num_records", pa.int64()))
+            .empty_table()
+        ]
+    )
+    tombstones: list[pa.Table] = field(
+        default_factory=lambda: [
+            pa.schema([(name, REMOVE_TYPES[name]) for name in _LIVE_FIELDS["remove"]]).empty_table()
+        ]
+    )
+    unreadable: list[pa.Array] = field(default_factory=list)
+
+    def take(self, adds: pa.Table, tombstones: pa.Table) -> None:
+        """Keeps the columns of a batch that are needed later; most of its size is statistics."""
+        counts = record_counts(adds)
+        self.unreadable.extend(_without_statistics(adds, counts).chunks)
+        self.adds.append(
+            adds.select(
+                [name for name in _LIVE_COLUMNS if name in adds.column_names]
+            ).append_column("num_records", counts)
+        )
+        self.tombstones.append(tombstones)
+
+
+def _collected(snapshot: Snapshot) -> _Collected:
+    collected = _Collected()
+    for batch in snapshot.scan(fields=_LIVE_FIELDS):
+        collected.take(batch.adds, batch.tombstones)
+    return collected
+
+
+def _without_statistics(adds: pa.Table, counts: pa.ChunkedArray) -> pa.ChunkedArray:
+    if "stats" not in adds.column_names:
+        return adds["path"].slice(0, 0)
+    # Statistics with a row count are valid objects; the few others are checked individually.
+    suspect = adds.filter(pc.and_(pc.is_valid(adds["stats"]), pc.is_null(counts)))
+    texts = pc.unique(suspect["stats"])
+    broken = texts.filter(booleans(np.array([not _is_object(t) for t in texts.to_pylist()], bool)))
+    return suspect["path"].filter(pc.is_in(suspect["stats"], value_set=broken))
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -14,18 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
-from delta_maintenance.operations.fsck.check_live_files import LiveFiles
 from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE, STORED_RELATIVE
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, locations
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, as_uris, locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import TREE, EntryKind
-from delta_maintenance.table.data.other_spellings import (
-    find_other_spellings,
-    reached_by_the_store,
-)
+from delta_maintenance.table.data.other_spellings import find_other_spellings, reached_by_the_store
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 
 _LOOKED_UP = 1 << 16
@@ -152,12 +149,6 @@ def check_presence(
         other_spellings=others,
         external=pc.sum(external).as_py() or 0,
     )
-
-
-def as_uris(paths: pa.StringArray, *, absolute: bool = False) -> pa.StringArray:
-    """Encodes literal paths as in the log, so that decoding restores them."""
-    uris = pc.replace_substring(paths, "%", "%25")
-    return uris if absolute else pc.replace_substring(uris, ":", "%3A")
 
 
 def _check_sizes(files: TableFiles, present: pa.Table, findings: Findings, version: int) -> None:

@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, UnsupportedFeatureError
-from delta_maintenance.operations.fsck.check_presence import as_uris
-from delta_maintenance.operations.fsck.check_row_ids import LocalRowIds
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.actions.deletion_vectors import (
     STORED_INLINE,
     DeletionVectorDescriptor,
     load,
 )
-from delta_maintenance.protocol.actions.paths import locations
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.actions.paths import as_uris, locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.footers import count_rows
@@ -33,45 +30,6 @@ from delta_maintenance.table.progress import Progress
 _TOGETHER = 4096
 """The number of files between two reports of progress."""
 _PARALLEL_READS = 16
-
-
-class ContentsCheck(Protocol):
-    """Opens the files of a version and returns their problems, in this process or elsewhere."""
-
-    def __call__(
-        self,
-        present: pa.Table,
-        adds: pa.Table,
-        findings: Findings,
-        *,
-        version: int,
-        progress: Progress | None = None,
-    ) -> None:
-        """`present` is as in `Presence`, `adds` as in `LiveFiles`."""
-
-
-class LocalContents:
-    """A `ContentsCheck` on some threads of this process."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __call__(
-        self,
-        present: pa.Table,
-        adds: pa.Table,
-        findings: Findings,
-        *,
-        version: int,
-        progress: Progress | None = None,
-    ) -> None:
-        """See `ContentsCheck`."""
-        check_footers(self._store, present, findings, version=version, progress=progress)
-        check_vectors(self._store, adds, findings, version=version, progress=progress)
-
-    def row_ids(self, layout: DataFileLayout) -> LocalRowIds:
-        """See `ReadsRowIds`."""
-        return LocalRowIds(self._store, layout)
 
 
 def with_vectors(adds: pa.Table) -> pa.Table:

@@ -12,8 +12,8 @@ from vacuum_tables import NOW, Folder
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import checkpoint, compact_log
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.policies.environment import RunEnvironment
-from delta_maintenance.policies.looks import Looks
+from delta_maintenance.policies.assess import NewestSnapshots
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.table.read import file_sums
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -93,19 +93,19 @@ def listings(store: CountingStore) -> int:
 
 def test_a_plan_lists_the_log_once() -> None:
     table, store = begun()
-    looks = Looks(table.open())
-    first = looks.to_plan()
+    snapshots = NewestSnapshots(table.open())
+    first = snapshots.to_plan()
     assert listings(store) == 1
     store.requests.clear()
     # Directly after a look, nothing else is read.
-    assert looks.to_plan() is first and looks.newest() is first
+    assert snapshots.to_plan() is first and snapshots.newest() is first
     assert store.requests == [
         f"list _delta_log from {first.segment.base_version + 1:020}",
         f"list _delta_log from {first.version:020}",
     ]
     table.log(commit_info(), add("new", size=9000), days=1)
     store.requests.clear()
-    assert looks.to_plan().version == first.version + 1
+    assert snapshots.to_plan().version == first.version + 1
     assert listings(store) == 1
     # A checkpoint leads to a fresh opening, which has a listing of its own.
     options = checkpoint.CheckpointOptions(kind="v2-json", incremental="never")
@@ -114,7 +114,7 @@ def test_a_plan_lists_the_log_once() -> None:
     )
     table.log(commit_info(), add("newer", size=9000), days=1)
     store.requests.clear()
-    assert looks.to_plan().segment.base_version == first.version
+    assert snapshots.to_plan().segment.base_version == first.version
     assert listings(store) == 2
 
 
@@ -124,18 +124,18 @@ def test_a_log_compaction_of_older_versions_does_not_open_the_table_again() -> N
     options = compact_log.CompactLogOptions(commits_per_file=2)
     planned = compact_log.plan(opened.snapshot(), options, context=RunContext.at(NOW))
     assert compact_log.apply(opened, planned, context=RunContext.at(NOW)).status == "written"
-    looks = Looks(opened)
-    looks.newest()
+    snapshots = NewestSnapshots(opened)
+    snapshots.newest()
     table.log(commit_info(), add("new", size=9000), days=1)
     store.requests.clear()
-    looks.to_plan()
+    snapshots.to_plan()
     assert "read _delta_log/_last_checkpoint" not in store.requests
 
 
 def test_a_plan_begins_at_the_checkpoint_that_another_process_wrote() -> None:
     table, _ = begun()
-    looks = Looks(table.open())
-    older = looks.newest()
+    snapshots = NewestSnapshots(table.open())
+    older = snapshots.newest()
     options = checkpoint.CheckpointOptions(kind="v2-json", incremental="never")
     behind = table.open().snapshot(version=older.version - 1)
     checkpoint.apply(
@@ -144,6 +144,6 @@ def test_a_plan_begins_at_the_checkpoint_that_another_process_wrote() -> None:
         context=RunContext.at(NOW),
         snapshot=behind,
     )
-    assert looks.newest().segment.base_version == older.segment.base_version
-    assert looks.to_plan().segment.base_version == older.version - 1
-    assert looks.newest().segment.base_version == older.version - 1
+    assert snapshots.newest().segment.base_version == older.segment.base_version
+    assert snapshots.to_plan().segment.base_version == older.version - 1
+    assert snapshots.newest().segment.base_version == older.version - 1

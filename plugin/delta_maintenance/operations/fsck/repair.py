@@ -26,11 +26,11 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.fsck.check_live_files import read_live_files
-from delta_maintenance.operations.fsck.check_log import is_old
-from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
+from delta_maintenance.operations.fsck.checks.log import is_old
+from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.inputs import read_live_files
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.commit.conflicts import IsolationLevel
@@ -413,16 +413,13 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
 def _live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
     """Returns the live files of these paths with all fields of their adds."""
     wanted = pa.array(paths, pa.string())
-    while True:
-        try:
-            parts = [
-                batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
-                for batch in snapshot.scan()
-            ]
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-            continue
-        return pa.concat_tables(parts, promote_options="permissive")
+    parts = snapshot.avoiding_damage(
+        lambda sound: [
+            batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
+            for batch in sound.scan()
+        ]
+    )
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _kind(files: CheckpointFiles, snapshot: Snapshot) -> CheckpointKind:

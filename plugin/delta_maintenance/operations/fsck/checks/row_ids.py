@@ -15,17 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
-from delta_maintenance.operations.fsck.check_presence import as_uris
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.actions.paths import as_uris
 from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
@@ -99,14 +99,6 @@ class RowIdReader(Protocol):
         `RANGES_PER_ROUND` ranges, but then omits all later ones of the same file, and returns at
         least one part of the first file.
         """
-
-
-@runtime_checkable
-class ReadsRowIds(Protocol):
-    """A `ContentsCheck` that also reads row IDs."""
-
-    def row_ids(self, layout: DataFileLayout) -> RowIdReader:
-        """Returns a reader for files with this layout."""
 
 
 class LocalRowIds:

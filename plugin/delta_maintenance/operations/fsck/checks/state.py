@@ -1,14 +1,15 @@
-"""Checks whether the actions of live files are plausible.
+"""Checks protocol, metadata, schema and live files of one version by their actions.
 
-Opens no file, except for the footers of files whose row IDs look wrong and whose number of rows is
-not in the log. Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking"
-and "Action Reconciliation", in columns throughout.
+Implements the requirements of "Protocol Evolution", "Table Features", "Change Metadata", "Column
+Mapping", "Schema Serialization Format", "Per-file Statistics", "Deletion Vectors", "Row Tracking"
+and "Action Reconciliation" that can be checked with the actions alone. Opens no file, except for
+the footers of files whose row IDs look wrong and whose number of rows is not in the log. The work
+on files is in columns throughout.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -16,52 +17,103 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES
+from delta_maintenance.operations.fsck.inputs import LiveFiles
+from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.columns.arrays import booleans, integers
-from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.features.registry import (
+    find_feature,
+    misplaced_features,
+    supported_features,
+    supports,
+    with_requirements,
+)
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.row_tracking.used_ids import Numbers
+from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
+from delta_maintenance.protocol.schema.contradictions import contradictions
+from delta_maintenance.protocol.schema.types import (
+    ArrayType,
+    DeltaType,
+    MapType,
+    StructType,
+    parse_schema,
+    walk,
+)
 from delta_maintenance.table.data.footers import RowCounter
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 
-_KEPT = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")
-_FIELDS = {
-    "add": (*_KEPT, "stats", "stats_parsed"),
-    "remove": ("path", "deletionVector", "deletionTimestamp"),
-}
+_NEEDED = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+"""Types that a schema may use only with a table feature."""
+_EMPTY = '{"type":"struct","fields":[]}'
 
 
-@dataclass(slots=True)
-class LiveFiles:
-    """The live files and the tombstones of a snapshot, without their statistics."""
+def check_state(snapshot: Snapshot, findings: Findings) -> None:
+    """Adds the problems of a snapshot, except those of its files."""
+    version = snapshot.version
+    for kind, problem in (
+        *_of_protocol(snapshot.protocol),
+        *_of_metadata(snapshot),
+        *contradictions(snapshot.protocol, snapshot.metadata, snapshot.domain_metadata),
+        *_of_types(snapshot),
+    ):
+        findings.add(kind, problem, version=version)
 
-    adds: pa.Table
-    """`path`, `deletionVector`, `size`, `baseRowId`, `defaultRowCommitVersion`, `num_records`."""
-    tombstones: pa.Table
-    """`path`, `deletionVector`, `deletionTimestamp`."""
-    unreadable_statistics: pa.ChunkedArray
-    """The paths of files whose statistics are not a JSON object."""
 
-
-def read_live_files(snapshot: Snapshot) -> LiveFiles:
-    """Reads the files of a snapshot; damaged checkpoints are skipped."""
-    while True:
-        collected = _Collected()
-        try:
-            for batch in snapshot.scan(fields=_FIELDS):
-                collected.take(batch.adds, batch.tombstones)
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-            continue
-        return LiveFiles(
-            pa.concat_tables(collected.adds, promote_options="default"),
-            pa.concat_tables(collected.tombstones, promote_options="default"),
-            pa.chunked_array(collected.unreadable, pa.string()),
+def _of_protocol(protocol: Protocol) -> Iterator[tuple[str, str]]:
+    listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    for name in sorted(misplaced_features(protocol)):
+        yield "misplaced-feature", f"the table feature {name} is in the wrong lists of the protocol"
+    supported = supported_features(protocol)
+    for name in sorted(with_requirements(supported) - supported):
+        yield (
+            "missing-feature",
+            f"the table feature {name} is missing, but other features require it",
         )
+    for name in sorted(listed):
+        feature = find_feature(name)
+        if feature is not None and feature.name != name:
+            final = feature.name
+            yield "draft-feature", f"the table feature {name} is a draft name of {final}"
+
+
+def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    for problem in snapshot.properties.problems:
+        yield "unreadable-property", problem
+    state = snapshot.state
+    if state.draft_high_water_mark is not None:
+        yield "draft-row-ids", "the log contains the action rowIdHighWaterMark of a draft from 2023"
+    for name, domain in sorted(state.domains.items()):
+        if domain.draft_map:
+            yield "draft-row-ids", f"the configuration of the domain {name} is a map, as in a draft"
+    if CLUSTERING in state.domains and snapshot.metadata.partition_columns:
+        yield "clustered-and-partitioned", "the table is both clustered and partitioned"
+
+
+def _of_types(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    try:
+        schema = parse_schema(snapshot.metadata.schema_string or _EMPTY)
+    except CorruptTableError:
+        return
+    supported = supported_features(snapshot.protocol)
+    used = {name for _, field in walk(schema) for name in _names(field.type)}
+    for name, feature in _NEEDED.items():
+        if name in used and feature not in supported:
+            yield "type-without-feature", f"the schema uses {name} without the feature {feature}"
+
+
+def _names(kind: DeltaType) -> Iterator[str]:
+    match kind:
+        case ArrayType(element=element):
+            yield from _names(element)
+        case MapType(key=key, value=value):
+            yield from _names(key)
+            yield from _names(value)
+        case StructType():
+            return
+        case _:
+            yield str(kind)
 
 
 def check_live_files(
@@ -180,48 +232,3 @@ def _overlaps(numbered: pa.Table) -> tuple[Numbers, Numbers]:
     ends = np.maximum.accumulate(first[order] + rows[order])
     overlap = first[order][1:] < ends[:-1]
     return order[1:][overlap], order[:-1][overlap]
-
-
-@dataclass(slots=True)
-class _Collected:
-    adds: list[pa.Table] = field(
-        default_factory=lambda: [
-            pa.schema([(name, ADD_TYPES[name]) for name in _KEPT])
-            .append(pa.field("num_records", pa.int64()))
-            .empty_table()
-        ]
-    )
-    tombstones: list[pa.Table] = field(
-        default_factory=lambda: [
-            pa.schema([(name, REMOVE_TYPES[name]) for name in _FIELDS["remove"]]).empty_table()
-        ]
-    )
-    unreadable: list[pa.Array] = field(default_factory=list)
-
-    def take(self, adds: pa.Table, tombstones: pa.Table) -> None:
-        """Keeps the columns of a batch that are needed later; most of its size is statistics."""
-        counts = record_counts(adds)
-        self.unreadable.extend(_without_statistics(adds, counts).chunks)
-        self.adds.append(
-            adds.select([name for name in _KEPT if name in adds.column_names]).append_column(
-                "num_records", counts
-            )
-        )
-        self.tombstones.append(tombstones)
-
-
-def _without_statistics(adds: pa.Table, counts: pa.ChunkedArray) -> pa.ChunkedArray:
-    if "stats" not in adds.column_names:
-        return adds["path"].slice(0, 0)
-    # Statistics with a row count are valid objects; the few others are checked individually.
-    suspect = adds.filter(pc.and_(pc.is_valid(adds["stats"]), pc.is_null(counts)))
-    texts = pc.unique(suspect["stats"])
-    broken = texts.filter(booleans(np.array([not _is_object(t) for t in texts.to_pylist()], bool)))
-    return suspect["path"].filter(pc.is_in(suspect["stats"], value_set=broken))
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False

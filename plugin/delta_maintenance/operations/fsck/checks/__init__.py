@@ -1,0 +1,1 @@
+"""The checks of `fsck`. Each one adds findings, and none uses another."""

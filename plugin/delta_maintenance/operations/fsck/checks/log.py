@@ -1,0 +1,377 @@
+"""Checks the files of a log except its checkpoints, against each other and against the protocol.
+
+Implements the requirements of "Delta Log Entries", "Add File and Remove File", "Log Compaction
+Files", "In-Commit Timestamps", "State Validation" and "Field Path" that can be checked with the log
+alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from delta_maintenance.address import StoreKind
+from delta_maintenance.checksums import crc32
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.inputs import LogHistory
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.delta_log.file_history import FileHistory
+from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
+    commit_name,
+    hadoop_checksum_name,
+)
+from delta_maintenance.protocol.delta_log.gaps import version_gaps
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.version_checksum import (
+    FileSizeHistogram,
+    VersionChecksum,
+    deleted_record_counts,
+    differences,
+    parse_checksum,
+)
+from delta_maintenance.protocol.features import in_commit_timestamps
+from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL_NAME
+from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, walk
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_file import read_hint
+from delta_maintenance.table.read.log_inventory import LogInventory
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
+from delta_maintenance.table.write.log_compactor import compare_compaction
+
+_YOUNG = timedelta(days=1)
+"""A younger file may belong to a writer that is still running."""
+_HEADER = struct.Struct(">4sI")
+"""The magic number, and the number of bytes that each of the following checksums covers."""
+_MAGIC = b"crc\0"
+_MOST_BYTES = 4 << 20
+"""The maximum size in bytes of a file that is read for this check; for larger ones only the length
+is compared.
+"""
+_IN_DETAIL = 20
+"""The number of newest checksums whose histograms and lists of files are compared."""
+_Path = tuple[str, ...]
+"""The physical names of a column and of those that contain it."""
+
+
+def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -> None:
+    """Finds files with unknown names, and files that killed writers left behind."""
+    for entry in inventory.entries:
+        if entry.file.kind is LogFileKind.UNKNOWN:
+            findings.add("unknown-file", "no rule of the protocol covers the name", path=entry.path)
+        elif entry.file.kind is LogFileKind.TEMPORARY and is_old(entry, now):
+            problem = "a temporary file that is more than a day old"
+            findings.add("abandoned-file", problem, path=entry.path)
+    empty = {entry.path for entry in inventory.empty_checkpoints}
+    for name in inventory.listing.incomplete:
+        path = f"{LOG_DIRECTORY}/{name}"
+        if path in empty:
+            findings.add("empty-checkpoint", "the file is empty", path=path)
+        else:
+            problem = "other parts of the checkpoint are missing"
+            findings.add("incomplete-checkpoint", problem, path=path)
+
+
+def check_gaps(
+    listing: LogListing, last: int, history: LogHistory | None, findings: Findings
+) -> None:
+    """Finds missing commits, and checkpoints without the commit of their version."""
+    oldest = min(listing.commits, default=last + 1)
+    checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
+    gaps = version_gaps([*listing.commits, last])
+    if history is None and oldest > 0 and not gaps and oldest <= last:
+        findings.add(
+            "log-gap",
+            f"the commits before {oldest} are missing, and no readable checkpoint replaces them",
+            version=oldest,
+            path=_commit_path(oldest - 1),
+        )
+    for first, end in version_gaps([*listing.commits, *checkpoints, last], first=oldest):
+        commits = f"commit {first} is" if first == end else f"commits {first} to {end} are"
+        findings.add(
+            "log-gap" if history is None else "history-gap",
+            f"{commits} missing",
+            version=first,
+            path=_commit_path(first),
+        )
+    for checkpoint in listing.checkpoints:
+        if checkpoint.version not in listing.commits:
+            findings.add(
+                "checkpoint-without-commit",
+                "the commit of the same version is missing",
+                version=checkpoint.version,
+                path=f"{LOG_DIRECTORY}/{checkpoint.name}",
+            )
+
+
+def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None:
+    """Finds forbidden and unknown actions in commits."""
+    unknown: Counter[str] = Counter()
+    first_met: dict[str, int] = {}
+    for fact in history.commits:
+        path = _commit_path(fact.version)
+        for name in sorted(fact.actions.repeated):
+            problem = f"the commit contains two actions for {name}"
+            findings.add("repeated-action", problem, version=fact.version, path=path)
+        for name in fact.actions.unknown:
+            unknown[name] += 1
+            first_met.setdefault(name, fact.version)
+    for name, count in sorted(unknown.items()):
+        findings.add(
+            "unknown-action",
+            f"{count} commits from this one on contain the unknown action {name}",
+            version=first_met[name],
+            path=_commit_path(first_met[name]),
+        )
+    for breach in history.files.violations(root=root):
+        others = f" and {breach.count - 1} others" if breach.count > 1 else ""
+        findings.add(
+            breach.rule,
+            f"{_BREACHES[breach.rule]} {breach.path}{others}",
+            version=breach.version,
+            path=_commit_path(breach.version),
+        )
+    _check_times(history, findings)
+
+
+def check_compactions(store: Store, listing: LogListing, findings: Findings) -> None:
+    """Finds log compactions that differ from their commits."""
+    versions = sorted(listing.commits)
+    for entry in listing.compactions:
+        first, last = entry.file.version, entry.file.end_version
+        assert first is not None and last is not None
+        within = versions[bisect_left(versions, first) : bisect_right(versions, last)]
+        if not entry.status.size:
+            findings.add("unreadable-compaction", "the file is empty", path=entry.path)
+        elif len(within) == last - first + 1:
+            commits = [listing.commits[version] for version in within]
+            try:
+                problem = compare_compaction(store, commits, entry.file.name)
+            except (CorruptTableError, RefusedError):
+                # The commits themselves cannot be reconciled, which is reported for them.
+                continue
+            if problem is not None:
+                findings.add("compaction-differs", problem, version=last, path=entry.path)
+
+
+def _check_times(history: LogHistory, findings: Findings) -> None:
+    previous: int | None = None
+    facts = {fact.version: fact for fact in history.commits}
+    for version, state in history.states(facts):
+        if state.protocol is None or state.metadata is None:
+            continue
+        configuration = state.metadata.configuration
+        if not in_commit_timestamps.is_active(state.protocol, configuration):
+            previous = None
+            continue
+        time = facts[version].in_commit_timestamp
+        problem = None
+        if time is None:
+            problem = "its first action is not a commitInfo with an in-commit timestamp"
+        elif previous is not None and time <= previous:
+            problem = (
+                f"its in-commit timestamp {time} is not after {previous}, that of the previous "
+                "commit"
+            )
+        if problem is not None:
+            path = _commit_path(version)
+            findings.add("in-commit-timestamp", problem, version=version, path=path)
+        previous = time if time is not None else previous
+
+
+_BREACHES = {
+    "repeated-file": "one commit adds or removes twice",
+    "added-and-removed": "one commit adds and removes",
+    "remove-of-absent-file": "the commit removes a file that was not live:",
+    "two-live-vectors": "the commit leaves live with two deletion vectors",
+}
+
+
+def _commit_path(version: int) -> str:
+    return f"{LOG_DIRECTORY}/{commit_name(version)}"
+
+
+def is_old(entry: LogEntry, now: datetime) -> bool:
+    """Returns whether a file is known to be older than a day, so that no writer is still working on
+    it.
+    """
+    return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)
+
+
+def check_mapping(history: LogHistory, findings: Findings) -> None:
+    """Finds physical paths that belonged to another column in an earlier version of the history.
+
+    The values of a dropped column stay in the data files, and a new column with the same physical
+    name would show them again. Columns are identified by their IDs. If column mapping was off in
+    between, all files were rewritten, and earlier names no longer matter.
+    """
+    known: dict[_Path, object] = {}
+    changed = {fact.version for fact in history.commits if fact.actions.metadata is not None}
+    for version, state in history.states({history.first, *changed}):
+        if state.protocol is None or state.metadata is None:
+            continue
+        columns = dict(_columns(state.protocol, state.metadata))
+        if not columns:
+            known.clear()
+        for path, number in columns.items():
+            before = known.setdefault(path, number)
+            if before != number:
+                findings.add(
+                    "reused-physical-name",
+                    f"the columns with the IDs {before} and {number} have the same physical name "
+                    f"{'.'.join(path)}",
+                    version=version,
+                    path=_commit_path(version),
+                )
+        known |= columns
+
+
+def _columns(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[_Path, object]]:
+    """Yields the physical path of each mapped column, with its ID."""
+    try:
+        if column_mapping_mode(protocol, metadata.configuration) == "none":
+            return
+        schema = parse_schema(metadata.schema_string or "")
+    except (CorruptTableError, UnsupportedFeatureError):
+        # The check of the latest state reports this, if it is the newest version.
+        return
+    physical: dict[_Path, _Path] = {(): ()}
+    for path, field in walk(schema):
+        name = field.metadata.get(PHYSICAL_NAME)
+        above = next(path[:at] for at in range(len(path) - 1, -1, -1) if path[:at] in physical)
+        physical[path] = (*physical[above], *path[len(above) : -1], str(name))
+        if name is not None and COLUMN_ID in field.metadata:
+            yield physical[path], field.metadata[COLUMN_ID]
+
+
+def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Findings) -> None:
+    """Finds files of the log that Hadoop's local file system refuses to read.
+
+    Hadoop writes `.<name>.crc` beside every file, and refuses to read a file that another program
+    replaced without updating the checksum.
+    """
+    if store.address.kind not in (StoreKind.LOCAL, StoreKind.MEMORY):
+        # Only the local file system uses these files; copies in a bucket have no effect.
+        return
+    sizes = {entry.path: entry.status.size for entry in inventory.entries}
+    kept = {e.path for e in inventory.entries if e.file.kind is LogFileKind.HADOOP_CHECKSUM}
+    for path, size in sizes.items():
+        name = hadoop_checksum_name(path)
+        # Checked twice, because the hint and then its checksum may be replaced between the two
+        # reads.
+        if name in kept and _differs(store, path, size, name) and _differs(store, path, size, name):
+            findings.add(
+                "stale-hadoop-checksum", f"the checksum {name} belongs to another file", path=path
+            )
+
+
+def _differs(store: Store, path: str, size: int, name: str) -> bool:
+    try:
+        stated = store.read(name)
+        data = store.read(path) if size <= _MOST_BYTES else None
+    except FileNotFoundError:
+        return False
+    if len(stated) < _HEADER.size:
+        return True
+    magic, length = _HEADER.unpack_from(stated)
+    if magic != _MAGIC or not length:
+        return True
+    if data is None:
+        expected: int = _HEADER.size + 4 * -(-size // length)
+        return len(stated) != expected
+    sums = [crc32(data[at : at + length]) for at in range(0, len(data), length)]
+    return stated[_HEADER.size :] != struct.pack(f">{len(sums)}I", *sums)
+
+
+def check_checksums(
+    store: Store,
+    inventory: LogInventory,
+    last: int,
+    history: LogHistory | None,
+    findings: Findings,
+) -> None:
+    """Reads every checksum, and compares those of versions that the history covers.
+
+    The sums of every version are known, so every checksum is compared. Histograms and lists of
+    files are compared only for the newest checksums, because each comparison needs all files.
+    """
+    entries = [entry for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM]
+    stated: dict[int, tuple[LogEntry, VersionChecksum]] = {}
+    for entry, data in read_ahead(store, entries, lambda entry: read_hint(store, entry.path)):
+        version = entry.file.version
+        assert version is not None
+        if version > last:
+            problem = f"version {version} does not exist"
+            findings.add("checksum-without-commit", problem, version=version, path=entry.path)
+            continue
+        try:
+            stated[version] = entry, parse_checksum(data)
+        except CorruptTableError as error:
+            problem = error.problem
+            findings.add("unreadable-checksum", problem, version=version, path=entry.path)
+    if history is not None:
+        _compare(history, stated, findings)
+
+
+def _compare(
+    history: LogHistory,
+    stated: Mapping[int, tuple[LogEntry, VersionChecksum]],
+    findings: Findings,
+) -> None:
+    totals = history.files.totals()
+    times = {fact.version: fact.in_commit_timestamp for fact in history.commits}
+    in_detail = set(sorted(stated)[-_IN_DETAIL:])
+    for version, state in history.states(stated):
+        entry, checksum = stated[version]
+        at = version - totals.first
+        found = VersionChecksum(
+            num_files=int(totals.num_files[at]),
+            table_size=int(totals.total_size[at]),
+            num_deletion_vectors=int(totals.num_deletion_vectors[at]),
+            num_deleted_records=int(totals.num_deleted_rows[at]),
+            protocol=state.protocol,
+            metadata=state.metadata,
+            txns=tuple(state.txns.values()),
+            domains=tuple(state.present_domains().values()),
+            in_commit_timestamp=times.get(version) if _has_times(state) else None,
+        )
+        problems = list(differences(checksum, found))
+        if checksum.in_commit_timestamp is not None and not _has_times(state):
+            problems.append(
+                "inCommitTimestampOpt is set, but the table has no in-commit timestamps"
+            )
+        if version in in_detail:
+            problems.extend(_detailed(checksum, history.files, version))
+        for problem in problems:
+            findings.add("checksum-differs", problem, version=version, path=entry.path)
+
+
+def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
+    rows, live = files.active_rows(version)
+    sizes = np.maximum(files.field("size", rows[live]), 0)
+    found = VersionChecksum(
+        file_sizes=None
+        if checksum.file_sizes is None
+        else FileSizeHistogram.of(sizes, checksum.file_sizes.boundaries),
+        deleted_record_counts=deleted_record_counts(np.maximum(files.cardinality(rows[live]), 0)),
+    )
+    problems = list(differences(checksum, found))
+    if checksum.all_files is not None:
+        paths = sorted(files.path(int(code)) for code in np.flatnonzero(live))
+        if sorted(str(file.get("path")) for file in checksum.all_files) != paths:
+            problems.append("allFiles differs from the live files")
+    return problems
+
+
+def _has_times(state: StateReplay) -> bool:
+    if state.protocol is None or state.metadata is None:
+        return False
+    return in_commit_timestamps.is_active(state.protocol, state.metadata.configuration)
