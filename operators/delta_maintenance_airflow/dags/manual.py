@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param, get_current_context, task, task_group
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.dags.scheduled import START, TAGS
 from delta_maintenance_airflow.manual_form import required_options, titles
-from delta_maintenance_airflow.operators.by_hand import DeltaApprovalOperator, DeltaManualOperator
+from delta_maintenance_airflow.operators.manual import DeltaApprovalOperator, DeltaManualOperator
 
 _DOCUMENTATION = """### Manual run of one operation on Delta tables
 

@@ -28,7 +28,7 @@ from delta_maintenance_airflow.compat import (
     AirflowFailException,
     AirflowSkipException,
 )
-from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
+from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError

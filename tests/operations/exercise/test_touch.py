@@ -168,7 +168,7 @@ def test_airflow_operator_and_form(installed: dict[str, str], tmp_path: Path, ta
         list(inspect.signature(DeltaTouchOperator).parameters)[0],
         f"{DeltaTouchOperator.__module__}.{DeltaTouchOperator.__qualname__}",
         hasattr(operators, "DeltaCheckpointOperator"),
-        hasattr(operators, "DeltaCleanLogOperator"),
+        hasattr(operators, "DeltaLogCleanOperator"),
         titles()["touch"],
     ]))
     """
