@@ -68,18 +68,18 @@ def dataset_name(table_uri: str) -> tuple[str, str] | None:
     scheme = _SCHEMES.get(address.kind)
     if scheme is None:
         return None
-    place = address.authority
+    authority = address.authority
     if address.kind is StoreKind.AZURE:
         # Both names of a host refer to the same files.
-        place = place.replace(".blob.", ".dfs.", 1)
-    if not _PLACES[scheme].fullmatch(place):
+        authority = authority.replace(".blob.", ".dfs.", 1)
+    if not _AUTHORITIES[scheme].fullmatch(authority):
         return None
-    return f"{scheme}://{place}", address.path.strip("/") or "/"
+    return f"{scheme}://{authority}", address.path.strip("/") or "/"
 
 
 _SCHEMES = {StoreKind.S3: "s3", StoreKind.GCS: "gs", StoreKind.AZURE: "abfss"}
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
-_PLACES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
+_AUTHORITIES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
 
 
 def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:

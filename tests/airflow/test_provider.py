@@ -78,7 +78,7 @@ def test_it_names_the_module_of_every_operator() -> None:
     named = {
         module for entry in get_provider_info()["operators"] for module in entry["python-modules"]
     }
-    others = ("approvals", "manual", "policy", "select_tables", "summary")
+    others = ("approvals", "manual", "policy", "scheduled")
     beside = {f"delta_maintenance_airflow.operators.{name}" for name in others}
     made = {getattr(operators, class_name(name)).__module__ for name in BUILT_IN}
     assert named == made | beside
@@ -148,7 +148,6 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.operations.core.logged_progress",
         "delta_maintenance.redaction",
         "delta_maintenance.submission",
-        "delta_maintenance.submission.left_running",
     }
 
 

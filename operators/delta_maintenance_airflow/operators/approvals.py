@@ -12,18 +12,20 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
-from delta_maintenance_airflow.approver import name_of, require_other_person
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
-from delta_maintenance_airflow.failures import retrying_only_what_may_pass
-from delta_maintenance_airflow.hooks.policy import PolicyHook
-from delta_maintenance_airflow.operators.plan_texts import plans_text
+from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import (
     DeltaPolicyRunOperator,
     entry_of,
     link_to,
 )
+from delta_maintenance_airflow.operators.questions import (
+    name_of,
+    plans_text,
+    require_other_person,
+)
 from delta_maintenance_airflow.settings import assessment_store
-from delta_maintenance_airflow.template_values import as_flag
+from delta_maintenance_airflow.tasks import as_flag, retrying_only_what_may_pass
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,13 +14,15 @@ from airflow.sdk.bases.xcom import BaseXCom
 from delta_maintenance import clock
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
-from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink
-from delta_maintenance_airflow.outlets import add_to_outlet_events
-from delta_maintenance_airflow.template_values import as_flag
-from delta_maintenance_airflow.xcom import flat
+from delta_maintenance_airflow.tasks import (
+    add_to_outlet_events,
+    as_flag,
+    flat,
+    retrying_only_what_may_pass,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

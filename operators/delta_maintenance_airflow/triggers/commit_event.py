@@ -13,11 +13,10 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.address import Address
 from delta_maintenance_airflow.compat import asset_states
-from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.hooks.policy import WayByPolicy
+from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyAccess
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
 from delta_maintenance_airflow.triggers.cursor import Cursor, Position
-from delta_maintenance_airflow.triggers.table_stream import News, TableStream
+from delta_maintenance_airflow.triggers.polling import PollResult, TableStream
 
 
 class DeltaCommitEventTrigger(BaseEventTrigger):
@@ -105,15 +104,15 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         return ("delta-log", self.table_uri, self.delta_conn_id, self.poll_interval, *by_policy)
 
     @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[News, None]:
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[PollResult, None]:
         policy = kwargs.get("policy")
-        hook = DeltaHook(kwargs["delta_conn_id"]) if policy is None else WayByPolicy(policy)
+        hook = DeltaHook(kwargs["delta_conn_id"]) if policy is None else PolicyAccess(policy)
         stream = TableStream(
             table_uri=kwargs["table_uri"], hook=hook, poll_interval=kwargs["poll_interval"]
         )
-        async with aclosing(stream.news()) as all_news:
-            async for news in all_news:
-                yield news
+        async with aclosing(stream.results()) as all_news:
+            async for result in all_news:
+                yield result
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         # Streams are shared since Airflow 3.3.
@@ -125,7 +124,7 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
                 yield event
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[News]
+        self, shared_stream: AsyncIterator[PollResult]
     ) -> AsyncGenerator[TriggerEvent, None]:
         cursor = Cursor(asset_states(self), self._cursor_name())
         position = await cursor.load()
@@ -137,8 +136,8 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
             operations=self.operations,
             position=position,
         )
-        async for news in shared_stream:
-            seen = await watcher.take(news)
+        async for result in shared_stream:
+            seen = await watcher.take(result)
             if seen is None:
                 continue
             if seen.event is not None:

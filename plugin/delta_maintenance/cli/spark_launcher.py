@@ -104,7 +104,7 @@ def _remote(master: str | None) -> str | None:
 
 def _py_files(directory: Path, master: str | None) -> list[str]:
     """Writes an archive of this library, so that executors run the same code as the driver."""
-    from delta_maintenance.submission.library import library_zip
+    from delta_maintenance.submission.spark_submit import library_zip
 
     if master is not None and master.startswith("local"):
         return []

@@ -22,7 +22,7 @@ from delta_maintenance.policies.limits import beyond_deletions, says_more_than_v
 from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.policies.paused import PausedOperation
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 

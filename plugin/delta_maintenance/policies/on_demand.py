@@ -25,7 +25,7 @@ from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.policies.run import RunStatus
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 _REASON = "requested manually"

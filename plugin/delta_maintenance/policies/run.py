@@ -33,7 +33,7 @@ from delta_maintenance.policies.models import (
     RunResult,
 )
 from delta_maintenance.policies.paused import PausedRun
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 __all__ = [

@@ -18,18 +18,17 @@ from pyspark.sql import SparkSession
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.delta_log.compaction import RangeContent
 from delta_maintenance.spark import log_ranges
-from delta_maintenance.spark.log_parts import (
+from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares, unpacked
+from delta_maintenance.spark.log_shares import (
     LOG_BYTES_PER_TASK,
+    TableAddress,
     adjacent_parts,
     share_labels,
     shares,
     small_batches,
 )
-from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares, unpacked
-from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import gravest
-from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.data.footers import RowCounts, count_rows
 

@@ -32,8 +32,7 @@ from delta_maintenance.operations.fsck.check_row_ids import (
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.progress import Progress
 

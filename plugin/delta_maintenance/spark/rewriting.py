@@ -35,10 +35,8 @@ from delta_maintenance import clock
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import message_line
 from delta_maintenance.operations.rewriting.engine import BinOutcome, rewritten
-from delta_maintenance.spark.connect import is_connected
 from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.session import JobSession, executor_options, is_connected
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 
 SCHEMA = "number long, outcome binary"

@@ -21,8 +21,11 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.delta_log.checkpoint_rows import UnknownFieldsError
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
 from delta_maintenance.protocol.ndjson.parse import MapKeys
-from delta_maintenance.spark.log_parts import (
+from delta_maintenance.spark.log_shares import (
     LOG_BYTES_PER_TASK,
+    SCHEMA,
+    LogReading,
+    TableAddress,
     adjacent_parts,
     by_label,
     log_parts,
@@ -30,11 +33,9 @@ from delta_maintenance.spark.log_parts import (
     shares,
     small_batches,
 )
-from delta_maintenance.spark.log_shares import SCHEMA, LogReading, TableAddress
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import PassedOn, Report, ShareWriting, gravest
 from delta_maintenance.spark.sidecar_survey import survey_on_spark
-from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_reader import LogTail

@@ -27,11 +27,15 @@ from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, Fil
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.spark import log_shares
-from delta_maintenance.spark.log_parts import by_label, log_parts, small_batches
-from delta_maintenance.spark.log_shares import LogReading, TableAddress
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.log_shares import (
+    LogReading,
+    TableAddress,
+    by_label,
+    log_parts,
+    small_batches,
+)
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import gravest
-from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.spark.vacuum_tasks import (
     BucketDeletion,
     BucketSearch,

@@ -30,7 +30,7 @@ from delta_maintenance_airflow.operators import (
     DeltaVacuumOperator,
 )
 from delta_maintenance_airflow.spark.folder import end_group
-from delta_maintenance_airflow.spark.output import JobOutput
+from delta_maintenance_airflow.spark.provider import JobOutput
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 # The provider leaves the pipe from spark-submit to the garbage collector.

@@ -176,7 +176,7 @@ def _run_stage(arguments: argparse.Namespace) -> None:
     from delta_maintenance import __version__
     from delta_maintenance.storage import open_store
     from delta_maintenance.submission.job_spec import APPLICATION
-    from delta_maintenance.submission.library import library_zip
+    from delta_maintenance.submission.spark_submit import library_zip
 
     files = {
         "job.py": APPLICATION.read_bytes(),
