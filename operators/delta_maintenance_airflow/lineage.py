@@ -13,9 +13,7 @@ from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     # Part of a provider that is not a dependency.
-    from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
-        OperatorLineage,
-    )
+    from airflow.providers.openlineage.extractors import OperatorLineage  # type: ignore[import-not-found]
 
 RUN_FACET = "deltaMaintenance_run"
 """The facet of a run with the numbers and the status that are also in XCom."""
@@ -95,9 +93,7 @@ def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
         from airflow.providers.openlineage.extractors import OperatorLineage
 
         # The common provider has no class for this facet.
-        from openlineage.client.facet_v2 import (  # type: ignore[import-not-found]
-            dataset_version_dataset,
-        )
+        from openlineage.client.facet_v2 import dataset_version_dataset  # type: ignore[import-not-found]
     except ImportError:
         return None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -32,6 +33,20 @@ def as_names(value: Sequence[str] | str) -> tuple[str, ...]:
     """A list of names, or a text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(name.strip() for name in parts if name.strip())
+
+
+def task_key(task: BaseOperator, context: Context) -> list[Any]:
+    """Returns a key that is the same in every try of a task, and different after it is cleared."""
+    ti = context["ti"]
+    # Clearing a task adds the number of tries so far to max_tries; a retry does not.
+    first_try = ti.max_tries - (task.retries or 0) + 1
+    return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
+
+
+def returned_values(ti: Any, task_id: str) -> list[Any]:
+    """Returns the values of mapped tasks, including failed ones, by one request."""
+    found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
+    return [each for each in found if each is not None]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from delta_maintenance_airflow.tasks import (
     as_flag,
     flat,
     retrying_only_what_may_pass,
+    task_key,
 )
 
 if TYPE_CHECKING:
@@ -187,11 +188,9 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
         A cleared task has another ID, and so has a task whose templates result in other values.
         """
-        ti = context["ti"]
-        # Clearing a task adds the number of tries so far to max_tries; a retry does not.
-        first_try = ti.max_tries - (self.retries or 0) + 1
-        task = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
-        asked = json.dumps([*task, self.table_uri, given], sort_keys=True, default=str)
+        asked = json.dumps(
+            [*task_key(self, context), self.table_uri, given], sort_keys=True, default=str
+        )
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}"))
 
     def _logged_facts(self, document: Any, *, planned: bool) -> dict[str, Any]:

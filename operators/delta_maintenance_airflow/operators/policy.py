@@ -32,6 +32,7 @@ from delta_maintenance_airflow.tasks import (
     as_flag,
     flat,
     retrying_only_what_may_pass,
+    task_key,
 )
 
 if TYPE_CHECKING:
@@ -333,13 +334,6 @@ def holder(context: Context) -> str:
     ti = context["ti"]
     mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
     return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
-
-
-def task_key(task: BaseOperator, context: Context) -> list[Any]:
-    """Returns a key that is the same in every try of a task, and different after it is cleared."""
-    ti = context["ti"]
-    first_try = ti.max_tries - (task.retries or 0) + 1
-    return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
 
 
 def link_to(context: Context) -> str:

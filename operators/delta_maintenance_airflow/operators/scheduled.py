@@ -12,7 +12,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import assessment_store, max_map_length
-from delta_maintenance_airflow.tasks import retrying_only_what_may_pass
+from delta_maintenance_airflow.tasks import retrying_only_what_may_pass, returned_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -182,7 +182,7 @@ class DeltaSummaryOperator(BaseOperator):
             raise AirflowFailException(f"no tables were found: see the log of {self.find_task}")
         if found["skipped"]:
             raise AirflowSkipException(found["skipped"])
-        assessed = _all(ti, self.assess_task)
+        assessed = returned_values(ti, self.assess_task)
         failures = [*found["unlisted"], *(row for some in assessed for row in some)]
         failures = [row for row in failures if row["problem"]]
         missing = found["batches"] - len(assessed)
@@ -193,7 +193,7 @@ class DeltaSummaryOperator(BaseOperator):
             )
         summary = summarised(
             work=_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [],
-            outcomes={each["name"]: each for each in _all(ti, self.run_task)},
+            outcomes={each["name"]: each for each in returned_values(ti, self.run_task)},
             failures=failures,
             left_over=_one(ti, self.select_task, LEFT_OVER) or {},
         )
@@ -207,12 +207,6 @@ class DeltaSummaryOperator(BaseOperator):
 
 def _one(ti: Any, task_id: str, key: str) -> Any:
     return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=-1)
-
-
-def _all(ti: Any, task_id: str) -> list[Any]:
-    """Returns the values of the mapped tasks, including failed ones, by one request."""
-    found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
-    return [each for each in found if each is not None]
 
 
 def summarised(

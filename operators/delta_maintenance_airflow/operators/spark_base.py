@@ -7,11 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from delta_maintenance.errors import (
-    DeltaMaintenanceError,
-    RefusedError,
-    UnsupportedFeatureError,
-)
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
 from delta_maintenance_airflow.compat import default_deferrable
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator

@@ -359,11 +359,9 @@ class SparkSubmission:
         # Kubernetes accepts files of the worker only through a store, which must be configured.
         if host.startswith("local") or (host.startswith("k8s") and on_cluster):
             return ()
-        from delta_maintenance.submission.spark_submit import library_zip
+        from delta_maintenance.submission.spark_submit import write_library
 
-        file = self._folder.path / "delta_maintenance.zip"
-        file.write_bytes(library_zip())
-        return (os.fspath(file),)
+        return (write_library(self._folder.path),)
 
     def _connected_job(self, conf: Mapping[str, str]) -> ConnectedJob:
         from delta_maintenance_airflow.spark.connect import ConnectedJob

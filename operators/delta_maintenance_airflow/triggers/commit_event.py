@@ -16,7 +16,16 @@ from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyAccess
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
 from delta_maintenance_airflow.triggers.cursor import Cursor, Position
-from delta_maintenance_airflow.triggers.polling import PollResult, TableStream
+from delta_maintenance_airflow.triggers.polling import PollResult, TableStream, serialized
+
+_ARGUMENTS = (
+    "table_uri",
+    "delta_conn_id",
+    "poll_interval",
+    "min_commits",
+    "operations",
+    "after_version",
+)
 
 
 class DeltaCommitEventTrigger(BaseEventTrigger):
@@ -85,19 +94,8 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments, so they name the policy and contain no options.
         # Without a policy they are as in earlier versions: other arguments make another watcher.
-        named = {} if self.policy is None else {"policy": self.policy}
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "table_uri": self.table_uri,
-                "delta_conn_id": self.delta_conn_id,
-                "poll_interval": self.poll_interval,
-                "min_commits": self.min_commits,
-                "operations": self.operations,
-                "after_version": self.after_version,
-                **named,
-            },
-        )
+        named = () if self.policy is None else ("policy",)
+        return serialized(self, *_ARGUMENTS, *named)
 
     def shared_stream_key(self) -> Hashable | None:
         by_policy = () if self.policy is None else (self.policy,)
@@ -110,15 +108,15 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         stream = TableStream(
             table_uri=kwargs["table_uri"], hook=hook, poll_interval=kwargs["poll_interval"]
         )
-        async with aclosing(stream.results()) as all_news:
-            async for result in all_news:
+        async with aclosing(stream.results()) as results:
+            async for result in results:
                 yield result
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         # Streams are shared since Airflow 3.3.
         async with (
-            aclosing(self.open_shared_stream(self.serialize()[1])) as all_news,
-            aclosing(self.filter_shared_stream(all_news)) as events,
+            aclosing(self.open_shared_stream(self.serialize()[1])) as results,
+            aclosing(self.filter_shared_stream(results)) as events,
         ):
             async for event in events:
                 yield event

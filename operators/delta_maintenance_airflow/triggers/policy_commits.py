@@ -16,7 +16,7 @@ from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks.delta import PolicyAccess
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
-from delta_maintenance_airflow.triggers.polling import TableStream, store_root
+from delta_maintenance_airflow.triggers.polling import TableStream, serialized, store_root
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy
@@ -69,15 +69,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments: they name the policy, without its contents.
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "policy": self.policy,
-                "store": self.store,
-                "poll_interval": self.poll_interval,
-                "min_commits": self.min_commits,
-            },
-        )
+        return serialized(self, "policy", "store", "poll_interval", "min_commits")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         board = CursorBoard(asset_states(self), self._board_name())
@@ -190,8 +182,8 @@ class _Watched:
                 table_uri=uri, hook=PolicyAccess(self._trigger.policy), poll_interval=interval
             )
             try:
-                async with aclosing(stream.results()) as all_news:
-                    async for result in all_news:
+                async with aclosing(stream.results()) as results:
+                    async for result in results:
                         seen = await watcher.take(result)
                         if seen is not None:
                             self._seen.put_nowait((uri, _shortened(seen)))

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
@@ -97,6 +97,14 @@ class Pace:
         pause = min(self._interval * (1 << min(self._failures, 10)), longest)
         await asyncio.sleep(pause)
         return pause
+
+
+def serialized(trigger: object, *arguments: str) -> tuple[str, dict[str, Any]]:
+    """Returns a trigger as Airflow stores it: its class, and arguments from its attributes."""
+    kind = type(trigger)
+    return f"{kind.__module__}.{kind.__qualname__}", {
+        name: getattr(trigger, name) for name in arguments
+    }
 
 
 def store_root(table_uri: str) -> str:

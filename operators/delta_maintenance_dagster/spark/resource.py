@@ -371,11 +371,7 @@ class _Listener:
         self._own_lines = own_lines
 
     def __call__(self, line: str) -> None:
-        from delta_maintenance.submission.job_report import (
-            APPLICATION_LINE,
-            OWN_LINE,
-            REPORT_LINE,
-        )
+        from delta_maintenance.submission.job_report import APPLICATION_LINE, OWN_LINE, REPORT_LINE
 
         if line.startswith(OWN_LINE):
             if self._own_lines:

@@ -12,7 +12,7 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.scratch import scratch_folder
-from delta_maintenance.submission.spark_submit import library_zip
+from delta_maintenance.submission.spark_submit import write_library
 from delta_maintenance.table.progress import Progress
 
 
@@ -53,9 +53,7 @@ def ship_library(spark: SparkSession) -> None:
     pydantic.
     """
     with scratch_folder() as folder:
-        file = folder / "delta_maintenance.zip"
-        file.write_bytes(library_zip())
-        spark.addArtifacts(str(file), pyfile=True)
+        spark.addArtifacts(write_library(folder), pyfile=True)
 
 
 _KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

@@ -103,6 +103,13 @@ PACKAGE = Path(__file__).resolve().parent.parent
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
+def write_library(folder: Path) -> str:
+    """Writes `library_zip` into a folder, and returns the path."""
+    file = folder / "delta_maintenance.zip"
+    file.write_bytes(library_zip())
+    return os.fspath(file)
+
+
 def library_zip() -> bytes:
     """A ZIP file of the package for `--py-files`: the same bytes for the same code.
 
