@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.registry import AnyOperation
@@ -74,7 +74,11 @@ def _docstring(
     report = f"; the report has {record.report}" if record.report is not None else ""
     owners = " and ".join(f"`{name}`" for name in bases)
     own = [f":param {field.name}: {_help(field)}. (templated)" for field in subjects]
-    listed = [f"- `{field.name}`: {_help(field)}" for field in options if field.name != "engine"]
+    options = [field for field in options if field.name != "engine"]
+    listed = [f"- `{field.name}`: {_help(field)}" for field in options]
+    named = {"engine", *record.subjects, *(field.name for field in options)}
+    more = [f"`{field.name}`" for field in fields(record.options) if field.name not in named]
+    listed += [f"- {' and '.join(more)}: see `{record.options.__name__}`"] if more else []
     return "\n\n".join(
         part
         for part in (
