@@ -214,7 +214,7 @@ def build_commit_sensor(
     tables: Sequence[DeltaTable],
     *,
     name: str,
-    job: UnresolvedAssetJobDefinition | dg.JobDefinition,
+    job: "UnresolvedAssetJobDefinition | dg.JobDefinition",
     storage: Reference[DeltaStorageResource],
     min_commits: int = 1,
     interval_seconds: int = 60,
