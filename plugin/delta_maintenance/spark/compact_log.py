@@ -8,7 +8,6 @@ share. The driver appends the shares to the file, and holds one share at a time.
 from __future__ import annotations
 
 import math
-import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, Self
@@ -49,11 +48,9 @@ class SparkRange:
         progress: Progress | None = None,
         log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
+        """Raises `RefusedError` for a table that executors cannot reach."""
         self._spark = spark
-        options = executor_options(table_uri, storage_options, os.environ)
+        options = executor_options(table_uri, storage_options)
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._progress = progress
         self._log_bytes_per_task = log_bytes_per_task

@@ -8,7 +8,6 @@ The driver holds the files of one job at a time.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -103,12 +102,10 @@ class SparkConstraintCheck:
         files_per_job: int = _FILES_PER_JOB,
         bytes_per_task: int = _BYTES_PER_TASK,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
+        """Raises `RefusedError` for a table that executors cannot reach."""
         self._spark = spark
         self._uri = table_uri
-        self._storage_options = executor_options(table_uri, storage_options, os.environ)
+        self._storage_options = executor_options(table_uri, storage_options)
         self._progress = progress
         self._files_per_job = files_per_job
         self._bytes_per_task = bytes_per_task

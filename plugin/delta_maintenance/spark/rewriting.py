@@ -17,7 +17,6 @@ own, so that a bin that crashes its executor affects no other bin.
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 from collections import deque
@@ -95,10 +94,8 @@ class SparkRewriting:
         new_id: NewId = clock.new_id,
         bytes_per_task: int = _BYTES_PER_TASK,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
-        options = executor_options(table_uri, storage_options, os.environ)
+        """Raises `RefusedError` for a table that executors cannot reach."""
+        options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._new_id = new_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.submission.spark_submit import write_library
 from delta_maintenance.table.progress import Progress
+
+_KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_TOKEN = "AWS_SESSION_TOKEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +60,10 @@ def ship_library(spark: SparkSession) -> None:
         spark.addArtifacts(write_library(folder), pyfile=True)
 
 
-_KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-_TOKEN = "AWS_SESSION_TOKEN"
-
-
 def executor_options(
-    uri: str, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Returns the storage options, completed from the driver's environment.
 

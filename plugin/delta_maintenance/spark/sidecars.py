@@ -7,7 +7,6 @@ Connect.
 from __future__ import annotations
 
 import math
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,11 +68,8 @@ class SparkSidecars:
         progress: Progress | None = None,
         log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     ) -> None:
-        """`new_id` is called on executors and must be picklable. The driver calls `progress`.
-
-        `executor_options` completes the storage options from the driver's environment.
-        """
-        options = executor_options(table_uri, storage_options, os.environ)
+        """`new_id` is called on executors and must be picklable. The driver calls `progress`."""
+        options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._new_id = new_id

@@ -7,7 +7,6 @@ are used, so that the engine also runs on Spark Connect.
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +74,7 @@ class SparkVacuum:
         log_bytes_per_bucket: int = _BYTES_PER_BUCKET,
     ) -> None:
         """`executor_options` completes the storage options from the driver's environment."""
-        options = executor_options(table_uri, storage_options, os.environ)
+        options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._progress = progress

@@ -41,7 +41,7 @@ class LivyBatch(Record):
                 "Livy does not accept images", remedy="set the image where the server runs"
             )
         body = {
-            "file": submission.code.application,
+            "file": code.application,
             "args": list(submission.arguments),
             "pyFiles": list(code.py_files),
             "archives": list(code.archives),

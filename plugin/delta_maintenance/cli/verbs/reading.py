@@ -55,7 +55,6 @@ def _add_inspect(verbs: Verbs) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
-    """Prints the snapshot."""
     # Loads pyarrow, which `--help` does not need.
     from delta_maintenance.operations.health.inspection import describe
 
@@ -96,7 +95,6 @@ def _add_files(verbs: Verbs) -> None:
 
 
 def _files(arguments: argparse.Namespace) -> None:
-    """Prints the files as they are read."""
     snapshot = open_snapshot(arguments)
     warn(snapshot.warnings)
     for table in snapshot.live_file_batches():
@@ -135,7 +133,6 @@ def _add_history(verbs: Verbs) -> None:
 
 
 def _history(arguments: argparse.Namespace) -> None:
-    """Prints the history."""
     entries = open_table(arguments).history(limit=arguments.limit)
     if arguments.json:
         print_json([entry.to_json() for entry in entries])
@@ -170,7 +167,6 @@ def _add_health(verbs: Verbs) -> None:
 
 
 def _health(arguments: argparse.Namespace) -> None:
-    """Measures, and prints."""
     from delta_maintenance.operations.health import measure
 
     snapshot = open_table(arguments).snapshot()

@@ -11,14 +11,7 @@ from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
 from delta_maintenance.cli.output import print_json
 from delta_maintenance.operations.core.registry import spark_operations
 
-_PLATFORMS = (
-    "livy",
-    "emr-serverless",
-    "databricks",
-    "dataproc",
-    "dataproc-cluster",
-    "kubernetes",
-)
+_PLATFORMS = ("livy", "emr-serverless", "databricks", "dataproc", "dataproc-cluster", "kubernetes")
 
 _SPEC = """\
 Print the request for a Spark job on a platform. Nothing is sent, and the table is not opened. Your
