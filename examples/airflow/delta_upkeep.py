@@ -23,8 +23,8 @@ from airflow.sdk import DAG, Param
 
 from delta_maintenance_airflow.operators import (
     DeltaCheckpointOperator,
-    DeltaLogCleanupOperator,
-    DeltaLogCompactionOperator,
+    DeltaCleanLogOperator,
+    DeltaCompactLogOperator,
     DeltaVacuumOperator,
 )
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
@@ -93,14 +93,14 @@ with DAG(
         **TABLE,
     )
     checkpoint = DeltaCheckpointOperator(task_id="checkpoint", **TABLE)
-    compact_log = DeltaLogCompactionOperator(
+    compact_log = DeltaCompactLogOperator(
         task_id="compact_log",
         options={"commits_per_file": "{{ params.commits_per_file }}"},
         # Also where no checkpoint was due.
         trigger_rule="none_failed",
         **TABLE,
     )
-    clean_log = DeltaLogCleanupOperator(task_id="clean_log", **TABLE, **DELETION)
+    clean_log = DeltaCleanLogOperator(task_id="clean_log", **TABLE, **DELETION)
     vacuum = DeltaVacuumOperator(task_id="vacuum", **TABLE, **DELETION)
 
     enough_commits >> checkpoint >> compact_log >> clean_log >> vacuum

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow import sdk
 
 if TYPE_CHECKING:
-    from airflow.sdk.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowSkipException,
-    )
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 else:
     try:
         from airflow.sdk.exceptions import (
@@ -22,11 +18,7 @@ else:
         )
     except ImportError:
         # Until 3.1 these were not part of the SDK.
-        from airflow.exceptions import (
-            AirflowException,
-            AirflowFailException,
-            AirflowSkipException,
-        )
+        from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 __all__ = [
     "HAS_TASK_STATE",

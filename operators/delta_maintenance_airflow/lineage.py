@@ -13,9 +13,7 @@ from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     # Part of a provider that is not a dependency.
-    from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
-        OperatorLineage,
-    )
+    from airflow.providers.openlineage.extractors import OperatorLineage  # type: ignore[import-not-found]
 
 RUN_FACET = "deltaMaintenance_run"
 """The facet of a run with the numbers and the status that are also in XCom."""
@@ -68,18 +66,18 @@ def dataset_name(table_uri: str) -> tuple[str, str] | None:
     scheme = _SCHEMES.get(address.kind)
     if scheme is None:
         return None
-    place = address.authority
+    authority = address.authority
     if address.kind is StoreKind.AZURE:
         # Both names of a host refer to the same files.
-        place = place.replace(".blob.", ".dfs.", 1)
-    if not _PLACES[scheme].fullmatch(place):
+        authority = authority.replace(".blob.", ".dfs.", 1)
+    if not _AUTHORITIES[scheme].fullmatch(authority):
         return None
-    return f"{scheme}://{place}", address.path.strip("/") or "/"
+    return f"{scheme}://{authority}", address.path.strip("/") or "/"
 
 
 _SCHEMES = {StoreKind.S3: "s3", StoreKind.GCS: "gs", StoreKind.AZURE: "abfss"}
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
-_PLACES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
+_AUTHORITIES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
 
 
 def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
@@ -95,9 +93,7 @@ def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
         from airflow.providers.openlineage.extractors import OperatorLineage
 
         # The common provider has no class for this facet.
-        from openlineage.client.facet_v2 import (  # type: ignore[import-not-found]
-            dataset_version_dataset,
-        )
+        from openlineage.client.facet_v2 import dataset_version_dataset  # type: ignore[import-not-found]
     except ImportError:
         return None
 

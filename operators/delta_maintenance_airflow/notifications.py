@@ -8,7 +8,7 @@ from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException, mask
-from delta_maintenance_airflow.operators.summary import summary_text
+from delta_maintenance_airflow.operators.scheduled import summary_text
 from delta_maintenance_airflow.settings import notify_conn_id
 
 if TYPE_CHECKING:

@@ -5,11 +5,15 @@ The entry point `airflow.plugins` names this module.
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
+from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 
-from delta_maintenance_airflow import URL_PREFIX, spark_pool
+from delta_maintenance_airflow import URL_PREFIX
+from delta_maintenance_airflow.settings import spark_pool_slots
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -38,7 +42,7 @@ class DeltaMaintenancePlugin(AirflowPlugin):
     fastapi_apps: list[Any] = [
         {"app": HealthPage(), "url_prefix": URL_PREFIX, "name": "Delta tables"}
     ]
-    listeners: list[Any] = [spark_pool]
+    listeners: list[Any] = [sys.modules[__name__]]
     external_views: list[Any] = [
         {
             "name": "Delta tables",
@@ -51,3 +55,44 @@ class DeltaMaintenancePlugin(AirflowPlugin):
             "icon_dark_mode": f"{URL_PREFIX.removeprefix('/')}/static/icon-dark.svg",
         }
     ]
+
+
+SPARK_POOL = "delta_spark"
+_log = logging.getLogger(__name__)
+
+
+@hookimpl
+def on_starting(component: Any) -> None:
+    """Creates the pool if it is configured."""
+    # The process of a task is a component too, and has no access to the database. Which service
+    # starts is not known yet.
+    if type(component).__name__ != "Job":
+        return
+    try:
+        create_spark_pool()
+    except Exception:
+        _log.warning("the pool %s could not be created", SPARK_POOL, exc_info=True)
+
+
+def create_spark_pool() -> None:
+    """Creates the pool unless it exists; its number of slots can then be changed in Airflow.
+
+    It includes deferred tasks, whose drivers use as many resources as those of other tasks.
+    """
+    slots = spark_pool_slots()
+    if slots is None:
+        return
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        if Pool.get_pool(SPARK_POOL, session=session) is None:
+            session.add(
+                Pool(
+                    pool=SPARK_POOL,
+                    slots=slots,
+                    description="Spark jobs of the maintenance of Delta tables",
+                    include_deferred=True,
+                )
+            )
+            _log.info("created the pool %s with %d slots", SPARK_POOL, slots)

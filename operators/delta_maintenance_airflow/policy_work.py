@@ -14,7 +14,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
 from delta_maintenance.redaction import redact
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
-from delta_maintenance_airflow.hooks.policy import PolicyHook
+from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.settings import policy_path, report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob
 from delta_maintenance_airflow.spark.submission import SparkSubmission

@@ -12,7 +12,7 @@ from delta_maintenance_airflow import URL_PREFIX, __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
-_OPERATORS = ("approvals", "by_hand", "operations", "policy", "select_tables", "summary")
+_OPERATORS = ("approvals", "manual", "policy", "scheduled")
 _LINKS = ("HealthPageLink", "ReportLink", "SparkUILink")
 _TRIGGERS = ("commit", "commit_event", "policy_commits", "spark_job")
 
@@ -33,8 +33,12 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "operators": [_modules(*(f"{_PACKAGE}.operators.{name}" for name in _OPERATORS))],
-        "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
+        "operators": [
+            _modules(
+                f"{_PACKAGE}.operators", *(f"{_PACKAGE}.operators.{name}" for name in _OPERATORS)
+            )
+        ],
+        "sensors": [_modules(f"{_PACKAGE}.sensors")],
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
         "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
         "extra-links": [f"{_PACKAGE}.links.{name}" for name in _LINKS],

@@ -11,20 +11,22 @@ from delta_maintenance import __version__
 
 if TYPE_CHECKING:
     from delta_maintenance_dagster.approvals import ApprovalConfig, build_approval_job
-    from delta_maintenance_dagster.attributes import AssetAttributes, Freshness
-    from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
+    from delta_maintenance_dagster.commits import CommitSensor, build_commit_sensor
     from delta_maintenance_dagster.component import (
         DeltaMaintenanceComponent,
         DeltaTableEntry,
         Schedule,
     )
-    from delta_maintenance_dagster.definitions import Execution, build_definitions
+    from delta_maintenance_dagster.definitions import (
+        Execution,
+        build_definitions,
+        build_maintenance_schedule,
+    )
     from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_checks
     from delta_maintenance_dagster.maintenance import MaintenanceConfig, build_maintenance_asset
     from delta_maintenance_dagster.resources import DeltaStorageResource
-    from delta_maintenance_dagster.schedules import build_maintenance_schedule
-    from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
-    from delta_maintenance_dagster.tables import DeltaTable
+    from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+    from delta_maintenance_dagster.tables import AssetAttributes, DeltaTable, Freshness
 
 __all__ = [
     "ApprovalConfig",
@@ -51,24 +53,24 @@ __all__ = [
 
 _MODULES = {
     "ApprovalConfig": "approvals",
-    "AssetAttributes": "attributes",
-    "CommitSensor": "commits.sensor",
+    "AssetAttributes": "tables",
+    "CommitSensor": "commits",
     "DeltaMaintenanceComponent": "component",
-    "DeltaSparkResource": "spark.spark_resource",
+    "DeltaSparkResource": "spark.resource",
     "DeltaStorageResource": "resources",
     "DeltaTable": "tables",
     "DeltaTableEntry": "component",
     "Execution": "definitions",
-    "Freshness": "attributes",
+    "Freshness": "tables",
     "HealthThresholds": "health.checks",
     "MaintenanceConfig": "maintenance",
     "Schedule": "component",
     "build_approval_job": "approvals",
-    "build_commit_sensor": "commits.sensor",
+    "build_commit_sensor": "commits",
     "build_definitions": "definitions",
     "build_health_checks": "health.checks",
     "build_maintenance_asset": "maintenance",
-    "build_maintenance_schedule": "schedules",
+    "build_maintenance_schedule": "definitions",
 }
 
 DagsterLibraryRegistry.register("delta-maintenance", __version__, is_dagster_package=False)

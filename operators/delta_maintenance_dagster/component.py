@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Annotated, Any
 
 import dagster as dg
@@ -26,16 +27,16 @@ from delta_maintenance.policies.definition.policy import (
     load_policy,
 )
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance_dagster.attributes import AssetAttributes
-from delta_maintenance_dagster.commits.sensor import CommitSensor
-from delta_maintenance_dagster.definitions import Execution, build_definitions
+from delta_maintenance_dagster.commits import CommitSensor
+from delta_maintenance_dagster.definitions import (
+    Execution,
+    build_definitions,
+    build_maintenance_schedule,
+)
 from delta_maintenance_dagster.health.checks import HealthThresholds
-from delta_maintenance_dagster.references import Reference
-from delta_maintenance_dagster.resources import DeltaStorageResource
-from delta_maintenance_dagster.scaffolder import DeltaMaintenanceScaffolder
-from delta_maintenance_dagster.schedules import build_maintenance_schedule
-from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
-from delta_maintenance_dagster.tables import DeltaTable, asset_key_of
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.tables import AssetAttributes, DeltaTable, asset_key_of
 
 
 class DeltaTableEntry(TableEntry):
@@ -104,6 +105,62 @@ def _resource(kind: type[dg.ConfigurableResource[Any]], policy_key: str) -> dg.R
             f"`{policy_key}` of the policy is also such a key."
         ),
     )
+
+
+class DeltaMaintenanceScaffolder(dg.Scaffolder):
+    """Writes `defs.yaml` with one table and the usual policy."""
+
+    def scaffold(self, request: dg.ScaffoldRequest) -> None:
+        """Writes the YAML file, or Python code if requested."""
+        request.target_path.mkdir(parents=True, exist_ok=True)
+        if request.scaffold_format == "python":
+            (request.target_path / "component.py").write_text(_PYTHON)
+        else:
+            text = _YAML.replace("TYPE", request.type_name)
+            (request.target_path / "defs.yaml").write_text(text)
+
+
+_YAML = dedent(
+    """\
+    type: TYPE
+
+    attributes:
+      # The rules for all tables. `policy: policy.yaml` reads them from a file instead.
+      defaults:
+        checkpoint: {max_commits: 100}
+        compact_log: true
+        clean_log: true
+        vacuum: {every: 7 days}
+      tables:
+        - name: lake/events
+          uri: /data/lake/events
+      # storage:
+      #   options:
+      #     AWS_REGION: eu-central-1
+      #     AWS_SECRET_ACCESS_KEY: ${env:LAKE_SECRET}
+      # execution: {tables_per_step: 50}
+      # schedule: {cron: "0 2 * * *", timezone: Europe/Paris}
+      # health_schedule: {cron: "0 * * * *"}
+    """
+)
+_PYTHON = dedent(
+    '''\
+    """Maintains Delta tables."""
+
+    import dagster as dg
+
+    from delta_maintenance.policies.definition.rules import Rules
+    from delta_maintenance_dagster import DeltaMaintenanceComponent, DeltaTableEntry
+
+
+    @dg.component_instance
+    def load(context: dg.ComponentLoadContext) -> DeltaMaintenanceComponent:
+        return DeltaMaintenanceComponent(
+            defaults=Rules(checkpoint=True, compact_log=True, clean_log=True, vacuum=True),
+            tables=[DeltaTableEntry(name="lake/events", uri="/data/lake/events")],
+        )
+    '''
+)
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)

@@ -9,17 +9,11 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance_dagster.approvals import build_approval_job
-from delta_maintenance_dagster.commits.observation import build_table_asset
-from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
+from delta_maintenance_dagster.commits import CommitSensor, build_commit_sensor, build_table_asset
 from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_step
-from delta_maintenance_dagster.maintenance import (
-    RETRY_POLICY,
-    StepSettings,
-    build_maintenance_step,
-)
-from delta_maintenance_dagster.references import Reference
-from delta_maintenance_dagster.resources import DeltaStorageResource
-from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
+from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, build_maintenance_step
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.table_run import Resources
 from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
 
@@ -193,3 +187,30 @@ def _steps(
         return
     for number, begin in enumerate(range(0, len(tables), size), start=1):
         yield f"{name}_{number}", tables[begin : begin + size]
+
+
+def build_maintenance_schedule(
+    *,
+    name: str,
+    job_name: str,
+    cron_schedule: str,
+    timezone: str = "UTC",
+    running: bool = False,
+    description: str = "Runs the operations that are due on each Delta table.",
+) -> dg.ScheduleDefinition:
+    """Runs a job of maintenance assets, or of health checks, at the times of a cron expression.
+
+    The due operations of a table are determined when its run starts; a table that needs no
+    maintenance costs one read of its log. A failure on one table does not stop the others of the
+    run. `running` turns the schedule on when it is deployed; otherwise, turn it on in Dagster.
+    """
+    return dg.ScheduleDefinition(
+        name=name,
+        job_name=job_name,
+        cron_schedule=cron_schedule,
+        execution_timezone=timezone,
+        description=description,
+        default_status=(
+            dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
+        ),
+    )

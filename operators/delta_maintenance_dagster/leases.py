@@ -20,10 +20,7 @@ from pathlib import Path
 
 import dagster as dg
 import filelock
-from dagster._core.storage.event_log import (
-    ConsolidatedSqliteEventLogStorage,
-    SqliteEventLogStorage,
-)
+from dagster._core.storage.event_log import ConsolidatedSqliteEventLogStorage, SqliteEventLogStorage
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError

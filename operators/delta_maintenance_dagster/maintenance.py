@@ -16,9 +16,8 @@ from pydantic import Field
 
 from delta_maintenance.operations.core import registry
 from delta_maintenance_dagster.health.checks import HealthThresholds
-from delta_maintenance_dagster.references import Reference
-from delta_maintenance_dagster.resources import DeltaStorageResource
-from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.table_run import FinishedRun, Resources, TableRun, all_of
 from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable
 

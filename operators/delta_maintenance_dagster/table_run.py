@@ -15,12 +15,11 @@ from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
+from delta_maintenance_dagster.health.metadata import in_dagster
 from delta_maintenance_dagster.leases import InstanceLease
-from delta_maintenance_dagster.references import Reference
-from delta_maintenance_dagster.resources import DeltaStorageResource
-from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable
-from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance import Table

@@ -34,10 +34,10 @@ from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.lineage import dataset_name
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator, DeltaFsckOperator
-from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
+from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
-from delta_maintenance_airflow.outlets import asset_uri
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
+from delta_maintenance_airflow.tasks import asset_uri
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, DeltaCommitTrigger
 
 CANARIES = (

@@ -68,7 +68,8 @@ def test_every_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db:
     assert len({dag.fileloc for dag in bag.dags.values()}) == len(examples)
     assert set(bag.dags["checkpoint_events"].task_ids) == {"wait", "checkpoint"}
     used = {task.task_type for dag in bag.dags.values() for task in dag.tasks}
-    assert used >= {*operators.__all__, "DeltaCommitSensor"}
+    made = {name for name in dir(operators) if name.endswith("Operator")}
+    assert used >= {*made, "DeltaCommitSensor"}
 
 
 def test_one_run_at_a_time_and_every_parameter_explained(dag: Any) -> None:

@@ -11,7 +11,7 @@ from airflow.sdk import Asset, AssetAlias
 
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
-from delta_maintenance_airflow.outlets import asset_uri
+from delta_maintenance_airflow.tasks import asset_uri
 
 ASSET = Asset(name="maintained", uri="s3://lake/events?maintenance=run")
 ALIAS = AssetAlias("maintenance")

@@ -19,14 +19,14 @@ from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.hooks import policy as policy_hook
-from delta_maintenance_airflow.hooks.policy import PolicyHook
+from delta_maintenance_airflow.hooks import delta as policy_hook
+from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.policy_assets import changed_tables, watched_assets
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.triggers import (
     DeltaCommitEventTrigger,
     DeltaPolicyCommitTrigger,
-    table_stream,
+    polling,
 )
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
 
@@ -39,7 +39,7 @@ NOWHERE = "http://127.0.0.1:9"
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeltaPolicyCommitTrigger, "settling_seconds", 0.0)
     monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", 0.0)
-    monkeypatch.setattr(table_stream, "_IN_TROUBLE", QUICK)
+    monkeypatch.setattr(polling, "_IN_TROUBLE", QUICK)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
 

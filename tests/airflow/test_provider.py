@@ -14,8 +14,14 @@ import pytest
 from airflow.sdk import BaseOperatorLink
 
 import airflow
+from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core.registry import BUILT_IN, find
 from delta_maintenance_airflow import __version__, operators, sensors, triggers
+from delta_maintenance_airflow.operators.descriptions import class_name
 from delta_maintenance_airflow.provider_info import get_provider_info
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import operator_stubs
 
 SCHEMAS = Path(airflow.__file__).parent
 
@@ -72,9 +78,36 @@ def test_it_names_the_module_of_every_operator() -> None:
     named = {
         module for entry in get_provider_info()["operators"] for module in entry["python-modules"]
     }
-    others = ("approvals", "by_hand", "policy", "select_tables", "summary")
+    others = ("approvals", "manual", "policy", "scheduled")
     beside = {f"delta_maintenance_airflow.operators.{name}" for name in others}
-    assert named == {getattr(operators, name).__module__ for name in operators.__all__} | beside
+    made = {getattr(operators, class_name(name)).__module__ for name in BUILT_IN}
+    assert named == made | beside
+
+
+def test_the_stub_of_the_operators_is_that_of_the_records() -> None:
+    assert operator_stubs.STUB.read_text() == operator_stubs.text(), "run tools/operator_stubs.py"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_each_operation_has_an_operator_named_after_it(name: str) -> None:
+    kind = getattr(operators, class_name(name))
+    record = find(name)
+    assert kind.operation == name
+    assert class_name(name) in dir(operators)
+    assert {*record.subjects} <= {*kind.template_fields}
+    assert ("report_uri" in kind.template_fields) == (record.report is not None)
+    assert ("spark_conf" in kind.template_fields) == (record.spark is not None)
+    assert ("engine" in kind.template_fields) == record.chooses_engine
+    assert "--" not in kind.__doc__
+    assert {word for word in ("Prints", "exit status") if word in kind.__doc__} == set()
+    for field in flag_fields(record.options):
+        assert f"`{field.name}`: " in kind.__doc__ or field.name in kind.template_fields
+        assert (f":param {field.name}: " in kind.__doc__) == (field.name in record.subjects)
+
+
+def test_an_unknown_operator_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="DeltaBakeOperator"):
+        _ = operators.DeltaBakeOperator
 
 
 def test_airflow_discovers_it_by_its_entry_point() -> None:
@@ -98,7 +131,7 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "airflow.sdk.bases.operator", "airflow.sdk.bases.sensor", "airflow.triggers.base"
     )
     ours = loaded_by(
-        "delta_maintenance_airflow.operators",
+        "delta_maintenance_airflow.operators.spark_base",
         "delta_maintenance_airflow.sensors",
         "delta_maintenance_airflow.hooks",
         "delta_maintenance_airflow.triggers",
@@ -115,8 +148,17 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.operations.core.logged_progress",
         "delta_maintenance.redaction",
         "delta_maintenance.submission",
-        "delta_maintenance.submission.left_running",
     }
+
+
+def test_a_dag_loads_no_more_than_the_records_of_its_operations() -> None:
+    loaded = loaded_by("delta_maintenance_airflow.operators.operations")
+    code = "from delta_maintenance_airflow.operators import DeltaCleanLogOperator"
+    ours = {name for name in loaded_after(code) - loaded if name.startswith("delta_maintenance.")}
+    assert {name.split(".")[2] for name in ours if name.count(".") > 1} <= {"clean_log", "core"}
+    by_airflow = loaded_by("airflow.sdk.bases.operator", "airflow.sdk.bases.sensor")
+    heavy = {"pyarrow", "numpy", "pyspark", "fsspec", "pydantic", "airflow.providers.apache.spark"}
+    assert not (loaded_after(code) - by_airflow) & heavy
 
 
 def test_importing_the_operators_takes_little_time() -> None:
@@ -124,7 +166,7 @@ def test_importing_the_operators_takes_little_time() -> None:
         "import airflow.sdk.bases.operator, airflow.sdk.bases.sensor, time\n"
         "from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator\n"
         "start = time.process_time()\n"
-        "import delta_maintenance_airflow.operators\n"
+        "import delta_maintenance_airflow.operators.spark_base\n"
         "print(time.process_time() - start)"
     )
     runs = (
@@ -137,6 +179,11 @@ def test_importing_the_operators_takes_little_time() -> None:
 
 def loaded_by(*modules: str) -> set[str]:
     """The modules that are loaded in a fresh interpreter after importing these."""
-    code = f"import json, sys, {', '.join(modules)}; print(json.dumps(sorted(sys.modules)))"
+    return loaded_after(f"import {', '.join(modules)}")
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The modules that are loaded in a fresh interpreter after a statement."""
+    code = f"{statement}; import json, sys; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(json.loads(run.stdout.splitlines()[-1]))

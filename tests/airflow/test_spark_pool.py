@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance_airflow.spark_pool import SPARK_POOL, on_starting
+from delta_maintenance_airflow.plugin import SPARK_POOL, on_starting
 
 
 def start_service() -> None:

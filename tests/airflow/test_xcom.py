@@ -18,7 +18,7 @@ from suite.airflow_versions import AirflowFailException
 from worn_tables import worn_table
 
 from delta_maintenance.testing.actions import add
-from delta_maintenance_airflow.xcom import LIMIT, flat
+from delta_maintenance_airflow.tasks import LIMIT, flat
 
 MANY = 10_000
 

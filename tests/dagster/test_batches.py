@@ -16,7 +16,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaStorageResource
-from delta_maintenance_dagster.wording import in_dagster
+from delta_maintenance_dagster.health.metadata import in_dagster
 
 Load = Callable[..., dg.Definitions]
 

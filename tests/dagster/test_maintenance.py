@@ -16,7 +16,7 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory
-from delta_maintenance_dagster.health.log_picture import log_svg
+from delta_maintenance_dagster.health.metadata import log_svg
 
 Load = Callable[..., dg.Definitions]
 TABLE = dg.AssetKey(["lake", "events"])

@@ -23,7 +23,7 @@ from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaSparkResource
-from delta_maintenance_dagster.spark.spark_process import SparkProcess
+from delta_maintenance_dagster.spark.resource import SparkProcess
 
 Load = Callable[..., dg.Definitions]
 OP = "lake__events__maintenance"
@@ -286,7 +286,7 @@ def driver_of(left_behind: Path, *, stubborn: bool = False) -> str:
 def test_an_interrupt_ends_the_driver_with_its_submitter(
     spark: Spark, left_behind: Path, stubborn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_maintenance_dagster.spark.spark_process._GRACE_SECONDS", 1)
+    monkeypatch.setattr("delta_maintenance_dagster.spark.resource._GRACE_SECONDS", 1)
     spark.answers(body=driver_of(left_behind, stubborn=stubborn))
 
     def heard(line: str) -> None:

@@ -26,7 +26,7 @@ from delta_maintenance.policies.models import AssessedOperation, PausedRun, RunR
 from delta_maintenance.policies.on_demand import run_operation, run_plans
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
 

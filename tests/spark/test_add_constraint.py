@@ -32,8 +32,7 @@ from delta_maintenance.operations.add_constraint import (
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
 from delta_maintenance.spark import job
-from delta_maintenance.spark.constraint_check import SparkConstraintCheck
-from delta_maintenance.spark.constraint_expression import needed_columns
+from delta_maintenance.spark.constraint_check import SparkConstraintCheck, needed_columns
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder

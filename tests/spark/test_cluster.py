@@ -37,7 +37,7 @@ from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.submission.library import library_zip
+from delta_maintenance.submission.spark_submit import library_zip
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 JOBS = """
 import json, sys, warnings
 warnings.simplefilter("ignore", FutureWarning)
-from delta_maintenance.spark.connect import connected
+from delta_maintenance.spark.session import connected
 from delta_maintenance.spark.job import run
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec

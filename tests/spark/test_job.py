@@ -19,7 +19,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.spark import job
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.session import executor_options
 from delta_maintenance.submission.job_report import JobError, JobReport, read_report
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import submit_command

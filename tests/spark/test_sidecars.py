@@ -28,7 +28,7 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions, Checkpoin
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.spark import sidecars
-from delta_maintenance.spark.log_parts import share_labels
+from delta_maintenance.spark.log_shares import share_labels
 from delta_maintenance.spark.share_writer import Report
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.table import Table

@@ -22,8 +22,7 @@ from delta_maintenance.submission.configuration import (
 )
 from delta_maintenance.submission.job_report import interface_of
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.submission.library import library_zip
-from delta_maintenance.submission.spark_submit import driver_environment
+from delta_maintenance.submission.spark_submit import driver_environment, library_zip
 from delta_maintenance.submission.specification import Code, Resources, Submission
 
 SPEC = JobSpec(operation="checkpoint", table="s3://lake/events")

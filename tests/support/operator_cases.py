@@ -53,13 +53,13 @@ CASES = (
         refused={"options": {"checkpoints": "some"}},
     ),
     _case(
-        operators.DeltaLogCompactionOperator,
+        operators.DeltaCompactLogOperator,
         "compact_log",
         "written",
         refused={"options": {"last_version": 99}},
     ),
     _case(
-        operators.DeltaLogCleanupOperator,
+        operators.DeltaCleanLogOperator,
         "clean_log",
         "cleaned",
         refused={"options": {"log_retention": "P29D", **_SHORT}},
@@ -79,7 +79,7 @@ CASES = (
         refused={"report_uri": "{{ params.root }}/fsck/report.parquet"},
     ),
     _case(
-        operators.DeltaProtocolUpgradeOperator,
+        operators.DeltaUpgradeProtocolOperator,
         "upgrade_protocol",
         "committed",
         arguments={"features": ["deletionVectors"]},
@@ -87,7 +87,7 @@ CASES = (
         commits=1,
     ),
     _case(
-        operators.DeltaTablePropertiesOperator,
+        operators.DeltaSetPropertiesOperator,
         "set_properties",
         "committed",
         arguments={"properties": {"delta.logRetentionDuration": "interval 60 days"}},
@@ -111,7 +111,7 @@ CASES = (
         commits=4,
     ),
     _case(
-        operators.DeltaRowTrackingBackfillOperator,
+        operators.DeltaBackfillRowIdsOperator,
         "backfill_row_ids",
         "enabled",
         refused={"options": {"files_per_commit": 0}},

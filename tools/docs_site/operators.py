@@ -1,4 +1,4 @@
-"""Airflow's operators, sensors and triggers, from their source.
+"""Airflow's operators, sensors and triggers, from their source or the records of operations.
 
 The modules are those that the provider announces to Airflow. Airflow itself is not imported: that
 would take longer than the rest of the build.
@@ -7,18 +7,27 @@ would take longer than the rest of the build.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 import griffe
 
+from delta_maintenance.operations.core.registry import BUILT_IN, find
+from delta_maintenance_airflow.operators.descriptions import Description, describe
 from delta_maintenance_airflow.provider_info import get_provider_info
 from docs_site import source
 from docs_site.markdown import code, sentence, table
+
+_GENERATED = "delta_maintenance_airflow.operators"
+"""The package of the operators that are made from the records."""
 
 
 def announced(kind: str) -> str:
     """The classes of one kind (`operators`, `sensors`, `triggers`, `hooks`)."""
     parts = []
     for module in announced_modules(kind):
+        if module == _GENERATED:
+            parts += [_generated(describe(find(name))) for name in sorted(BUILT_IN)]
+            continue
         for found in source.classes(module):
             if found.name.startswith("Delta") and found.parent and found.parent.path == module:
                 parts.append(_class(found))
@@ -50,39 +59,68 @@ def connection(_: str) -> str:
     return table(("key in Extra", "label in the form", "meaning"), rows)
 
 
+def _generated(description: Description) -> str:
+    """A class that is made from the record of an operation."""
+    bases = [base for name in description.bases for base in _lineage(_base(name))]
+    defaults = _defaults(bases)
+    for field in description.subjects:
+        defaults[field.name] = "required" if field.is_required else code("None")
+    return _entry(description.name, _GENERATED, description.docstring, bases, defaults)
+
+
 def _class(found: griffe.Class) -> str:
-    body, described = _docstring(found)
+    module = found.path.rsplit(".", 1)[0]
+    lineage = _lineage(found)
+    return _entry(found.name, module, source.text(found), lineage, _defaults(lineage))
+
+
+def _entry(
+    name: str,
+    module: str,
+    docstring: str,
+    lineage: Sequence[griffe.Class],
+    defaults: Mapping[str, str],
+) -> str:
+    described: dict[str, str] = {}
+    for text in [*map(source.text, lineage), docstring]:
+        described |= {name: " ".join(meaning.split()) for name, meaning in _PARAM.findall(text)}
     rows = []
-    for owner in found.mro():
-        described = _docstring(owner)[1] | described
-    for name, parameter in _parameters(found).items():
-        meaning = described.get(name, "")
+    for argument, default in defaults.items():
+        meaning = described.get(argument, "")
         templated = "yes" if "(templated)" in meaning else ""
         meaning = sentence(meaning.replace("(templated)", ""))
-        default = "required" if parameter.default is None else code(str(parameter.default))
-        rows.append((code(name), default, templated, meaning))
-    module = found.path.rsplit(".", 1)[0]
+        rows.append((code(argument), default, templated, meaning))
+    body = _PARAM.sub("", docstring).strip()
     arguments = table(("argument", "default", "templated", "meaning"), rows) if rows else ""
-    return f"### `{found.name}`\n\n`{module}`\n\n{body}\n\n{arguments}"
+    return f"### `{name}`\n\n`{module}`\n\n{body}\n\n{arguments}"
 
 
-def _parameters(found: griffe.Class) -> dict[str, griffe.Parameter]:
-    """The keyword parameters of a class and of its bases in this distribution."""
-    parameters: dict[str, griffe.Parameter] = {}
-    for owner in [*reversed(found.mro()), found]:
+def _base(name: str) -> griffe.Class:
+    """A base class of the generated operators."""
+    (found,) = (
+        each
+        for module in ("base", "spark_base")
+        for each in source.classes(f"{_GENERATED}.{module}")
+        if each.name == name
+    )
+    return found
+
+
+def _lineage(found: griffe.Class) -> list[griffe.Class]:
+    """A class after its bases in this distribution."""
+    return [*reversed(found.mro()), found]
+
+
+def _defaults(lineage: Sequence[griffe.Class]) -> dict[str, str]:
+    """The keyword parameters of these classes, with their defaults."""
+    defaults: dict[str, str] = {}
+    for owner in lineage:
         init = owner.members.get("__init__")
-        if isinstance(init, griffe.Function):
-            for parameter in init.parameters:
-                kind = parameter.kind
-                if kind is not griffe.ParameterKind.var_keyword and parameter.name != "self":
-                    parameters[parameter.name] = parameter
-    return parameters
-
-
-def _docstring(found: griffe.Class) -> tuple[str, dict[str, str]]:
-    """The text above the parameters, and what it says about each of them."""
-    described = {name: " ".join(text.split()) for name, text in _PARAM.findall(source.text(found))}
-    return _PARAM.sub("", source.text(found)).strip(), described
+        for each in init.parameters if isinstance(init, griffe.Function) else ():
+            if each.kind is not griffe.ParameterKind.var_keyword and each.name != "self":
+                required = each.default is None
+                defaults[each.name] = "required" if required else code(str(each.default))
+    return defaults
 
 
 # From `:param NAME:` to the next one, or to the end of the paragraph.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task, task_group
 
+from delta_maintenance.operations.core.registry import operations
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.dags.scheduled import START, TAGS
-from delta_maintenance_airflow.manual_form import required_options, titles
-from delta_maintenance_airflow.operators.by_hand import DeltaApprovalOperator, DeltaManualOperator
+from delta_maintenance_airflow.operators.manual import DeltaApprovalOperator, DeltaManualOperator
 
 _DOCUMENTATION = """### Manual run of one operation on Delta tables
 
@@ -135,3 +136,21 @@ def manual_dag(
 
         one_table.expand(table=tables())
     return dag
+
+
+def titles() -> dict[str, str]:
+    """Returns the title of each operation by its name, with a warning if it deletes files."""
+    return {
+        record.name: f"{record.title} (deletes)" if record.effects.deletes else record.title
+        for record in operations()
+    }
+
+
+def required_options() -> str:
+    """Returns a sentence that names the options without which an operation cannot run."""
+    needed = [
+        f"`{record.name}` needs `{json.dumps(record.example)}`"
+        for record in operations()
+        if record.required
+    ]
+    return f"{', '.join(needed)}." if needed else "No operation needs options."

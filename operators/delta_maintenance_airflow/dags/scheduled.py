@@ -16,11 +16,11 @@ from delta_maintenance_airflow.operators.approvals import (
     DeltaPendingPlansOperator,
 )
 from delta_maintenance_airflow.operators.policy import DeltaAssessOperator, DeltaPolicyRunOperator
-from delta_maintenance_airflow.operators.select_tables import (
+from delta_maintenance_airflow.operators.scheduled import (
     DeltaFindTablesOperator,
     DeltaSelectWorkOperator,
+    DeltaSummaryOperator,
 )
-from delta_maintenance_airflow.operators.summary import DeltaSummaryOperator
 
 START = datetime(2026, 1, 1)
 TAGS = ["delta", "maintenance"]

@@ -32,7 +32,7 @@ from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.health_page import formats, rows
 from delta_maintenance_airflow.health_page.charts import charts
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
-from delta_maintenance_airflow.health_page.overview import SHOWN, overview_of
+from delta_maintenance_airflow.health_page.rows import SHOWN, overview_of
 
 MANUAL_DAG = "delta_manual"
 _FOLDER = Path(__file__).parent

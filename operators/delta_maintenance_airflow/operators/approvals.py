@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import BaseOperator, Param
-from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
-from delta_maintenance_airflow.approver import name_of, require_other_person
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
-from delta_maintenance_airflow.failures import retrying_only_what_may_pass
-from delta_maintenance_airflow.hooks.policy import PolicyHook
-from delta_maintenance_airflow.operators.plan_texts import plans_text
-from delta_maintenance_airflow.operators.policy import (
-    DeltaPolicyRunOperator,
-    entry_of,
-    link_to,
-)
+from delta_maintenance_airflow.hooks.delta import PolicyHook
+from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, entry_of, link_to
+from delta_maintenance_airflow.operators.questions import name_of, plans_text, require_other_person
 from delta_maintenance_airflow.settings import assessment_store
-from delta_maintenance_airflow.template_values import as_flag
+from delta_maintenance_airflow.tasks import as_flag, retrying_only_what_may_pass, returned_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -82,8 +75,13 @@ class DeltaPendingPlansOperator(BaseOperator):
             raise AirflowSkipException("this run only plans")
         ti = context["ti"]
         names = [
-            *(row["name"] for some in _all(ti, self.assess_task) for row in some if row["waits"]),
-            *(each["name"] for each in _all(ti, self.run_task) if _is_waiting(each)),
+            *(
+                row["name"]
+                for some in returned_values(ti, self.assess_task)
+                for row in some
+                if row["waits"]
+            ),
+            *(each["name"] for each in returned_values(ti, self.run_task) if _is_waiting(each)),
         ]
         if not names:
             raise AirflowSkipException("no plan waits for an approval")
@@ -266,11 +264,6 @@ def _by_table(plans: Iterable[PendingPlan]) -> list[dict[str, Any]]:
 
 def _is_waiting(outcome: Mapping[str, Any]) -> bool:
     return any(each.endswith(f": {_WAITING}") for each in outcome.get("operations") or ())
-
-
-def _all(ti: Any, task_id: str) -> list[Any]:
-    found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
-    return [each for each in found if each is not None]
 
 
 def _choice(labels: Sequence[str]) -> Param:

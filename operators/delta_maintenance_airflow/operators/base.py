@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
+from delta_maintenance import clock
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
-from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink
-from delta_maintenance_airflow.outlets import add_to_outlet_events
-from delta_maintenance_airflow.template_values import as_flag
-from delta_maintenance_airflow.xcom import flat
+from delta_maintenance_airflow.tasks import (
+    add_to_outlet_events,
+    as_flag,
+    flat,
+    retrying_only_what_may_pass,
+    task_key,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -182,11 +186,9 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
         A cleared task has another ID, and so has a task whose templates result in other values.
         """
-        ti = context["ti"]
-        # Clearing a task adds the number of tries so far to max_tries; a retry does not.
-        first_try = ti.max_tries - (self.retries or 0) + 1
-        task = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
-        asked = json.dumps([*task, self.table_uri, given], sort_keys=True, default=str)
+        asked = json.dumps(
+            [*task_key(self, context), self.table_uri, given], sort_keys=True, default=str
+        )
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}"))
 
     def _logged_facts(self, document: Any, *, planned: bool) -> dict[str, Any]:
@@ -204,6 +206,42 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
             for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
         return flat({"operation": self.operation, "status": status, **document_facts, **more})
+
+
+class DeltaReportingOperator(DeltaMaintenanceOperator):
+    """Writes all files or findings to a report, before anything is changed.
+
+    Takes the parameters of `DeltaMaintenanceOperator`, and:
+
+    :param report_uri: the address of a new Parquet file outside the table. An address that ends in
+        `/` is a folder, in which every try writes a file of its own. XCom has the address of that
+        file as `report_uri`. (templated)
+    """
+
+    template_fields: Sequence[str] = (*DeltaMaintenanceOperator.template_fields, "report_uri")
+
+    def __init__(self, *, report_uri: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.report_uri = report_uri
+        self._report: str | None = None
+
+    def new_report(self) -> str | None:
+        if not self.report_uri:
+            return None
+        name = f"{clock.new_id()}.parquet" if self.report_uri.endswith("/") else ""
+        self._report = self.report_uri + name
+        return self._report
+
+    def reported_at(self, address: str) -> None:
+        """Stores the address of the report of a Spark job, which an earlier try may have written
+        elsewhere.
+        """
+        self._report = address
+
+    def reported(self, document: Any) -> str | None:
+        # Some documents contain the address of the report, or None.
+        report: str | None = getattr(document, "report", self._report)
+        return report
 
 
 _LOGGED = ("table", "version", "status", "reason")

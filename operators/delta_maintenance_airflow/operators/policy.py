@@ -21,16 +21,19 @@ from delta_maintenance_airflow.compat import (
     AirflowSkipException,
     default_deferrable,
 )
-from delta_maintenance_airflow.failures import retrying_only_what_may_pass
-from delta_maintenance_airflow.hooks.policy import PolicyHook
+from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink
-from delta_maintenance_airflow.outlets import add_to_outlet_events
 from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
-from delta_maintenance_airflow.template_values import as_flag
-from delta_maintenance_airflow.xcom import flat
+from delta_maintenance_airflow.tasks import (
+    add_to_outlet_events,
+    as_flag,
+    flat,
+    retrying_only_what_may_pass,
+    task_key,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,7 +107,7 @@ class DeltaAssessOperator(BaseOperator):
     ) -> dict[str, dict[str, Any]]:
         """Returns the result for each table, by its address."""
 
-        def look(table: Mapping[str, str]) -> dict[str, Any]:
+        def assess(table: Mapping[str, str]) -> dict[str, Any]:
             assessment, known = _assessed(work, table, store, link)
             self.log.info("%s", _log_line(assessment))
             due, waits = _divided(assessment, known)
@@ -121,7 +124,7 @@ class DeltaAssessOperator(BaseOperator):
             }
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return {row["uri"]: row for row in pool.map(look, tables)}
+            return {row["uri"]: row for row in pool.map(assess, tables)}
 
 
 class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
@@ -265,7 +268,10 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         )
 
     def _defer(self, left: JobDeferredError, lease: Mapping[str, str]) -> NoReturn:
-        trigger = left.trigger(timeout=self.execution_timeout, lease=lease)
+        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
+        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+
+        trigger = DeltaSparkJobTrigger.of(left, timeout=self.execution_timeout, lease=lease)
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def on_kill(self) -> None:
@@ -327,13 +333,6 @@ def holder(context: Context) -> str:
     ti = context["ti"]
     mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
     return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
-
-
-def task_key(task: BaseOperator, context: Context) -> list[Any]:
-    """Returns a key that is the same in every try of a task, and different after it is cleared."""
-    ti = context["ti"]
-    first_try = ti.max_tries - (task.retries or 0) + 1
-    return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
 
 
 def link_to(context: Context) -> str:

@@ -7,19 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from delta_maintenance.errors import (
-    DeltaMaintenanceError,
-    RefusedError,
-    UnsupportedFeatureError,
-)
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
 from delta_maintenance_airflow.compat import default_deferrable
-from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.settings import report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.spark.submission import SparkSubmission, runs_driver_on_cluster
-from delta_maintenance_airflow.template_values import as_flag
+from delta_maintenance_airflow.tasks import as_flag, retrying_only_what_may_pass
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -215,7 +210,10 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return document
 
     def _defer(self, left: JobDeferredError) -> NoReturn:
-        trigger = left.trigger(timeout=self.execution_timeout)
+        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
+        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+
+        trigger = DeltaSparkJobTrigger.of(left, timeout=self.execution_timeout)
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def reported_at(self, address: str) -> None:

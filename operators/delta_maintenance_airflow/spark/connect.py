@@ -32,8 +32,8 @@ class ConnectedJob:
     def run(self, spec: JobSpec) -> JobReport:
         """Runs the job to its end. Raises `AirflowFailException` if PySpark is missing."""
         with _told_what_is_missing():
-            from delta_maintenance.spark.connect import connected
             from delta_maintenance.spark.job import run
+            from delta_maintenance.spark.session import connected
         from delta_maintenance.errors import DeltaMaintenanceError
         from delta_maintenance.submission.job_report import JobReport
 

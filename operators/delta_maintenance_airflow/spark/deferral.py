@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance import clock
-from delta_maintenance.submission.left_running import JobLeftRunningError
-from delta_maintenance_airflow.spark.mailbox import Mailbox
-from delta_maintenance_airflow.spark.waiter_process import Order, WaiterProcess
+from delta_maintenance.submission import JobLeftRunningError
+from delta_maintenance_airflow.spark.waiting import Mailbox, Order, WaiterProcess
 
 if TYPE_CHECKING:
     from delta_maintenance_airflow.hooks.delta import DeltaHook
     from delta_maintenance_airflow.spark.folder import JobFolder
-    from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
-
-SECONDS_BETWEEN_POLLS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +46,6 @@ class JobDeferredError(JobLeftRunningError):
     def __init__(self, job: DeferredJob) -> None:
         super().__init__(job.name)
         self.job = job
-
-    def trigger(
-        self, *, timeout: timedelta | None, lease: Mapping[str, str] | None = None
-    ) -> DeltaSparkJobTrigger:
-        """Returns the trigger that waits for the job, ends it after `timeout`, and keeps
-        the lease.
-        """
-        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
-        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
-
-        return DeltaSparkJobTrigger(
-            job=asdict(self.job),
-            deadline=None if timeout is None else (clock.now() + timeout).timestamp(),
-            poll_interval=SECONDS_BETWEEN_POLLS,
-            lease=lease,
-            run=None if self.run is None else self.run.to_json(),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

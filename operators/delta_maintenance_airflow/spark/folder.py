@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_POLLS = 1.0
 _SECONDS_BETWEEN_LINES = 60
 _SECONDS_BETWEEN_CHECKS = 0.05
 _SECONDS_TO_END = 3.0
@@ -91,8 +91,8 @@ class JobFolder:
                         "its end"
                     )
             os.close(descriptor)
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-            waited += _SECONDS_BETWEEN_LOOKS
+            time.sleep(_SECONDS_BETWEEN_POLLS)
+            waited += _SECONDS_BETWEEN_POLLS
         from delta_maintenance_airflow.compat import AirflowException
 
         raise AirflowException("killed before its Spark job was submitted")

@@ -318,7 +318,6 @@ class SparkSubmission:
         on_cluster: bool,
     ) -> dict[str, Any]:
         from delta_maintenance.submission.spark_submit import driver_environment
-        from delta_maintenance_airflow.spark.output import JobOutput
 
         if on_cluster:
             # Files of this worker do not exist on the cluster; the specification contains no
@@ -334,7 +333,7 @@ class SparkSubmission:
         )
         image = {"spark.kubernetes.container.image": code.image} if code.image else {}
         return {
-            "output": JobOutput(self._show_interface),
+            "output": provider.JobOutput(self._show_interface),
             "process": {
                 "env": environment,
                 # Child processes must not inherit the variables that Airflow sets for a task.
@@ -360,11 +359,9 @@ class SparkSubmission:
         # Kubernetes accepts files of the worker only through a store, which must be configured.
         if host.startswith("local") or (host.startswith("k8s") and on_cluster):
             return ()
-        from delta_maintenance.submission.library import library_zip
+        from delta_maintenance.submission.spark_submit import write_library
 
-        file = self._folder.path / "delta_maintenance.zip"
-        file.write_bytes(library_zip())
-        return (os.fspath(file),)
+        return (write_library(self._folder.path),)
 
     def _connected_job(self, conf: Mapping[str, str]) -> ConnectedJob:
         from delta_maintenance_airflow.spark.connect import ConnectedJob

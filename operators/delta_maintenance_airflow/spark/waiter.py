@@ -31,10 +31,9 @@ from delta_maintenance.submission.job_report import (
     interface_of,
 )
 from delta_maintenance_airflow.spark.folder import JobFolder, end_group
-from delta_maintenance_airflow.spark.mailbox import SECONDS_BETWEEN_BEATS, JobState, Mailbox
-from delta_maintenance_airflow.spark.waiter_process import Order
+from delta_maintenance_airflow.spark.waiting import SECONDS_BETWEEN_STATES, JobState, Mailbox, Order
 
-_SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_BETWEEN_POLLS = 2.0
 """The interval in which requests to end the job are noticed."""
 _LINES = 200
 _LONGEST_LINE = 500
@@ -49,7 +48,7 @@ class Waiter:
         self._mailbox = mailbox
         self._folder = JobFolder(order.key)
         self._lines: deque[str] = deque(maxlen=_LINES)
-        self._state = JobState(beat=0)
+        self._state = JobState(number=0)
         self._is_told_to_end = False
 
     def run(self) -> None:
@@ -69,7 +68,7 @@ class Waiter:
         reader = threading.Thread(target=self._read, args=(driver.stdout,), daemon=True)
         reader.start()
         self._wait(driver)
-        reader.join(timeout=_SECONDS_BETWEEN_LOOKS)
+        reader.join(timeout=_SECONDS_BETWEEN_POLLS)
         self._leave(driver.returncode)
 
     def _started(self, command: Sequence[str]) -> subprocess.Popen[str]:
@@ -99,23 +98,23 @@ class Waiter:
                 self._lines.append(redact(text))
 
     def _wait(self, driver: subprocess.Popen[str]) -> None:
-        written, beaten = self._state, time.monotonic()
+        written, written_at = self._state, time.monotonic()
         while driver.poll() is None:
             with suppress(subprocess.TimeoutExpired):
-                driver.wait(timeout=_SECONDS_BETWEEN_LOOKS)
+                driver.wait(timeout=_SECONDS_BETWEEN_POLLS)
                 return
             # A temporary failure of the store must not end the job.
             with suppress(StorageError, OSError):
                 self._is_told_to_end = self._is_told_to_end or self._mailbox.is_end_requested()
-                is_due = time.monotonic() - beaten >= SECONDS_BETWEEN_BEATS
+                is_due = time.monotonic() - written_at >= SECONDS_BETWEEN_STATES
                 if is_due or self._state != written:
-                    written, beaten = self._beat(), time.monotonic()
+                    written, written_at = self._write_state(), time.monotonic()
             if self._is_told_to_end:
                 end_group(driver.pid, driver.poll)
 
-    def _beat(self, **changes: Any) -> JobState:
+    def _write_state(self, **changes: Any) -> JobState:
         # The reading thread may replace the state concurrently; the number is only changed here.
-        self._state = replace(self._state, beat=self._state.beat + 1, **changes)
+        self._state = replace(self._state, number=self._state.number + 1, **changes)
         self._mailbox.write(self._state)
         return self._state
 
@@ -126,9 +125,9 @@ class Waiter:
                     # A killed task is not resumed.
                     self._mailbox.clear()
                 else:
-                    self._beat(ended=True, exit_status=status, log=tuple(self._lines))
+                    self._write_state(ended=True, exit_status=status, log=tuple(self._lines))
                 break
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_POLLS)
         self._folder.remove()
 
 

@@ -12,7 +12,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls
+from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls, serialized
 
 
 class DeltaCommitTrigger(BaseTrigger):
@@ -46,15 +46,7 @@ class DeltaCommitTrigger(BaseTrigger):
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "table_uri": self.table_uri,
-                "condition": self.condition,
-                "delta_conn_id": self.delta_conn_id,
-                "poll_interval": self.poll_interval,
-            },
-        )
+        return serialized(self, "table_uri", "condition", "delta_conn_id", "poll_interval")
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:

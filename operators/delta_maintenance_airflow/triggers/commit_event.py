@@ -13,11 +13,19 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.address import Address
 from delta_maintenance_airflow.compat import asset_states
-from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.hooks.policy import WayByPolicy
+from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyAccess
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
 from delta_maintenance_airflow.triggers.cursor import Cursor, Position
-from delta_maintenance_airflow.triggers.table_stream import News, TableStream
+from delta_maintenance_airflow.triggers.polling import PollResult, TableStream, serialized
+
+_ARGUMENTS = (
+    "table_uri",
+    "delta_conn_id",
+    "poll_interval",
+    "min_commits",
+    "operations",
+    "after_version",
+)
 
 
 class DeltaCommitEventTrigger(BaseEventTrigger):
@@ -86,46 +94,35 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments, so they name the policy and contain no options.
         # Without a policy they are as in earlier versions: other arguments make another watcher.
-        named = {} if self.policy is None else {"policy": self.policy}
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "table_uri": self.table_uri,
-                "delta_conn_id": self.delta_conn_id,
-                "poll_interval": self.poll_interval,
-                "min_commits": self.min_commits,
-                "operations": self.operations,
-                "after_version": self.after_version,
-                **named,
-            },
-        )
+        named = () if self.policy is None else ("policy",)
+        return serialized(self, *_ARGUMENTS, *named)
 
     def shared_stream_key(self) -> Hashable | None:
         by_policy = () if self.policy is None else (self.policy,)
         return ("delta-log", self.table_uri, self.delta_conn_id, self.poll_interval, *by_policy)
 
     @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[News, None]:
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[PollResult, None]:
         policy = kwargs.get("policy")
-        hook = DeltaHook(kwargs["delta_conn_id"]) if policy is None else WayByPolicy(policy)
+        hook = DeltaHook(kwargs["delta_conn_id"]) if policy is None else PolicyAccess(policy)
         stream = TableStream(
             table_uri=kwargs["table_uri"], hook=hook, poll_interval=kwargs["poll_interval"]
         )
-        async with aclosing(stream.news()) as all_news:
-            async for news in all_news:
-                yield news
+        async with aclosing(stream.results()) as results:
+            async for result in results:
+                yield result
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         # Streams are shared since Airflow 3.3.
         async with (
-            aclosing(self.open_shared_stream(self.serialize()[1])) as all_news,
-            aclosing(self.filter_shared_stream(all_news)) as events,
+            aclosing(self.open_shared_stream(self.serialize()[1])) as results,
+            aclosing(self.filter_shared_stream(results)) as events,
         ):
             async for event in events:
                 yield event
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[News]
+        self, shared_stream: AsyncIterator[PollResult]
     ) -> AsyncGenerator[TriggerEvent, None]:
         cursor = Cursor(asset_states(self), self._cursor_name())
         position = await cursor.load()
@@ -137,8 +134,8 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
             operations=self.operations,
             position=position,
         )
-        async for news in shared_stream:
-            seen = await watcher.take(news)
+        async for result in shared_stream:
+            seen = await watcher.take(result)
             if seen is None:
                 continue
             if seen.event is not None:

@@ -12,7 +12,7 @@ from delta_maintenance_airflow.triggers.cursor import Position
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.watch import CommitCount
-    from delta_maintenance_airflow.triggers.table_stream import News
+    from delta_maintenance_airflow.triggers.polling import PollResult
 
 _log = logging.getLogger(__name__)
 
@@ -44,15 +44,17 @@ class CommitWatcher:
         self._position = position
         self._count: CommitCount | None = None
 
-    async def take(self, news: News) -> Seen | None:
+    async def take(self, result: PollResult) -> Seen | None:
         """Processes the result of a poll. Returns None if there is nothing to store."""
-        trouble = news.trouble
+        trouble = result.trouble
         if trouble is None:
-            count = self._counting(news.version)
+            count = self._counting(result.version)
             try:
                 # Without a new version, no request is needed.
-                if news.version > count.version:
-                    await news.stream.count(count, newest=news.version, enough=self._min_commits)
+                if result.version > count.version:
+                    await result.stream.count(
+                        count, newest=result.version, enough=self._min_commits
+                    )
             except StorageError as error:
                 if error.retryable:
                     _log.warning("%s", error)

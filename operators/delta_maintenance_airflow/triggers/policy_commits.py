@@ -13,11 +13,10 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_airflow.compat import asset_states
-from delta_maintenance_airflow.hooks.policy import WayByPolicy
+from delta_maintenance_airflow.hooks.delta import PolicyAccess
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
-from delta_maintenance_airflow.triggers.polling import store_root
-from delta_maintenance_airflow.triggers.table_stream import TableStream
+from delta_maintenance_airflow.triggers.polling import TableStream, serialized, store_root
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy
@@ -70,15 +69,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments: they name the policy, without its contents.
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "policy": self.policy,
-                "store": self.store,
-                "poll_interval": self.poll_interval,
-                "min_commits": self.min_commits,
-            },
-        )
+        return serialized(self, "policy", "store", "poll_interval", "min_commits")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         board = CursorBoard(asset_states(self), self._board_name())
@@ -188,12 +179,12 @@ class _Watched:
         interval = self._trigger.poll_interval
         while True:
             stream = TableStream(
-                table_uri=uri, hook=WayByPolicy(self._trigger.policy), poll_interval=interval
+                table_uri=uri, hook=PolicyAccess(self._trigger.policy), poll_interval=interval
             )
             try:
-                async with aclosing(stream.news()) as all_news:
-                    async for news in all_news:
-                        seen = await watcher.take(news)
+                async with aclosing(stream.results()) as results:
+                    async for result in results:
+                        seen = await watcher.take(result)
                         if seen is not None:
                             self._seen.put_nowait((uri, _shortened(seen)))
             except Exception:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import StorageAccessError
+from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
+from delta_maintenance_airflow.compat import AirflowException
 
 if TYPE_CHECKING:
+    from delta_maintenance.operations.watch import CommitCount, LogWatch
     from delta_maintenance.storage import Store
 
 T = TypeVar("T")
@@ -33,7 +37,7 @@ class Watching(Protocol):
     store: Store
 
 
-class Way(Protocol):
+class TableAccess(Protocol):
     """Access to a table."""
 
     async def aopen_watched(self, table_uri: str) -> Store:
@@ -43,7 +47,7 @@ class Way(Protocol):
 class TablePolls:
     """Polls one table in a thread of the pool, with the credentials of a connection or a policy."""
 
-    def __init__(self, hook: Way, table_uri: str) -> None:
+    def __init__(self, hook: TableAccess, table_uri: str) -> None:
         self._hook = hook
         self._table_uri = table_uri
 
@@ -95,6 +99,14 @@ class Pace:
         return pause
 
 
+def serialized(trigger: object, *arguments: str) -> tuple[str, dict[str, Any]]:
+    """Returns a trigger as Airflow stores it: its class, and arguments from its attributes."""
+    kind = type(trigger)
+    return f"{kind.__module__}.{kind.__qualname__}", {
+        name: getattr(trigger, name) for name in arguments
+    }
+
+
 def store_root(table_uri: str) -> str:
     """Returns the store of a table, without its path: `s3://lake`; `file:` for all local tables."""
     address = Address.parse(table_uri)
@@ -105,3 +117,79 @@ def store_root(table_uri: str) -> str:
 def _pool(root: str) -> ThreadPoolExecutor:
     # Not the default pool of the event loop, whose size depends on the machine.
     return ThreadPoolExecutor(_THREADS, thread_name_prefix=f"delta-watch-{root}")
+
+
+_log = logging.getLogger(__name__)
+
+_IN_TROUBLE = 300.0
+"""The minimum number of seconds between polls of a table that does not exist or is not
+accessible.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollResult:
+    """The result of a poll, for every watcher."""
+
+    stream: TableStream
+    version: int = -1
+    """The newest version; undefined if there is an error."""
+    trouble: Exception | None = None
+    """An error that only a person can correct: no table, no permission, a wrong address."""
+
+
+class TableStream:
+    """The poll loop of one table. Commits are read once, whatever the number of watchers."""
+
+    def __init__(self, *, table_uri: str, hook: TableAccess, poll_interval: float) -> None:
+        self._table_uri = table_uri
+        self._polls = TablePolls(hook, table_uri)
+        self._interval = poll_interval
+        self._watch: LogWatch | None = None
+        # Only one task at a time may use the watch.
+        self._turn = asyncio.Lock()
+
+    async def results(self) -> AsyncGenerator[PollResult, None]:
+        """The results of all polls, without end. An unavailable store is polled less often."""
+        pace = Pace(self._interval, self._table_uri)
+        while True:
+            try:
+                if self._watch is None:
+                    store = await self._polls.open()
+                    # Already imported by a thread: importing it would block the event loop.
+                    from delta_maintenance.operations.watch import LogWatch
+
+                    self._watch = LogWatch(store)
+                async with self._turn:
+                    seen = await self._polls.ask(self._watch, self._watch.look)
+            except (DeltaMaintenanceError, AirflowException) as error:
+                if isinstance(error, StorageError) and error.retryable:
+                    _log.warning("%s", error)
+                    await pace.back_off()
+                    continue
+                yield PollResult(stream=self, trouble=error)
+                # Started again, with the current connection and the current log.
+                self._watch = None
+                await asyncio.sleep(max(self._interval, _IN_TROUBLE))
+                continue
+            if seen.more:
+                await asyncio.sleep(CATCH_UP)
+                continue
+            yield PollResult(stream=self, version=seen.version)
+            await pace.rest()
+
+    async def count(self, commits: CommitCount, *, newest: int, enough: int) -> None:
+        """Lets a watcher process the commits up to `newest`, until `enough` are found.
+
+        Commits for which the poll has no requests left are read by further polls, soon.
+        """
+        everything = False
+        while not everything:
+            async with self._turn:
+                if (watch := self._watch) is None:
+                    return
+                count = partial(commits.count, watch, newest=newest, enough=enough)
+                everything = await self._polls.ask(watch, count)
+                if not everything:
+                    await asyncio.sleep(CATCH_UP)
+                    watch.poll_again()

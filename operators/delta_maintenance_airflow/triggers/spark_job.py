@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Protocol, Self
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -13,10 +15,12 @@ from asgiref.sync import sync_to_async
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_airflow.compat import AirflowException, is_task_deferred
+from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.settings import assessment_store, leases
-from delta_maintenance_airflow.spark.deferral import DeferredJob
-from delta_maintenance_airflow.spark.watched import News, WatchedJob, watched_job
+from delta_maintenance_airflow.spark.deferral import DeferredJob, JobDeferredError
+from delta_maintenance_airflow.spark.waiting import SECONDS_UNTIL_LOST, JobState, Mailbox
 
+SECONDS_BETWEEN_POLLS = 10.0
 _IS_TOLD_OF_KILLS = hasattr(BaseTrigger, "on_kill")
 """Whether Airflow notifies a trigger when a user ends its task: since 3.3."""
 _MOST_FAILURES = 30
@@ -58,6 +62,25 @@ class DeltaSparkJobTrigger(BaseTrigger):
         self.paused_run = dict(run) if run is not None else None
         self._renew_at = 0.0
 
+    @classmethod
+    def of(
+        cls,
+        left: JobDeferredError,
+        *,
+        timeout: timedelta | None,
+        lease: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Returns the trigger that waits for the job, ends it after `timeout`, and keeps
+        the lease.
+        """
+        return cls(
+            job=asdict(left.job),
+            deadline=None if timeout is None else (clock.now() + timeout).timestamp(),
+            poll_interval=SECONDS_BETWEEN_POLLS,
+            lease=lease,
+            run=None if left.run is None else left.run.to_json(),
+        )
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
@@ -96,7 +119,7 @@ class DeltaSparkJobTrigger(BaseTrigger):
         while True:
             await sync_to_async(self._renew_lease)()
             try:
-                news = await sync_to_async(watched.look)()
+                update = await sync_to_async(watched.poll)()
             except Exception as error:
                 # Errors of the store, the cluster manager, or their clients, which have many
                 # classes.
@@ -104,13 +127,13 @@ class DeltaSparkJobTrigger(BaseTrigger):
                 if failures >= _MOST_FAILURES:
                     return {"status": "lost", "message": f"the Spark job is lost: {error}"}
                 self.log.warning("the state of the Spark job is unknown: %s", error)
-                news = News()
+                update = JobUpdate()
             else:
                 failures = 0
-            for line in news.lines:
+            for line in update.lines:
                 self.log.info("%s", line)
-            if news.event is not None:
-                return news.event
+            if update.event is not None:
+                return update.event
             if self.deadline is not None and clock.now().timestamp() >= self.deadline:
                 await sync_to_async(watched.end)()
                 return {
@@ -132,3 +155,89 @@ class DeltaSparkJobTrigger(BaseTrigger):
 
     def _open(self) -> WatchedJob:
         return watched_job(DeferredJob(**self.job))
+
+
+_ENDED = {"status": "ended"}
+
+
+@dataclass(frozen=True, slots=True)
+class JobUpdate:
+    """The changes of a job since the last call."""
+
+    lines: tuple[str, ...] = ()
+    """Lines for the log of the task."""
+    event: dict[str, Any] | None = None
+    """The event of the trigger, if the job has ended or is lost."""
+
+
+class WatchedJob(Protocol):
+    """A job that runs elsewhere. All methods block."""
+
+    def poll(self) -> JobUpdate:
+        """Returns the changes since the last call."""
+
+    def end(self) -> None:
+        """Ends the job, or requests its end."""
+
+
+def watched_job(job: DeferredJob) -> WatchedJob:
+    """Returns the job, accessed with the connections that it names."""
+    if job.application is not None:
+        return _OnCluster(job.spark_conn_id, job.application)
+    return WaitedFor(job.mailbox(DeltaHook(job.delta_conn_id)))
+
+
+class WaitedFor:
+    """A job whose driver runs on a worker, below a waiter."""
+
+    def __init__(self, mailbox: Mailbox, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._mailbox = mailbox
+        self._monotonic = monotonic
+        self._last: JobState | None = None
+        self._changed = monotonic()
+
+    def poll(self) -> JobUpdate:
+        """Reads the state that the waiter has written since the last call."""
+        state, last = self._mailbox.read(), self._last
+        if state is not None and state.ended:
+            return JobUpdate(_new_lines(state, last), _ENDED)
+        if state is not None and (last is None or state.number != last.number):
+            self._last, self._changed = state, self._monotonic()
+            return JobUpdate(_new_lines(state, last))
+        silence = self._monotonic() - self._changed
+        if silence < SECONDS_UNTIL_LOST:
+            return JobUpdate()
+        message = (
+            f"the Spark driver is lost: its worker has given no sign for {silence:.0f} s; "
+            "another try is safe"
+        )
+        return JobUpdate(event={"status": "lost", "message": message})
+
+    def end(self) -> None:
+        """Requests the end of the driver, which the waiter ends within seconds."""
+        self._mailbox.request_end()
+
+
+class _OnCluster:
+    """An application whose state the cluster manager reports."""
+
+    def __init__(self, spark_conn_id: str, application: str) -> None:
+        # Requires the Apache Spark provider, which the other kind of job does not need.
+        from delta_maintenance_airflow.spark.provider import ClusterApplication
+
+        self._application = ClusterApplication(spark_conn_id, application)
+
+    def poll(self) -> JobUpdate:
+        return JobUpdate() if self._application.is_active() else JobUpdate(event=_ENDED)
+
+    def end(self) -> None:
+        self._application.end()
+
+
+def _new_lines(state: JobState, last: JobState | None) -> tuple[str, ...]:
+    lines = []
+    if state.interface is not None and (last is None or state.interface != last.interface):
+        lines.append(f"Spark UI: {state.interface}")
+    if state.progress is not None and (last is None or state.progress != last.progress):
+        lines.append(state.progress)
+    return tuple(lines)

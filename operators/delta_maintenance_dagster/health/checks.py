@@ -15,11 +15,9 @@ from delta_maintenance import clock
 from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
-from delta_maintenance_dagster.health.log_picture import log_picture
-from delta_maintenance_dagster.references import Reference
-from delta_maintenance_dagster.resources import DeltaStorageResource
+from delta_maintenance_dagster.health.metadata import in_dagster, log_picture
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.tables import DeltaTable
-from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth

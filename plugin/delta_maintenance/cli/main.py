@@ -30,9 +30,13 @@ _BROKEN_PIPE = 141
 output is incomplete.
 """
 
-_LOOKING = ("inspect", "files", "history", "health")
+_READING = ("inspect", "files", "history", "health")
 _TABLES = ("init", "assess", "run", "spark-spec", "spark-stage")
-_MODULES = {"spark-spec": "spark_spec", "spark-stage": "spark_spec"}
+_MODULES = {
+    **dict.fromkeys(_READING, "reading"),
+    "spark-spec": "spark_spec",
+    "spark-stage": "spark_spec",
+}
 """The verbs that are not operations, in the order of the help: before the operations and after
 them. Each has a module of the same name in `verbs`, unless another name is given here."""
 
@@ -50,7 +54,7 @@ stdout carries the result alone; warnings, progress and errors go to stderr."""
 
 def verbs() -> tuple[str, ...]:
     """The names of all verbs, in the order of the help."""
-    return (*_LOOKING, *names(), *_TABLES)
+    return (*_READING, *names(), *_TABLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,12 +123,12 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     asked = words[0] if words else ""
-    if asked in (*_LOOKING, *_TABLES):
+    if asked in (*_READING, *_TABLES):
         _add_verbs(subparsers, (asked,))
     elif asked in BUILT_IN:
         operation_verb.add_parser(subparsers, find(asked))
     else:
-        _add_verbs(subparsers, _LOOKING)
+        _add_verbs(subparsers, _READING)
         for record in operations():
             operation_verb.add_parser(subparsers, record)
         _add_verbs(subparsers, _TABLES)

@@ -104,13 +104,10 @@ def _remote(master: str | None) -> str | None:
 
 def _py_files(directory: Path, master: str | None) -> list[str]:
     """Writes an archive of this library, so that executors run the same code as the driver."""
-    from delta_maintenance.submission.library import library_zip
+    from delta_maintenance.submission.spark_submit import write_library
 
-    if master is not None and master.startswith("local"):
-        return []
-    file = directory / "delta_maintenance.zip"
-    file.write_bytes(library_zip())
-    return [os.fspath(file)]
+    is_local = master is not None and master.startswith("local")
+    return [] if is_local else [write_library(directory)]
 
 
 def absolute(address: str) -> str:

@@ -22,7 +22,7 @@ from delta_maintenance.policies.approval import ApprovedPlan, as_of
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 

@@ -19,7 +19,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 
 LIFE = timedelta(minutes=5)
 """The lifetime of a lease that is not renewed."""

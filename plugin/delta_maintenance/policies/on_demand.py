@@ -21,7 +21,7 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, last_run
 from delta_maintenance.policies.models import Assessment, OperationOutcome, PausedRun, RunResult
 from delta_maintenance.policies.run import RunStatus, result_of_failure
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 _REASON = "requested manually"

@@ -34,7 +34,7 @@ from delta_maintenance.policies.models import (
     PausedRun,
     RunResult,
 )
-from delta_maintenance.submission.left_running import JobLeftRunningError
+from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 _NO_APPROVALS = Approvals()

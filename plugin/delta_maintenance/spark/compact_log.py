@@ -8,7 +8,6 @@ share. The driver appends the shares to the file, and holds one share at a time.
 from __future__ import annotations
 
 import math
-import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, Self
@@ -18,18 +17,17 @@ from pyspark.sql import SparkSession
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.delta_log.compaction import RangeContent
 from delta_maintenance.spark import log_ranges
-from delta_maintenance.spark.log_parts import (
+from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares, unpacked
+from delta_maintenance.spark.log_shares import (
     LOG_BYTES_PER_TASK,
+    TableAddress,
     adjacent_parts,
     share_labels,
     shares,
     small_batches,
 )
-from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares, unpacked
-from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import gravest
-from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange
@@ -50,11 +48,9 @@ class SparkRange:
         progress: Progress | None = None,
         log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
+        """Raises `RefusedError` for a table that executors cannot reach."""
         self._spark = spark
-        options = executor_options(table_uri, storage_options, os.environ)
+        options = executor_options(table_uri, storage_options)
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._progress = progress
         self._log_bytes_per_task = log_bytes_per_task

@@ -7,34 +7,42 @@ The driver holds the files of one job at a time.
 
 from __future__ import annotations
 
-import os
+import json
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import Self
+from typing import Any, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession, functions
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType as SparkStruct
 
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.operations.add_constraint import SHOWN_FILES, CheckedRows, ViolatingFile
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
-from delta_maintenance.protocol.schema.types import PrimitiveType, StructField
-from delta_maintenance.spark.constraint_expression import MARK, needed_columns, spark_schema
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.protocol.schema.data_columns import arrow_type
+from delta_maintenance.protocol.schema.types import PrimitiveType, StructField, parse_schema
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 
+MARK = "__delta_maintenance"
+"""The prefix of all names that this library adds to those of a table."""
 _FILE = f"{MARK}_file"
 _PROBLEM = f"{MARK}_problem"
 """Additional columns: the number of the file in the job, and the reason why it cannot be read."""
@@ -94,12 +102,10 @@ class SparkConstraintCheck:
         files_per_job: int = _FILES_PER_JOB,
         bytes_per_task: int = _BYTES_PER_TASK,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
+        """Raises `RefusedError` for a table that executors cannot reach."""
         self._spark = spark
         self._uri = table_uri
-        self._storage_options = executor_options(table_uri, storage_options, os.environ)
+        self._storage_options = executor_options(table_uri, storage_options)
         self._progress = progress
         self._files_per_job = files_per_job
         self._bytes_per_task = bytes_per_task
@@ -251,3 +257,114 @@ def _summary(found: pa.Table, files: pa.Table) -> CheckedRows:
             for row in shown.to_pylist()
         ),
     )
+
+
+def needed_columns(
+    spark: SparkSession, snapshot: Snapshot, expression: str
+) -> tuple[StructField, ...]:
+    """Returns the columns that the expression needs, in the order of the schema.
+
+    Raises `InvalidRequestError` if the expression is not boolean, uses other columns or other rows,
+    or is not deterministic, and `UnsupportedFeatureError` for types that cannot be read.
+    """
+    columns = parse_schema(snapshot.metadata.schema_string or "").fields
+    readable = tuple(item for item in columns if _is_readable(item))
+    named = [item for item in columns if _is_named(item.name, expression)]
+    try:
+        _analyse(spark, snapshot, readable, expression)
+    except AnalysisException as error:
+        unreadable = [item for item in named if item not in readable]
+        if unreadable:
+            raise UnsupportedFeatureError(
+                f"the column {unreadable[0].name} is of the type {unreadable[0].type}, which "
+                "cannot be checked",
+                remedy="add the constraint with Delta Spark",
+            ) from None
+        raise InvalidRequestError(
+            f"{expression!r} cannot be a constraint: {_gist(error)}",
+            remedy="give an expression that is true or false of each row by itself",
+        ) from None
+    wanted = tuple(item for item in named if item in readable)
+    try:
+        _analyse(spark, snapshot, wanted, expression)
+    except AnalysisException:
+        # IDENTIFIER can compose a name, which then does not occur in the text.
+        return readable
+    return wanted
+
+
+def spark_schema(snapshot: Snapshot, columns: tuple[StructField, ...]) -> SparkStruct:
+    """Returns the columns as Spark types, all nullable.
+
+    The check must not rely on a `NOT NULL` rule that the rows may violate.
+    """
+    names = {item.name for item in columns}
+    fields = json.loads(snapshot.metadata.schema_string or "")["fields"]
+    kept = [_without_promises(item) for item in fields if item["name"] in names]
+    schema: SparkStruct = SparkStruct.fromJson({"type": "struct", "fields": kept})
+    return schema
+
+
+def _analyse(
+    spark: SparkSession, snapshot: Snapshot, columns: tuple[StructField, ...], expression: str
+) -> None:
+    """Lets Spark analyse the expression in positions that only accept valid constraints.
+
+    A filter accepts only boolean expressions without aggregates and windows; the condition of a
+    join accepts no nondeterministic expressions and no stars; a lambda function accepts no
+    subqueries, and the parentheses around it no alias.
+    """
+    rows = spark.createDataFrame([], spark_schema(snapshot, columns))
+    other = spark.range(0).toDF(f"{MARK}_id")
+    alone = f"forall(array(0), {MARK}_item -> ({expression}\n))"
+    _require_sound(rows.where(functions.expr(expression)))
+    _require_sound(rows.join(other, functions.expr(expression), "left_semi"))
+    _require_sound(rows.where(functions.expr(alone)))
+
+
+def _require_sound(frame: DataFrame) -> None:
+    # Spark Connect does not analyse the plan before this access.
+    _ = frame.schema
+
+
+def _is_readable(column: StructField) -> bool:
+    try:
+        arrow_type(column.type)
+    except UnsupportedFeatureError:
+        return False
+    return True
+
+
+def _is_named(name: str, expression: str) -> bool:
+    """Returns whether the expression contains the name, as every use of the column does."""
+    text, name = (item.upper().lower() for item in (expression, name))
+    if re.fullmatch("[a-z0-9_]+", name):
+        return re.search(rf"(?<![a-z0-9_]){name}(?![a-z0-9_])", text) is not None
+    return name in text or name.replace("`", "``") in text
+
+
+def _without_promises(value: Any) -> Any:
+    """Reduces a type or a field of a schema string to the parts that define the type."""
+    if isinstance(value, list):
+        return [_without_promises(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {
+        name: True if name in _PROMISES else _without_promises(item)
+        for name, item in value.items()
+        if name != "metadata"
+    }
+    if "name" in value:
+        collations = (value.get("metadata") or {}).get(_COLLATIONS)
+        kept |= {"nullable": True, "metadata": {_COLLATIONS: collations} if collations else {}}
+    return kept
+
+
+_PROMISES = ("nullable", "containsNull", "valueContainsNull")
+_COLLATIONS = "__COLLATIONS"
+
+
+def _gist(error: AnalysisException) -> str:
+    """Returns the first line of Spark's message, without error codes and the text position."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", line).rstrip(". ;")

@@ -6,7 +6,6 @@ one commit at a time. Executors only read footers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.data.footers import RowCounts, count_rows
 
@@ -62,10 +60,8 @@ class SparkFooters:
         *,
         files_per_task: int = _FILES_PER_TASK,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
-        options = executor_options(table_uri, storage_options, os.environ)
+        """Raises `RefusedError` for a table that executors cannot reach."""
+        options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._reading = FooterReading(uri=table_uri, storage_options=options)
         self._files_per_task = files_per_task

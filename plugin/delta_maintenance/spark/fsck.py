@@ -8,7 +8,6 @@ number for each group, which the driver compares with those of the groups before
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -32,8 +31,7 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.progress import Progress
 
@@ -125,12 +123,10 @@ class SparkContents:
         ranges_per_round: int = RANGES_PER_ROUND,
         ranges_per_part: int = RANGES_PER_PART,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
+        """Raises `RefusedError` for a table that executors cannot reach."""
         self._spark = spark
         self._uri = table_uri
-        self._options = executor_options(table_uri, storage_options, os.environ)
+        self._options = executor_options(table_uri, storage_options)
         self._files_per_round = files_per_round
         self._files_per_task = files_per_task
         self._ranges_per_round = ranges_per_round

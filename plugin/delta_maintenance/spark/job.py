@@ -33,8 +33,7 @@ from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.redaction import redact
-from delta_maintenance.spark.connect import is_connected, ship_library
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.session import JobSession, is_connected, ship_library
 from delta_maintenance.storage import open_store
 from delta_maintenance.submission.job_report import (
     APPLICATION_LINE,

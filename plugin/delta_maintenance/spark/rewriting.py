@@ -17,7 +17,6 @@ own, so that a bin that crashes its executor affects no other bin.
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 from collections import deque
@@ -35,10 +34,8 @@ from delta_maintenance import clock
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import message_line
 from delta_maintenance.operations.rewriting.engine import BinOutcome, rewritten
-from delta_maintenance.spark.connect import is_connected
 from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.session import JobSession, executor_options, is_connected
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 
 SCHEMA = "number long, outcome binary"
@@ -97,10 +94,8 @@ class SparkRewriting:
         new_id: NewId = clock.new_id,
         bytes_per_task: int = _BYTES_PER_TASK,
     ) -> None:
-        """`executor_options` completes the storage options from the driver's environment. Raises
-        `RefusedError` for a table that executors cannot reach.
-        """
-        options = executor_options(table_uri, storage_options, os.environ)
+        """Raises `RefusedError` for a table that executors cannot reach."""
+        options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._new_id = new_id

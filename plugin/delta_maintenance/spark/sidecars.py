@@ -7,7 +7,6 @@ Connect.
 from __future__ import annotations
 
 import math
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +20,11 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.delta_log.checkpoint_rows import UnknownFieldsError
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
 from delta_maintenance.protocol.ndjson.parse import MapKeys
-from delta_maintenance.spark.log_parts import (
+from delta_maintenance.spark.log_shares import (
     LOG_BYTES_PER_TASK,
+    SCHEMA,
+    LogReading,
+    TableAddress,
     adjacent_parts,
     by_label,
     log_parts,
@@ -30,11 +32,9 @@ from delta_maintenance.spark.log_parts import (
     shares,
     small_batches,
 )
-from delta_maintenance.spark.log_shares import SCHEMA, LogReading, TableAddress
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import PassedOn, Report, ShareWriting, gravest
 from delta_maintenance.spark.sidecar_survey import survey_on_spark
-from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_reader import LogTail
@@ -68,11 +68,8 @@ class SparkSidecars:
         progress: Progress | None = None,
         log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     ) -> None:
-        """`new_id` is called on executors and must be picklable. The driver calls `progress`.
-
-        `executor_options` completes the storage options from the driver's environment.
-        """
-        options = executor_options(table_uri, storage_options, os.environ)
+        """`new_id` is called on executors and must be picklable. The driver calls `progress`."""
+        options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._new_id = new_id

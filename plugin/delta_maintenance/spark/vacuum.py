@@ -7,7 +7,6 @@ are used, so that the engine also runs on Spark Connect.
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +25,15 @@ from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, Fil
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.spark import log_shares
-from delta_maintenance.spark.log_parts import by_label, log_parts, small_batches
-from delta_maintenance.spark.log_shares import LogReading, TableAddress
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.log_shares import (
+    LogReading,
+    TableAddress,
+    by_label,
+    log_parts,
+    small_batches,
+)
+from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import gravest
-from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.spark.vacuum_tasks import (
     BucketDeletion,
     BucketSearch,
@@ -70,7 +73,7 @@ class SparkVacuum:
         log_bytes_per_bucket: int = _BYTES_PER_BUCKET,
     ) -> None:
         """`executor_options` completes the storage options from the driver's environment."""
-        options = executor_options(table_uri, storage_options, os.environ)
+        options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._progress = progress

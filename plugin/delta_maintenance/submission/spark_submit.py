@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -95,3 +97,31 @@ def driver_environment(
         else:
             started[name] = value
     return started
+
+
+PACKAGE = Path(__file__).resolve().parent.parent
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def write_library(folder: Path) -> str:
+    """Writes `library_zip` into a folder, and returns the path."""
+    file = folder / "delta_maintenance.zip"
+    file.write_bytes(library_zip())
+    return os.fspath(file)
+
+
+def library_zip() -> bytes:
+    """A ZIP file of the package for `--py-files`: the same bytes for the same code.
+
+    A wheel does not work: Spark adds `.zip` and `.egg` files to the path of its workers, and
+    ignores a `.whl` file.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(PACKAGE.rglob("*")):
+            if file.suffix in (".py", ".json") and file.is_file():
+                name = file.relative_to(PACKAGE.parent).as_posix()
+                entry = zipfile.ZipInfo(name, _EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, file.read_bytes())
+    return packed.getvalue()

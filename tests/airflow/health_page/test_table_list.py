@@ -113,5 +113,4 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_library() -> None:
         "delta_maintenance_airflow",
         "delta_maintenance_airflow.plugin",
         "delta_maintenance_airflow.settings",
-        "delta_maintenance_airflow.spark_pool",
     }

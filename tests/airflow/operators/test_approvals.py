@@ -12,7 +12,7 @@ from delta_maintenance import clock
 from delta_maintenance.operations.fsck.options import FsckOptions, FsckPlan
 from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.operators import plan_texts
+from delta_maintenance_airflow.operators import questions
 from delta_maintenance_airflow.operators.approvals import LATER, DeltaApprovalsOperator
 
 pytestmark = pytest.mark.airflow
@@ -96,7 +96,7 @@ def test_the_text_of_one_plan_is_escaped() -> None:
         reason=hostile,
     ).to_json()
     for shown in (plan, None):
-        text = plan_texts.plan_text("fsck", hostile, shown)
+        text = questions.plan_text("fsck", hostile, shown)
         assert "evil.example" in text
         outside = [part for line in text.splitlines() for part in line.split("`")[::2]]
         assert not any(mark in part for part in outside for mark in ("[", "<", "#", "evil"))
@@ -105,7 +105,7 @@ def test_the_text_of_one_plan_is_escaped() -> None:
 def test_the_text_of_the_question_is_bounded_and_escaped() -> None:
     hostile = "`</td><script>|\n# x" * 50
     plans = [pending(f"{number}{hostile}", reason=hostile) for number in range(200)]
-    text = plan_texts.plans_text(plans)
+    text = questions.plans_text(plans)
     assert len(text) < 9_000 and "more, in the log" in text
     rows = text.partition("\n\n")[2].partition("\n\nand ")[0].splitlines()
     assert all(row.count("|") == 8 for row in rows)

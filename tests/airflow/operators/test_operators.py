@@ -181,7 +181,8 @@ def test_they_survive_serialisation() -> None:
 
 
 def test_all_of_them_are_exported() -> None:
-    assert {case.operator.__name__ for case in CASES} == set(operators.__all__)
+    exported = {name for name in dir(operators) if name.endswith("Operator")}
+    assert {case.operator.__name__ for case in CASES} == exported
 
 
 @pytest.mark.parametrize(

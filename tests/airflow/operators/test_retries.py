@@ -19,7 +19,7 @@ from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core.context import Prepared
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.operators import DeltaTablePropertiesOperator
+from delta_maintenance_airflow.operators import DeltaSetPropertiesOperator
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 
 pytestmark = pytest.mark.usefixtures("spark_job")
@@ -263,7 +263,7 @@ def test_another_request_of_the_same_try_is_another_operation(
     worn_table(tmp_path)
     for days in ("60", "61"):
         properties = {"delta.logRetentionDuration": f"interval {days} days"}
-        outcome = DeltaTablePropertiesOperator(
+        outcome = DeltaSetPropertiesOperator(
             task_id="t", table_uri=str(tmp_path), properties=properties
         ).execute(task_context)
         assert outcome["status"] == "committed"

@@ -20,26 +20,27 @@ from delta_maintenance.policies import discovery
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.operators import policy as policy_operators
-from delta_maintenance_airflow.operators import select_tables
+from delta_maintenance_airflow.operators import scheduled
 from delta_maintenance_airflow.operators.policy import DeltaAssessOperator
-from delta_maintenance_airflow.operators.select_tables import (
+from delta_maintenance_airflow.operators.scheduled import (
     FOUND,
     LEFT_OVER,
     DeltaFindTablesOperator,
     DeltaSelectWorkOperator,
+    DeltaSummaryOperator,
+    summarised,
 )
-from delta_maintenance_airflow.operators.summary import DeltaSummaryOperator, summarised
 
 
 @pytest.fixture(autouse=True)
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select_tables, "max_map_length", lambda: 1_024)
+    monkeypatch.setattr(scheduled, "max_map_length", lambda: 1_024)
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AssessmentStore:
     store = AssessmentStore(str(tmp_path / "kept"))
-    monkeypatch.setattr(select_tables, "assessment_store", lambda: store)
+    monkeypatch.setattr(scheduled, "assessment_store", lambda: store)
     monkeypatch.setattr(policy_operators, "assessment_store", lambda: store)
     return store
 
@@ -90,7 +91,7 @@ def test_batches_grow_where_airflow_maps_no_further(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(select_tables, "max_map_length", lambda: 4)
+    monkeypatch.setattr(scheduled, "max_map_length", lambda: 4)
     path = policy(tmp_path, *({"uri": f"/nowhere/{n}"} for n in range(9)))
     batches = find(path, tables_per_batch=1).execute(task_context)
     assert [len(batch) for batch in batches] == [3, 3, 3]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from delta_maintenance_airflow.approver import require_other_person
 from orchestrators.policy_dags import DAGS, Somebody, fresh_table
 from suite.airflow_versions import DagBag
 from worn_tables import fingerprint, worn_table
@@ -20,7 +21,6 @@ from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.approver import require_other_person
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.settings import assessment_store
 

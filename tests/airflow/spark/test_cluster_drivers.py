@@ -190,7 +190,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
         assert address == "sc://spark:15002/;token=the-token"
         yield session
 
-    monkeypatch.setattr("delta_maintenance.spark.connect.connected", connected)
+    monkeypatch.setattr("delta_maintenance.spark.session.connected", connected)
     return session
 
 

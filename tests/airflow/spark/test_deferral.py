@@ -37,9 +37,8 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowFailExcept
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 from delta_maintenance_airflow.spark.connect import ConnectedJob
 from delta_maintenance_airflow.spark.deferral import DeferredJob
-from delta_maintenance_airflow.spark.mailbox import SECONDS_UNTIL_LOST, JobState, Mailbox
-from delta_maintenance_airflow.spark.watched import WaitedFor
-from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+from delta_maintenance_airflow.spark.waiting import SECONDS_UNTIL_LOST, JobState, Mailbox
+from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger, WaitedFor
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -54,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_maintenance_airflow.spark.deferral.SECONDS_BETWEEN_POLLS", 0.1)
+    monkeypatch.setattr("delta_maintenance_airflow.triggers.spark_job.SECONDS_BETWEEN_POLLS", 0.1)
 
 
 def operator(folder: Path, **arguments: Any) -> DeltaCheckpointOperator:
@@ -189,7 +188,7 @@ def test_a_job_without_a_worker_is_lost(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("delta_maintenance_airflow.spark.watched.SECONDS_UNTIL_LOST", 1.0)
+    monkeypatch.setattr("delta_maintenance_airflow.triggers.spark_job.SECONDS_UNTIL_LOST", 1.0)
     spark.acts(LIVES)
     task = operator(folder)
     deferral = deferred(task, task_context)
@@ -205,11 +204,11 @@ def test_a_job_is_lost_by_the_clock_of_the_triggerer(tmp_path: Path) -> None:
     now = 0.0
     mailbox = Mailbox(open_store(str(tmp_path)), "k.1")
     job = WaitedFor(mailbox, monotonic=lambda: now)
-    mailbox.write(JobState(beat=1, progress="one"))
+    mailbox.write(JobState(number=1, progress="one"))
     assert job.look().lines == ("one",)
     now = SECONDS_UNTIL_LOST - 1
     assert job.look().event is None
-    mailbox.write(JobState(beat=2, progress="one"))
+    mailbox.write(JobState(number=2, progress="one"))
     assert job.look().lines == ()
     now += SECONDS_UNTIL_LOST - 1
     assert job.look().event is None

@@ -28,7 +28,7 @@ from delta_maintenance_airflow.compat import (
     AirflowFailException,
     AirflowSkipException,
 )
-from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
+from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The report folder."""
     (tmp_path / "reports").mkdir()
     monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__REPORT_FOLDER", str(tmp_path / "reports"))
-    monkeypatch.setattr("delta_maintenance_airflow.spark.deferral.SECONDS_BETWEEN_POLLS", 0.1)
+    monkeypatch.setattr("delta_maintenance_airflow.triggers.spark_job.SECONDS_BETWEEN_POLLS", 0.1)
     return tmp_path / "reports"
 
 

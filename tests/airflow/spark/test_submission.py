@@ -26,11 +26,11 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowFailExcept
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators import (
     DeltaAddConstraintOperator,
-    DeltaLogCompactionOperator,
+    DeltaCompactLogOperator,
     DeltaVacuumOperator,
 )
 from delta_maintenance_airflow.spark.folder import end_group
-from delta_maintenance_airflow.spark.output import JobOutput
+from delta_maintenance_airflow.spark.provider import JobOutput
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 # The provider leaves the pipe from spark-submit to the garbage collector.
@@ -108,7 +108,7 @@ def test_large_compactions_are_submitted_and_reported_like_others(
     result = {**RESULT, "windows": [window], "bytes_written": 5}
     del result["kind"]
     spark.acts(reports({"status": "done", "result": result}))
-    outcome = operator(DeltaLogCompactionOperator, options={"commits_per_file": 20}).execute(
+    outcome = operator(DeltaCompactLogOperator, options={"commits_per_file": 20}).execute(
         task_context
     )
     assert (outcome["operation"], outcome["status"], outcome["engine"]) == (
@@ -119,7 +119,7 @@ def test_large_compactions_are_submitted_and_reported_like_others(
     window |= {"status": "differs", "reason": "it has 1 adds"}
     spark.acts(reports({"status": "done", "result": {**result, "status": "failed"}}))
     with pytest.raises(AirflowFailException, match="could not be compacted.*it has 1 adds"):
-        operator(DeltaLogCompactionOperator, options={"commits_per_file": 30}).execute(task_context)
+        operator(DeltaCompactLogOperator, options={"commits_per_file": 30}).execute(task_context)
 
 
 def test_an_unsaved_link_does_not_fail_the_task(

@@ -28,7 +28,7 @@ from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks import DeltaHook
-from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, table_stream
+from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, polling
 from delta_maintenance_airflow.triggers.polling import TablePolls
 
 QUICK = 0.01
@@ -45,7 +45,7 @@ class Opened:
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeltaCommitEventTrigger, "settling_seconds", 0.0)
-    monkeypatch.setattr(table_stream, "_IN_TROUBLE", QUICK)
+    monkeypatch.setattr(polling, "_IN_TROUBLE", QUICK)
 
 
 @pytest.fixture

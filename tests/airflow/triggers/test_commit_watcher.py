@@ -10,7 +10,7 @@ import pytest
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
 from delta_maintenance_airflow.triggers.cursor import Position
-from delta_maintenance_airflow.triggers.table_stream import News
+from delta_maintenance_airflow.triggers.polling import PollResult
 
 
 @pytest.mark.parametrize("error", [StorageError("down"), StorageAccessError("no")])
@@ -22,5 +22,5 @@ def test_only_an_error_that_lasts_is_reported_when_commits_cannot_be_counted(
             raise error
 
     watcher = CommitWatcher("/t", position=Position(version=1, told=1))
-    seen = asyncio.run(watcher.take(News(stream=cast(Any, Failing()), version=5)))
+    seen = asyncio.run(watcher.take(PollResult(stream=cast(Any, Failing()), version=5)))
     assert (seen is None) is error.retryable

@@ -19,11 +19,10 @@ from delta_maintenance.operations import watch
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, polling, table_stream
+from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, polling
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
-from delta_maintenance_airflow.triggers.polling import store_root
-from delta_maintenance_airflow.triggers.table_stream import News
+from delta_maintenance_airflow.triggers.polling import PollResult, store_root
 
 QUICK = 0.02
 
@@ -32,7 +31,7 @@ QUICK = 0.02
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(DeltaPolicyCommitTrigger, "settling_seconds", 0.0)
     monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", 0.0)
-    monkeypatch.setattr(table_stream, "_IN_TROUBLE", QUICK)
+    monkeypatch.setattr(polling, "_IN_TROUBLE", QUICK)
     yield
     polling._pool.cache_clear()
 
@@ -112,8 +111,8 @@ def test_changes_at_one_time_share_an_event(
     monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", gathering)
     take, sleep = CommitWatcher.take, asyncio.sleep
 
-    async def taking(self: CommitWatcher, news: News) -> Seen | None:
-        found = await take(self, news)
+    async def taking(self: CommitWatcher, result: PollResult) -> Seen | None:
+        found = await take(self, result)
         if found is not None and found.event is not None:
             seen.add(found.event["table"])
         return found

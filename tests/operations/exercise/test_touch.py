@@ -155,7 +155,7 @@ def test_airflow_operator_and_form(installed: dict[str, str], tmp_path: Path, ta
     from unittest.mock import MagicMock
 
     from delta_maintenance_airflow import operators
-    from delta_maintenance_airflow.manual_form import titles
+    from delta_maintenance_airflow.dags.manual import titles
     from delta_maintenance_airflow.operators import DeltaTouchOperator
 
     task = DeltaTouchOperator(task_id="touch", table_uri=sys.argv[1], note="from Airflow")
@@ -168,7 +168,7 @@ def test_airflow_operator_and_form(installed: dict[str, str], tmp_path: Path, ta
         list(inspect.signature(DeltaTouchOperator).parameters)[0],
         f"{DeltaTouchOperator.__module__}.{DeltaTouchOperator.__qualname__}",
         hasattr(operators, "DeltaCheckpointOperator"),
-        hasattr(operators, "DeltaCleanLogOperator"),
+        hasattr(operators, "DeltaLogCleanOperator"),
         titles()["touch"],
     ]))
     """

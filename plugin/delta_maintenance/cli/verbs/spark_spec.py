@@ -11,14 +11,7 @@ from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
 from delta_maintenance.cli.output import print_json
 from delta_maintenance.operations.core.registry import spark_operations
 
-_PLATFORMS = (
-    "livy",
-    "emr-serverless",
-    "databricks",
-    "dataproc",
-    "dataproc-cluster",
-    "kubernetes",
-)
+_PLATFORMS = ("livy", "emr-serverless", "databricks", "dataproc", "dataproc-cluster", "kubernetes")
 
 _SPEC = """\
 Print the request for a Spark job on a platform. Nothing is sent, and the table is not opened. Your
@@ -176,7 +169,7 @@ def _run_stage(arguments: argparse.Namespace) -> None:
     from delta_maintenance import __version__
     from delta_maintenance.storage import open_store
     from delta_maintenance.submission.job_spec import APPLICATION
-    from delta_maintenance.submission.library import library_zip
+    from delta_maintenance.submission.spark_submit import library_zip
 
     files = {
         "job.py": APPLICATION.read_bytes(),

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowFailException
-from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
+from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 pytestmark = [
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-def by_hand(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
+def run_manually(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
     return run("delta_manual", run_conf=params)
 
 
@@ -57,25 +57,25 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return submitted
 
 
-def test_by_hand_a_plan_without_deletions_needs_no_approval(
+def test_manual_run_a_plan_without_deletions_needs_no_approval(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
     policy({"name": "mine", "uri": str(tmp_path / "t")})
-    found = by_hand(run, operation="checkpoint", tables=["mine"], options={"kind": "classic"})
+    found = run_manually(run, operation="checkpoint", tables=["mine"], options={"kind": "classic"})
     assert found["state"] == "success"
     assert found["one_table.plan[0]"].told["needs_approval"] is False
     assert found["one_table.run[0]"].told["operations"] == ["checkpoint: done"]
     assert table.open().snapshot().checkpoint is not None
 
 
-def test_by_hand_a_run_may_only_plan(
+def test_manual_run_a_run_may_only_plan(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")})
     before = fingerprint(tmp_path / "t")
-    found = by_hand(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
+    found = run_manually(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
     assert found["state"] == "success"
     plan = found["one_table.plan[0]"].told
     assert plan["needs_approval"] is True and "`1 file (1 byte)`" in plan["plan_text"]
@@ -83,13 +83,13 @@ def test_by_hand_a_run_may_only_plan(
     assert fingerprint(tmp_path / "t") == before
 
 
-def test_by_hand_a_feature_is_dropped_after_approval(
+def test_manual_run_a_feature_is_dropped_after_approval(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")})
     given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
-    found = by_hand(run, **given, options={"feature": FEATURE})
+    found = run_manually(run, **given, options={"feature": FEATURE})
     assert found["state"] == "success"
     assert found["one_table.plan[0]"].told["needs_approval"] is True
     (shown,) = somebody.shown
@@ -99,7 +99,7 @@ def test_by_hand_a_feature_is_dropped_after_approval(
     assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())
 
 
-def test_by_hand_a_rejected_drop_changes_nothing(
+def test_manual_run_a_rejected_drop_changes_nothing(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
@@ -107,12 +107,12 @@ def test_by_hand_a_rejected_drop_changes_nothing(
     somebody.answer = "Reject"
     before = fingerprint(tmp_path / "t")
     given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
-    found = by_hand(run, **given, options={"feature": FEATURE})
+    found = run_manually(run, **given, options={"feature": FEATURE})
     assert len(somebody.shown) == 1 and found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
 
 
-def test_by_hand_a_drop_that_has_to_wait_succeeds(
+def test_manual_run_a_drop_that_has_to_wait_succeeds(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     table = TableBuilder(tmp_path / "t")
@@ -121,14 +121,16 @@ def test_by_hand_a_drop_that_has_to_wait_succeeds(
     table.v2_checkpoint(sidecars=1)
     policy({"name": "t", "uri": str(tmp_path / "t")})
     options = {"feature": "v2Checkpoint", "truncate_history": True}
-    found = by_hand(run, operation="drop-feature", table_uri=str(tmp_path / "t"), options=options)
+    found = run_manually(
+        run, operation="drop-feature", table_uri=str(tmp_path / "t"), options=options
+    )
     assert found["state"] == "success" and len(somebody.shown) == 1
     told = found["one_table.run[0]"].told
     assert told["status"] == "incomplete"
     assert "v2Checkpoint is switched off, but not dropped yet; run again at" in told["problem"]
 
 
-def test_by_hand_a_constraint_is_checked_by_spark_and_approved(
+def test_manual_run_a_constraint_is_checked_by_spark_and_approved(
     policy: Callable[..., Path],
     run: Callable[..., Any],
     somebody: Somebody,
@@ -138,21 +140,21 @@ def test_by_hand_a_constraint_is_checked_by_spark_and_approved(
     table = fresh_table(tmp_path / "t")
     policy({"uri": str(tmp_path / "t"), "other_writers": "spark"})
     given = {"operation": "add-constraint", "table_uri": str(tmp_path / "t")}
-    violated = by_hand(run, **given, options={"name": "positive", "expression": "id > 0"})
+    violated = run_manually(run, **given, options={"name": "positive", "expression": "id > 0"})
     assert violated["state"] == "failed" and len(somebody.shown) == 1
     told = violated["one_table.run[0]"].told
     assert told["status"] == "failed" and "1 of 9 rows" in told["problem"]
     assert table.open().latest_version() == 1
 
     options = {"name": "not_negative", "expression": "id >= 0"}
-    found = by_hand(run, **given, options=options)
+    found = run_manually(run, **given, options=options)
     assert found["state"] == "success" and len(somebody.shown) == 2
     assert ": (not set) → id >= 0" in somebody.shown[1]
     assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
     stated = {name: value for name, value in jobs[-1].items() if value is not None}
     assert stated == {**options, "other_writers": "spark"}
     # The protocol already supports constraints now.
-    more = by_hand(run, **given, options={"name": "more", "expression": "id >= -1"})
+    more = run_manually(run, **given, options={"name": "more", "expression": "id >= -1"})
     assert more["one_table.plan[0]"].told["needs_approval"] is False and len(somebody.shown) == 2
     configuration = table.open().snapshot().metadata.configuration
     assert {name for name in configuration if name.startswith("delta.constraints.")} == {
@@ -162,12 +164,12 @@ def test_by_hand_a_constraint_is_checked_by_spark_and_approved(
 
 
 @pytest.mark.parametrize("operation", ["drop-feature", "add-constraint"])
-def test_by_hand_a_missing_option_is_named_at_once(
+def test_manual_run_a_missing_option_is_named_at_once(
     operation: str, policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     fresh_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")})
-    found = by_hand(run, operation=operation, table_uri=str(tmp_path / "t"))
+    found = run_manually(run, operation=operation, table_uri=str(tmp_path / "t"))
     assert found["state"] == "failed"
     plan = found["one_table.plan[0]"]
     assert (plan.state, found["one_table.run[0]"].state) == ("failed", "upstream_failed")
@@ -175,7 +177,7 @@ def test_by_hand_a_missing_option_is_named_at_once(
     assert "give options such as" in plan.told["problem"]
 
 
-def test_the_form_by_hand_has_every_operation(airflow_db: None) -> None:
+def test_the_form_has_every_operation(airflow_db: None) -> None:
     bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     schema = bag.dags["delta_manual"].params.get_param("operation").schema
     assert set(schema["enum"]) == set(registry.names()) == set(schema["values_display"])
@@ -185,7 +187,7 @@ def test_without_a_table_the_form_is_refused(
     policy: Callable[..., Path], run: Callable[..., Any]
 ) -> None:
     policy()
-    assert by_hand(run, operation="vacuum")["state"] == "failed"
+    assert run_manually(run, operation="vacuum")["state"] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_without_a_table_the_form_is_refused(
         ({"options": {"inventory": "/etc/passwd"}}, "an inventory is outside"),
     ],
 )
-def test_by_hand_addresses_and_short_retentions_need_permission(
+def test_manual_run_addresses_and_short_retentions_need_permission(
     given: dict[str, Any],
     said: str,
     policy: Callable[..., Path],

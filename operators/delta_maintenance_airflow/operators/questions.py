@@ -1,4 +1,4 @@
-"""Plans as Markdown, for the people who approve them."""
+"""Questions to people: plans as Markdown, and who may answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.operations import core
+from delta_maintenance_airflow.compat import AirflowException
+from delta_maintenance_airflow.settings import separate_approver
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from delta_maintenance.policies.approval import PendingPlan
 
 _MOST = 8_000
@@ -17,6 +21,31 @@ _LONGEST = 300
 _TOLD = ("table", "reason")
 """Facts that are shown above the others, or in the subject."""
 _SHOWN = 10
+
+
+def name_of(user: Mapping[str, Any] | None) -> str | None:
+    """The name of the person who answered; None if the question timed out."""
+    return None if user is None else str(user.get("name") or user.get("id") or "") or None
+
+
+def require_other_person(context: Context, user: Mapping[str, Any] | None) -> None:
+    """Fails this try of the task if the person who approves also triggered the run.
+
+    Only if `[delta_maintenance] separate_approver` is set. Runs that were started by a schedule or
+    an asset have no such person.
+    """
+    if not separate_approver():
+        return
+    run = context["dag_run"]
+    requester = getattr(run, "triggering_user_name", None)
+    if requester is None and str(getattr(run, "run_type", "")) != "manual":
+        return
+    approvers = {str(user[key]) for key in ("id", "name") if user.get(key)} if user else set()
+    if requester is None or not approvers or requester in approvers:
+        raise AirflowException(
+            f"the run was triggered by {requester or 'a person whose name is unknown'}; the "
+            "approval must be given by another person, so the question is asked again"
+        )
 
 
 def plans_text(plans: Sequence[PendingPlan]) -> str:

@@ -13,9 +13,13 @@ from delta_maintenance_airflow.compat import (
     AirflowSkipException,
     default_deferrable,
 )
-from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.template_values import as_flag, as_names, as_number
+from delta_maintenance_airflow.tasks import (
+    as_flag,
+    as_names,
+    as_number,
+    retrying_only_what_may_pass,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

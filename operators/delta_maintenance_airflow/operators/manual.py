@@ -9,28 +9,25 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance.operations import core
-from delta_maintenance_airflow.approver import (
-    require_allowed_options,
-    require_other_person,
-    require_table_of_policy,
-)
+from delta_maintenance.redaction import redact_address
 from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
 )
-from delta_maintenance_airflow.hooks.policy import PolicyHook
-from delta_maintenance_airflow.operators.plan_texts import plan_text
+from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from delta_maintenance_airflow.operators.questions import plan_text, require_other_person
 from delta_maintenance_airflow.policy_work import PolicyWork
-from delta_maintenance_airflow.template_values import as_flag
+from delta_maintenance_airflow.settings import any_address
+from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
-    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import RunResult
 
@@ -206,4 +203,39 @@ class DeltaApprovalOperator(ApprovalOperator):
         return super().execute_complete(context, event)
 
 
+def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool) -> None:
+    """Fails the task for options that the Dag does not permit."""
+    given = [name for name in _SHORT_RETENTION if options.get(name)]
+    if given and not short_retention:
+        raise AirflowFailException(
+            f"this Dag may not shorten a retention: leave out {' and '.join(given)}, or use the "
+            "Dag that `DagIds(short_retention=...)` adds"
+        )
+    if options.get("inventory") and not any_address():
+        raise AirflowFailException(
+            "an inventory is outside of the policy: leave it out, or set "
+            "[delta_maintenance] any_address in Airflow's configuration"
+        )
+
+
+def require_table_of_policy(policy: Policy, uri: str) -> None:
+    """Fails the task for the address of a table that the policy neither names nor finds.
+
+    With `[delta_maintenance] any_address`, all users who may trigger the Dag may use any address.
+    """
+    if any_address():
+        return
+    plain = uri.rstrip("/")
+    # Patterns match text, so `..` would match as the name of a folder.
+    leaves = any(segment in (".", "..") for segment in plain.split("/"))
+    named = any(table.uri.rstrip("/") == plain for table in policy.named_tables)
+    if leaves or not (named or any(entry.covers(plain) for entry in policy.patterns)):
+        raise AirflowFailException(
+            f"{redact_address(uri)[:300]} is not a table of the policy: add it there, or set "
+            "[delta_maintenance] any_address in Airflow's configuration"
+        )
+
+
 _EMPTY = (None, "")
+_SHORT_RETENTION = ("allow_short_retention", "no_other_writers")
+"""Options by which an operation deletes files younger than the table's own retention."""

@@ -1,0 +1,63 @@
+# Written by tools/operator_stubs.py from the records of the operations.
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delta_maintenance_airflow.operators.base import (
+    DeltaMaintenanceOperator,
+    DeltaReportingOperator,
+)
+from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, DeltaSparkOperator
+
+def __getattr__(name: str) -> Any: ...
+
+class DeltaAddConstraintOperator(DeltaJobOperator):
+    name: str
+    expression: str
+    def __init__(
+        self,
+        *,
+        name: str,
+        expression: str,
+        **kwargs: Any,
+    ) -> None: ...
+
+class DeltaBackfillRowIdsOperator(DeltaSparkOperator): ...
+class DeltaCheckpointOperator(DeltaSparkOperator): ...
+class DeltaChecksumOperator(DeltaMaintenanceOperator): ...
+class DeltaCleanLogOperator(DeltaReportingOperator): ...
+class DeltaCompactLogOperator(DeltaSparkOperator): ...
+
+class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
+    feature: str
+    def __init__(
+        self,
+        *,
+        feature: str,
+        **kwargs: Any,
+    ) -> None: ...
+
+class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator): ...
+class DeltaOptimizeOperator(DeltaSparkOperator): ...
+class DeltaPurgeOperator(DeltaSparkOperator): ...
+
+class DeltaSetPropertiesOperator(DeltaMaintenanceOperator):
+    properties: Mapping[str, str] | str
+    remove: Sequence[str] | str
+    def __init__(
+        self,
+        *,
+        properties: Mapping[str, str] | str = ...,
+        remove: Sequence[str] | str = ...,
+        **kwargs: Any,
+    ) -> None: ...
+
+class DeltaUpgradeProtocolOperator(DeltaMaintenanceOperator):
+    features: Sequence[str] | str
+    def __init__(
+        self,
+        *,
+        features: Sequence[str] | str = ...,
+        **kwargs: Any,
+    ) -> None: ...
+
+class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator): ...

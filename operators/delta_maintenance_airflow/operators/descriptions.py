@@ -1,0 +1,103 @@
+"""Name, bases, arguments and docstring of the operator of an operation, from its record.
+
+Also read by the tools that write the reference and the stub, so it does not import Airflow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+
+from delta_maintenance.operations.core.flags import FlagField, flag_fields
+from delta_maintenance.operations.core.registry import AnyOperation
+
+# Of the command line alone: flags, output and exit statuses.
+_COMMAND_LINE = re.compile(r"(^| )--[a-z]|^Prints |exit status")
+_FLAG = re.compile(r"--([a-z][a-z-]*)")
+_SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z-])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The parts of a generated class."""
+
+    name: str
+    """Such as `DeltaCleanLogOperator`."""
+    bases: tuple[str, ...]
+    """The names of the base classes."""
+    subjects: tuple[FlagField, ...]
+    """The fields of the Options that are arguments."""
+    docstring: str
+
+
+def class_name(operation: str) -> str:
+    """Returns `DeltaCleanLogOperator` for the operation `clean-log`."""
+    return f"Delta{''.join(word.capitalize() for word in operation.split('-'))}Operator"
+
+
+def describe(record: AnyOperation) -> Description:
+    """Describes the operator of an operation."""
+    flags = {field.name: field for field in flag_fields(record.options)}
+    bases = tuple(_bases(record))
+    subjects = tuple(flags.pop(name) for name in record.subjects)
+    return Description(
+        name=class_name(record.name),
+        bases=bases,
+        subjects=subjects,
+        docstring=_docstring(record, bases, subjects, flags.values()),
+    )
+
+
+def _bases(record: AnyOperation) -> Iterator[str]:
+    if record.report is not None:
+        yield "DeltaReportingOperator"
+    if record.spark is not None:
+        yield "DeltaSparkOperator" if record.chooses_engine else "DeltaJobOperator"
+    elif record.report is None:
+        yield "DeltaMaintenanceOperator"
+
+
+def _docstring(
+    record: AnyOperation,
+    bases: Iterable[str],
+    subjects: Iterable[FlagField],
+    options: Iterable[FlagField],
+) -> str:
+    sentences = _SENTENCE_END.split(" ".join(record.description.split()))
+    kept = " ".join(each for each in sentences if not _COMMAND_LINE.search(each))
+    succeeded = [f"`{name}`" for name, outcome in record.outcomes.items() if outcome.succeeded]
+    failed = [f"`{name}`" for name, outcome in record.outcomes.items() if not outcome.succeeded]
+    statuses = f"`status` is {_either(succeeded)}."
+    if failed:
+        statuses += f" A task that ends with the status {_either(failed)} fails."
+    report = f"; the report has {record.report}" if record.report is not None else ""
+    owners = " and ".join(f"`{name}`" for name in bases)
+    own = [f":param {field.name}: {_help(field)}. (templated)" for field in subjects]
+    options = [field for field in options if field.name != "engine"]
+    listed = [f"- `{field.name}`: {_help(field)}" for field in options]
+    named = {"engine", *record.subjects, *(field.name for field in options)}
+    more = [f"`{field.name}`" for field in fields(record.options) if field.name not in named]
+    listed += [f"- {' and '.join(more)}: see `{record.options.__name__}`"] if more else []
+    return "\n\n".join(
+        part
+        for part in (
+            kept or f"{record.title}: {record.summary}.",
+            f"{statuses} Takes the parameters of {owners}{', and:' if own else ''}{report}"
+            + ("" if own else "."),
+            "\n".join(own),
+            f"`options` are fields of `{record.options.__name__}`:" if listed else "",
+            "\n".join(listed),
+        )
+        if part
+    )
+
+
+def _help(field: FlagField) -> str:
+    text = field.flag.help.replace("{default}", str(field.default))
+    return _FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}`", text)
+
+
+def _either(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last

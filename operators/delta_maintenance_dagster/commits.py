@@ -1,0 +1,325 @@
+"""Commits of tables: polls, the observed asset of a table, and the sensor that reacts to them."""
+
+# Without `from __future__ import annotations`: Dagster reads the annotation of a context as a type.
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import dagster as dg
+from pydantic import Field
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster.tables import DeltaTable
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
+
+    from delta_maintenance.operations.watch import LogWatch
+
+
+DATA_VERSION = "dagster/data_version"
+"""The tag of an observation with the data version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The known state of the log of one table."""
+
+    version: int
+    """The newest listed version."""
+    requested: int = -1
+    """The version for which a run was requested last; -1 for none."""
+    unread: tuple[tuple[int, int], ...] = ()
+    """Ranges of commits, ends included, that may have changed data and were not read yet."""
+    half_read: int | None = None
+    """A commit among these whose first bytes did not decide."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> Self:
+        """Parses the result of `asdict`, in which JSON replaced the tuples by lists."""
+        ranges = value.get("unread") or ()
+        assert isinstance(ranges, list | tuple)
+        unread = tuple((int(low), int(high)) for low, high in ranges)
+        return cls(**{**value, "unread": unread})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """The result of a poll."""
+
+    position: Position
+    data_version: int | None = None
+    """The newest commit that changed data, if one is new."""
+
+
+def poll(watch: "LogWatch", before: Position | None) -> Poll:
+    """Polls a log once, starting from the state `before`.
+
+    A table that was never polled counts as changed. Raises the errors of `LogWatch.look`.
+    """
+    seen = watch.look()
+    # A log that does not continue at the known version is another log.
+    if before is None or seen.since != before.version:
+        return Poll(position=Position(version=seen.version), data_version=seen.version)
+    unread = before.unread
+    if seen.version > before.version:
+        unread = (*unread, (before.version + 1, seen.version))
+    position = replace(before, version=seen.version, unread=unread)
+    return _read_one(watch, position) if unread else Poll(position=position)
+
+
+def _read_one(watch: "LogWatch", position: Position) -> Poll:
+    version = position.half_read
+    half_read = version is not None
+    if version is None:
+        version = position.unread[-1][1]
+    digest = watch.whole(version) if half_read else watch.digest(version)
+    # A commit that was deleted before it could be read may have changed data.
+    maintenance = digest.is_maintenance if digest is not None else False
+    if maintenance is None and not half_read:
+        return Poll(position=replace(position, half_read=version))
+    if maintenance:
+        unread = _without(position.unread, version)
+        return Poll(position=replace(position, unread=unread, half_read=None))
+    return Poll(position=replace(position, unread=(), half_read=None), data_version=version)
+
+
+def _without(ranges: tuple[tuple[int, int], ...], version: int) -> tuple[tuple[int, int], ...]:
+    left: list[tuple[int, int]] = []
+    for low, high in ranges:
+        if low <= version <= high:
+            left += [
+                part for part in ((low, version - 1), (version + 1, high)) if part[0] <= part[1]
+            ]
+        else:
+            left.append((low, high))
+    return tuple(left)
+
+
+class Positions:
+    """The cursor of a sensor: a position for each table, by its address."""
+
+    def __init__(self, cursor: str | None) -> None:
+        known = json.loads(cursor) if cursor else {}
+        self._known = {uri: Position.from_json(value) for uri, value in known.items()}
+
+    def __getitem__(self, uri: str) -> Position | None:
+        return self._known.get(uri)
+
+    def __setitem__(self, uri: str, position: Position) -> None:
+        self._known[uri] = position
+
+    def to_cursor(self, uris: set[str]) -> str:
+        """Returns the cursor as text, without the tables that are no longer watched."""
+        return json.dumps(
+            {uri: asdict(each) for uri, each in self._known.items() if uri in uris},
+            separators=(",", ":"),
+        )
+
+
+def build_table_asset(
+    table: DeltaTable, *, storage: Reference[DeltaStorageResource]
+) -> dg.AssetsDefinition:
+    """The external asset of a table. Its data version is the newest version that changed data.
+
+    The commit sensor observes it whenever data changes; *Observe* in the user interface does the
+    same manually. (Dagster does not keep the data version of an external asset that cannot be
+    observed, and all dependent assets stay unsynced.)
+    """
+    storage = storage.named(table.policy.rules.storage.connection)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        observable = dg.multi_observable_source_asset(
+            specs=[table.spec()],
+            name=f"{table.op_name}__observe",
+            description=f"Reads the newest version from the log of {table.uri}.",
+            required_resource_keys=storage.required,
+        )
+
+    def observe(context: dg.AssetExecutionContext) -> Iterator[dg.ObserveResult]:
+        known = _known_version(context.instance, table)
+        before = Position(version=known) if known is not None else None
+        try:
+            seen = _polled(storage.resolve(context.resources), table, before)
+        except DeltaMaintenanceError as error:
+            problem = str(error.located(table=table.uri))
+            raise dg.Failure(problem, allow_retries=error.retryable) from error
+        version = known if seen.data_version is None else seen.data_version
+        yield dg.ObserveResult(
+            asset_key=table.key,
+            metadata=observed(table, seen.position.version),
+            data_version=dg.DataVersion(str(version)),
+        )
+
+    asset: dg.AssetsDefinition = observable(observe)
+    return asset
+
+
+def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
+    """Returns the metadata of an observation in addition to the data version."""
+    return {
+        "version": dg.MetadataValue.int(version),
+        "dagster/uri": dg.MetadataValue.text(table.uri),
+    }
+
+
+def _polled(storage: DeltaStorageResource, table: DeltaTable, before: Position | None) -> Poll:
+    # Imported here because it loads the clients of object stores; definitions must load fast.
+    from delta_maintenance.operations.watch import LogWatch, open_watched
+
+    options = storage.storage_options(table.policy.rules.storage, uri=table.uri)
+    store = open_watched(table.uri, options or None)
+    version = before.version if before is not None else None
+    seen = poll(LogWatch(store, version=version), before)
+    # Unlike the sensor, this has no later tick for unread commits.
+    while seen.data_version is None and seen.position.unread:
+        seen = poll(LogWatch(store, version=seen.position.version), seen.position)
+    return seen
+
+
+def _known_version(instance: dg.DagsterInstance, table: DeltaTable) -> int | None:
+    for record in instance.fetch_observations(table.key, limit=1).records:
+        tags = record.asset_observation.tags if record.asset_observation is not None else {}
+        version = (tags or {}).get(DATA_VERSION, "")
+        if version.isdecimal():
+            return int(version)
+    return None
+
+
+_PARALLEL = 16
+_SHOWN = 3
+
+
+class CommitSensor(dg.Model, dg.Resolvable):
+    """The settings of the sensor that watches for commits."""
+
+    interval_seconds: int = Field(
+        default=60, ge=1, description="The minimum number of seconds between two polls."
+    )
+    min_commits: int = Field(
+        default=1,
+        ge=1,
+        description="The number of new versions after which a run is requested.",
+    )
+
+
+def build_commit_sensor(
+    tables: Sequence[DeltaTable],
+    *,
+    name: str,
+    job: "UnresolvedAssetJobDefinition | dg.JobDefinition",
+    storage: Reference[DeltaStorageResource],
+    min_commits: int = 1,
+    interval_seconds: int = 60,
+) -> dg.SensorDefinition:
+    """Watches the logs of tables, and requests a run on those whose data changed.
+
+    Each change of data is an observation of the table's asset, with the version as its data
+    version; a run is requested after `min_commits` versions since the last request. Maintenance
+    commits request no run: OPTIMIZE, VACUUM and similar ones of any engine, and all commits of this
+    library. A tick makes at most two requests to the store per table. A version has one run key,
+    even with several sensors, a restarted daemon or a repeated tick.
+
+    Off by default.
+    """
+    stores = [storage.named(table.policy.rules.storage.connection) for table in tables]
+
+    @dg.sensor(
+        name=name,
+        target=job,
+        minimum_interval_seconds=interval_seconds,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        required_resource_keys=set().union(*(store.required for store in stores)),
+        description="Requests maintenance of Delta tables whose data changed.",
+    )
+    def commits(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        positions = Positions(context.cursor)
+        problems: list[str] = []
+        moved: list[tuple[DeltaTable, int]] = []
+        requests: list[dg.RunRequest] = []
+        for table, seen in _polls(tables, stores, positions, context.resources):
+            if isinstance(seen, DeltaMaintenanceError):
+                problems.append(str(seen))
+                continue
+            position = seen.position
+            if seen.data_version is not None:
+                moved.append((table, seen.data_version))
+                if position.requested < 0 or position.version - position.requested >= min_commits:
+                    requests.append(_request(table, seen.data_version))
+                    position = replace(position, requested=position.version)
+            positions[table.uri] = position
+        for problem in problems:
+            context.log.warning(problem)
+        if problems and len(problems) == len(tables):
+            raise dg.Failure(f"no table could be polled: {'; '.join(problems[:_SHOWN])}")
+        return dg.SensorResult(
+            run_requests=requests,
+            asset_events=[_observation(table, version) for table, version in moved],
+            cursor=positions.to_cursor({table.uri for table in tables}),
+            skip_reason=None if requests else _summary(tables, moved, problems),
+        )
+
+    return commits
+
+
+def _polls(
+    tables: Sequence[DeltaTable],
+    stores: Sequence[Reference[DeltaStorageResource]],
+    positions: Positions,
+    resources: Any,
+) -> Iterator[tuple[DeltaTable, Poll | DeltaMaintenanceError]]:
+    """Polls all tables, some in parallel, and returns the results in order. An error on one table
+    does not stop the others.
+    """
+    # Imported here because it loads the clients of object stores; definitions must load fast.
+    from delta_maintenance.operations.watch import LogWatch, open_watched
+
+    resolved = {reference: reference.resolve(resources) for reference in set(stores)}
+
+    def one(
+        table: DeltaTable, reference: Reference[DeltaStorageResource]
+    ) -> Poll | DeltaMaintenanceError:
+        before = positions[table.uri]
+        try:
+            rule = table.policy.rules.storage
+            options = resolved[reference].storage_options(rule, uri=table.uri)
+            store = open_watched(table.uri, options or None)
+            version = before.version if before is not None else None
+            return poll(LogWatch(store, version=version), before)
+        except DeltaMaintenanceError as error:
+            return error.located(table=table.uri)
+
+    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+        yield from zip(tables, pool.map(one, tables, stores), strict=True)
+
+
+def _request(table: DeltaTable, version: int) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{table.uri}@{version}",
+        asset_selection=[table.maintenance_key],
+        tags={"delta/table": table.policy.name, "delta/version": str(version)},
+    )
+
+
+def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
+    return dg.AssetObservation(
+        table.key,
+        metadata=observed(table, version),
+        tags={DATA_VERSION: str(version)},
+    )
+
+
+def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Sequence[str]) -> str:
+    message = f"{len(moved)} of {len(tables)} tables changed, and none by enough commits"
+    if not moved:
+        message = f"none of {len(tables)} tables changed"
+    if problems:
+        message = f"{message}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
+    return message

@@ -1,1 +1,0 @@
-"""Commits of tables: the sensor that reacts to them, and the observed asset of a table."""

@@ -1,0 +1,178 @@
+"""The verbs that only read one table: `inspect`, `files`, `history` and `health`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from delta_maintenance import clock
+from delta_maintenance.cli.arguments import (
+    Verbs,
+    add_time_travel,
+    add_verb,
+    at_least,
+    open_snapshot,
+    open_table,
+)
+from delta_maintenance.cli.output import instant_text, print_facts, print_json, print_table, warn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.table.read.summary import TableSummary
+
+_ROWS = 4096
+"""The number of rows that are Python objects at one time."""
+
+
+def add_parser(verbs: Verbs) -> None:
+    """Adds the verbs to the command line."""
+    for add in (_add_inspect, _add_files, _add_history, _add_health):
+        add(verbs)
+
+
+def _add_inspect(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "inspect",
+        summary="show a version: protocol, properties, files, and the state of its log",
+        description=(
+            "Show one version of a table: protocol, metadata, the totals of its files, and the "
+            "files that\na reader opens to load it. Reads only."
+        ),
+        json_help="print one JSON document instead of text",
+    )
+    add_time_travel(parser)
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="count the files in the log, even if a version checksum states their number",
+    )
+    parser.set_defaults(run=_inspect)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    # Loads pyarrow, which `--help` does not need.
+    from delta_maintenance.operations.health.inspection import describe
+
+    snapshot = _summary(arguments) or open_snapshot(arguments)
+    warn(snapshot.warnings)
+    document = describe(snapshot)
+    if arguments.json:
+        print_json(document)
+    else:
+        print_facts(document.heading(), document.facts())
+
+
+def _summary(arguments: argparse.Namespace) -> TableSummary | None:
+    """Returns the newest version from its version checksum, if that contains all values."""
+    from delta_maintenance.table.read.summary import summarize
+
+    if arguments.version is not None or arguments.timestamp is not None or arguments.replay:
+        return None
+    return summarize(open_table(arguments).store)
+
+
+def _add_files(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "files",
+        summary="list the live files of a version, as JSON lines",
+        description=(
+            "List the live logical files of one version, one JSON object per line, in no "
+            "particular\norder: path (as written in the log), dv (unique id of its deletion "
+            "vector or null), size,\npartition_values, num_records, base_row_id, "
+            "default_row_commit_version. Reads only. The list\nis streamed: after an error, the "
+            "earlier lines have been printed, and the exit status is not\n0."
+        ),
+        json_help="accepted for uniformity: the output is JSON lines always",
+    )
+    add_time_travel(parser)
+    parser.set_defaults(run=_files)
+
+
+def _files(arguments: argparse.Namespace) -> None:
+    snapshot = open_snapshot(arguments)
+    warn(snapshot.warnings)
+    for table in snapshot.live_file_batches():
+        for batch in table.to_batches(max_chunksize=_ROWS):
+            sys.stdout.write(_json_lines(batch))
+
+
+def _json_lines(batch: pa.RecordBatch) -> str:
+    lines = []
+    for row in batch.to_pylist():
+        # Arrow returns a map as a list of pairs.
+        values = row["partition_values"]
+        row["partition_values"] = None if values is None else dict(values)
+        lines.append(json.dumps(row) + "\n")
+    return "".join(lines)
+
+
+def _add_history(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "history",
+        summary="list the retained commits, newest first",
+        description=(
+            "List the commits that the log retains, newest first, each with its version, even if "
+            "it\ncontains no commitInfo. Reads only."
+        ),
+        json_help="print one JSON document, a list, instead of text",
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=partial(at_least, 1),
+        help="only the newest N commits, by default all",
+    )
+    parser.set_defaults(run=_history)
+
+
+def _history(arguments: argparse.Namespace) -> None:
+    entries = open_table(arguments).history(limit=arguments.limit)
+    if arguments.json:
+        print_json([entry.to_json() for entry in entries])
+        return
+    print_table(
+        ("version", "time", "operation", "by"),
+        [
+            (
+                entry.version,
+                instant_text(entry.timestamp_ms),
+                entry.operation,
+                entry.commit_info.get("engineInfo"),
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _add_health(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "health",
+        summary="show the maintenance needs of a table: its log, files and protocol",
+        description=(
+            "Show the need for maintenance: the length of the log, the sizes of files, the bytes "
+            "that a\nvacuum could reclaim, the requirements of the protocol, and the maintenance "
+            "that the log\nrecords. Reads the log but no data."
+        ),
+        json_help="print the TableHealth as one JSON document",
+    )
+    parser.set_defaults(run=_health)
+
+
+def _health(arguments: argparse.Namespace) -> None:
+    from delta_maintenance.operations.health import measure
+
+    snapshot = open_table(arguments).snapshot()
+    health = measure(snapshot, now=clock.now())
+    warn(health.warnings)
+    if arguments.json:
+        print_json(health.to_json())
+        return
+    print_facts(health.heading(), health.facts())

@@ -1,0 +1,65 @@
+"""Write `operators/delta_maintenance_airflow/operators/__init__.pyi`, the types of the operators.
+
+.venv/bin/python tools/operator_stubs.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from delta_maintenance.delta_table.methods import annotation
+from delta_maintenance.operations.core.flags import FlagField
+from delta_maintenance.operations.core.registry import BUILT_IN, find
+from delta_maintenance_airflow.operators.descriptions import Description, describe
+
+STUB = Path(__file__).parents[1] / "operators/delta_maintenance_airflow/operators/__init__.pyi"
+
+_HEAD = """\
+# Written by tools/operator_stubs.py from the records of the operations.
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delta_maintenance_airflow.operators.base import (
+    DeltaMaintenanceOperator,
+    DeltaReportingOperator,
+)
+from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, DeltaSparkOperator
+
+def __getattr__(name: str) -> Any: ...
+"""
+
+
+def main() -> None:
+    """Write the stub."""
+    STUB.write_text(text())
+
+
+def text() -> str:
+    """The stub, from the records."""
+    classes = "".join(f"\n{_class(describe(find(name)))}" for name in sorted(BUILT_IN))
+    # The formatter leaves no line between classes without a body.
+    return _HEAD + re.sub(r"(\): \.\.\.\n)\n(?=class .*\): \.\.\.\n)", r"\1", classes)
+
+
+def _class(description: Description) -> str:
+    head = f"class {description.name}({', '.join(description.bases)}):"
+    if not description.subjects:
+        return f"{head} ...\n"
+    fields = "".join(f"    {each.name}: {_type(each)}\n" for each in description.subjects)
+    arguments = "".join(
+        f"        {each.name}: {_type(each)}{'' if each.is_required else ' = ...'},\n"
+        for each in description.subjects
+    )
+    init = f"    def __init__(\n        self,\n        *,\n{arguments}        **kwargs: Any,\n"
+    return f"{head}\n{fields}{init}    ) -> None: ...\n"
+
+
+def _type(field: FlagField) -> str:
+    """The type of an argument; any of them may be a template."""
+    text = annotation(field)
+    return text if text == "str" else f"{text} | str"
+
+
+if __name__ == "__main__":
+    main()
