@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import airflow
 import jsonschema
 import pytest
 from airflow.sdk import BaseOperatorLink
 
-import airflow
 from delta_maintenance_airflow import __version__, operators, sensors, triggers
 from delta_maintenance_airflow.provider_info import get_provider_info
 

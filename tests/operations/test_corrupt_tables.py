@@ -8,10 +8,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from rewrites.data_files import inline_vector
-from sound_tables import ROWS, SoundTable
-from tests.fuzz.verbs import VERBS
-from tests.operations.fsck.test_findings import SEEDS
 
 from delta_maintenance.cli import main as cli
 from delta_maintenance.operations.core.registry import operations
@@ -19,6 +15,10 @@ from delta_maintenance.operations.fsck.findings import KINDS
 from delta_maintenance.storage.memory import store as memory
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
+from tests.fuzz.verbs import VERBS
+from tests.operations.fsck.test_findings import SEEDS
+from tests.support.rewrites.data_files import inline_vector
+from tests.support.tables.sound_tables import ROWS, SoundTable
 
 CORRUPT = 5
 ADDRESS = "memory://corrupt-table/table"

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from delta_spark import DeltaSpark
-from delta_spark_tables import copy
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint, set_properties

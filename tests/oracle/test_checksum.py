@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta_spark import DeltaSpark
-from delta_spark_tables import copy, create
 from py4j.protocol import Py4JJavaError
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy, create
 
 from delta_maintenance import open_table
 from delta_maintenance.operations import checkpoint, fsck

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from delta_spark import DELTA_RELEASE, DeltaSpark
-from delta_spark_tables import copy
+from tests.support.oracle.delta_spark import DELTA_RELEASE, DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import UnsupportedFeatureError

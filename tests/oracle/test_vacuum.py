@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from delta_bench import Bench
-from delta_spark_tables import copy
+from tests.support.oracle.delta_spark_tables import copy
+from tests.support.oracle.oracle_tables import Bench
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from policy_tables import asked, assessed, only
-from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.core.outcome import Outcome
@@ -19,6 +17,8 @@ from delta_maintenance.policies.models import Assessment, LastRun
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
+from tests.support.tables.policy_tables import asked, assessed, only
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 DAY = timedelta(days=1)
 

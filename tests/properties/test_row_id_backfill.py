@@ -9,7 +9,16 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_ids import (
+
+from delta_maintenance.operations import backfill_row_ids
+from delta_maintenance.operations.backfill_row_ids import (
+    BackfillRowIdsOptions,
+    BackfillRowIdsResult,
+)
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.row_ids import (
     Action,
     RacedStore,
     append,
@@ -20,16 +29,7 @@ from row_ids import (
     state,
     without_row_ids,
 )
-from suite.play import examples
-
-from delta_maintenance.operations import backfill_row_ids
-from delta_maintenance.operations.backfill_row_ids import (
-    BackfillRowIdsOptions,
-    BackfillRowIdsResult,
-)
-from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.suite.play import examples
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROTOCOL = log.features("deletionVectors", writer_only=["domainMetadata"])

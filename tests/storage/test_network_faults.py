@@ -7,9 +7,6 @@ from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
-from emulators.azure_server import ACCOUNT, AzureServer
-from emulators.gcs_server import GCSServer
-from emulators.s3_server import S3Server
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.azure.client import AzureClient
@@ -25,10 +22,13 @@ from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.fault_contract import PATIENCE, FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault, serve_faults
-from delta_maintenance.testing.loopback import Request
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.emulators.azure_server import ACCOUNT, AzureServer
+from tests.support.emulators.gcs_server import GCSServer
+from tests.support.emulators.s3_server import S3Server
+from tests.support.faults.fault_proxy import FaultProxy, HttpFault, serve_faults
+from tests.support.servers.loopback import Request
+from tests.support.stores.fault_contract import PATIENCE, FaultContract
 
 MIB = 1 << 20
 COMMIT = f"{1:020}.json"

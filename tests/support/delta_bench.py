@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from delta_spark import DeltaSpark
-from delta_spark_tables import RECIPES, copy
-from delta_views import View, spark_view
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import RECIPES, copy
+from tests.support.oracle.delta_views import View, spark_view
 
 Answers = tuple[list[str], dict[str, set[str]]]
 """The rows of a table, and for each predicate the data files that cannot be skipped."""

@@ -19,7 +19,8 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
-from servers.endings import end_gateway
+
+from tests.support.servers.endings import end_gateway
 
 DELTA_SPARK = os.environ.get("DELTA_MAINTENANCE_DELTA_SPARK", "io.delta:delta-spark_4.2_2.13:4.4.0")
 DELTA_RELEASE = DELTA_SPARK.rpartition(":")[2].rpartition(".")[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark import DeltaSpark
 
 Build = Callable[[DeltaSpark, Path], None]
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -35,6 +34,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.suite.play import examples
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 KEY = "delta.constraints.positive"

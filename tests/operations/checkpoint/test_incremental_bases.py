@@ -10,16 +10,6 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
-from checkpointing import LOG, NOW, write
-from verbs.incremental_checkpoints import (
-    based,
-    begun,
-    incremental,
-    newest,
-    planned,
-    require_sound,
-    sidecars_of,
-)
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint, fsck
@@ -33,8 +23,18 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, deletion_vector, remove, sidecar
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.logs.checkpointing import LOG, NOW, write
+from tests.support.operations.incremental_checkpoints import (
+    based,
+    begun,
+    incremental,
+    newest,
+    planned,
+    require_sound,
+    sidecars_of,
+)
+from tests.support.stores.counting_store import CountingStore
 
 DAY_MS = 86_400_000
 AT = NOW + timedelta(hours=1)

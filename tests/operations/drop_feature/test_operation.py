@@ -10,18 +10,6 @@ from typing import Any
 
 import deltalake
 import pytest
-from checkpointing import as_checkpointed, on_disk, state_of
-from droppable_tables import (
-    BASIC,
-    STATS,
-    TABLES,
-    Clock,
-    Droppable,
-    built,
-    comparable,
-    drop,
-    planned,
-)
 
 from delta_maintenance.errors import (
     InvalidRequestError,
@@ -37,6 +25,18 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.checkpointing import as_checkpointed, on_disk, state_of
+from tests.support.tables.droppable_tables import (
+    BASIC,
+    STATS,
+    TABLES,
+    Clock,
+    Droppable,
+    built,
+    comparable,
+    drop,
+    planned,
+)
 
 ALL = list(TABLES.values())
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"

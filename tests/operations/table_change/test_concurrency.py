@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from verbs.table_changes import (
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
+from delta_maintenance.testing import actions as log
+from tests.support.operations.table_changes import (
     NOW,
     RacedStore,
     apply_properties,
@@ -17,11 +22,6 @@ from verbs.table_changes import (
     set_,
     upgrade,
 )
-
-from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
-from delta_maintenance.operations import set_properties, upgrade_protocol
-from delta_maintenance.operations.set_properties import SetPropertiesOptions
-from delta_maintenance.testing import actions as log
 
 
 @pytest.mark.conformance("RT-11")

@@ -6,8 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from vacuum_tables import NOW, Folder, paths_of
-from verbs.vacuum_cases import VECTOR, WEEK_MS, removed
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
@@ -27,6 +25,8 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
+from tests.support.operations.vacuum_cases import VECTOR, WEEK_MS, removed
+from tests.support.tables.vacuum_tables import NOW, Folder, paths_of
 
 SHORT = {"allow_short_retention": True, "no_other_writers": True}
 

@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from emulators.s3_server import S3Server
-from vacuum_tables import days_ago
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
@@ -20,6 +18,8 @@ from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import log_text
+from tests.support.emulators.s3_server import S3Server
+from tests.support.tables.vacuum_tables import days_ago
 
 LIVE, DEAD = 30, 20
 CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"

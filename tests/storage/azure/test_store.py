@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from emulators.azure_server import ACCOUNT, ACCOUNT_KEY, AzureServer
 
 from delta_maintenance.errors import (
     InvalidRequestError,
@@ -26,9 +25,10 @@ from delta_maintenance.storage.azure.put import BLOCK_BLOB, AzurePut
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.core.http_session import Answer
-from delta_maintenance.testing.fault_proxy import serve_faults
-from delta_maintenance.testing.loopback import Reply, Request, serve
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.emulators.azure_server import ACCOUNT, ACCOUNT_KEY, AzureServer
+from tests.support.faults.fault_proxy import serve_faults
+from tests.support.servers.loopback import Reply, Request, serve
 
 MIB = 1 << 20
 

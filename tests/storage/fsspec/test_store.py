@@ -245,7 +245,7 @@ def test_a_file_that_an_archive_does_not_have_is_looked_up_without_a_pause(tmp_p
 
 @pytest.mark.server
 def test_a_failing_web_server_does_not_look_like_a_missing_file(tmp_path: Path) -> None:
-    from delta_maintenance.testing.loopback import Reply, serve
+    from tests.support.servers.loopback import Reply, serve
 
     statuses = {"/gone": 404, "/down": 500, "/mine": 403}
     with serve(lambda request: Reply(status=statuses[request.target])) as url:

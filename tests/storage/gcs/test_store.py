@@ -7,7 +7,6 @@ from functools import partial
 from typing import BinaryIO
 
 import pytest
-from emulators.gcs_server import GCSServer
 
 from delta_maintenance.errors import (
     InvalidRequestError,
@@ -21,8 +20,9 @@ from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.put import GCSPut
 from delta_maintenance.storage.gcs.store import GCSStore
-from delta_maintenance.testing.loopback import Reply, serve
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.emulators.gcs_server import GCSServer
+from tests.support.servers.loopback import Reply, serve
 
 PART = 256 << 10
 

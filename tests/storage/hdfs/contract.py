@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pytest
-from servers.hdfs_cluster import make_empty_files
 
 from delta_maintenance.storage import Put
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.servers.hdfs_cluster import make_empty_files
 
 PATIENCE = 2.0
 """Seconds that a client under test waits for an answer: a busy JVM takes its time."""

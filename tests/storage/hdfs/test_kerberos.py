@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from servers.secured_hdfs import USER, SecuredHdfs
 
 from delta_maintenance.address import Address
 from delta_maintenance.cli.main import main
@@ -25,6 +24,7 @@ from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.servers.secured_hdfs import USER, SecuredHdfs
 
 NEXT = "_delta_log/00000000000000000001.json"
 

@@ -12,10 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kills.killed_writers import check, play
-from servers.hdfs_cluster import HdfsCluster
-from servers.rpc_faults import WRITES, serve_rpc_faults
-from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -30,9 +26,13 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.native_client import NativeClient, _failure_of
 from delta_maintenance.storage.hdfs.native_options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
-from delta_maintenance.testing.fault_contract import FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault
-from delta_maintenance.testing.loopback import Request
+from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
+from tests.support.faults.fault_proxy import FaultProxy, HttpFault
+from tests.support.faults.rpc_faults import WRITES, serve_rpc_faults
+from tests.support.kills.killed_writers import check, play
+from tests.support.servers.hdfs_cluster import HdfsCluster
+from tests.support.servers.loopback import Request
+from tests.support.stores.fault_contract import FaultContract
 
 BRIEFLY = {
     "dfs.client.failover.sleep.base.millis": "10",

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import pytest
-from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError, StorageError
@@ -23,6 +22,7 @@ from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.servers.hdfs_cluster import HdfsCluster
 
 SCHEMES = ("hdfs", "webhdfs")
 FIRST, NEXT = (f"_delta_log/{version:020}.json" for version in (0, 1))

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from servers.hdfs_cluster import HdfsCluster, make_empty_files
-from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -33,9 +31,11 @@ from delta_maintenance.storage.core.http_session import HttpSession
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.storage.hdfs.webhdfs_client import WebHdfsClient
 from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
-from delta_maintenance.testing.fault_contract import FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy, serve_faults
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
+from tests.support.faults.fault_proxy import FaultProxy, serve_faults
+from tests.support.servers.hdfs_cluster import HdfsCluster, make_empty_files
+from tests.support.servers.loopback import Reply, Request, serve
+from tests.support.stores.fault_contract import FaultContract
 
 
 def new_root(hdfs: HdfsCluster) -> str:

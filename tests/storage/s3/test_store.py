@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from botocore.utils import parse_timestamp
-from emulators.s3_server import S3Server
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Put, Store
@@ -18,6 +17,7 @@ from delta_maintenance.storage.s3 import client
 from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.emulators.s3_server import S3Server
 
 MIB = 1 << 20
 

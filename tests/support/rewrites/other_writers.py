@@ -10,13 +10,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rewrites.table_rows import latest, live_adds
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.table_rows import latest, live_adds
 
 
 def nested(first: int, count: int, *, element: str = "element") -> pa.Table:

@@ -8,7 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from logs.transactions import (
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.protocol.commit.staged import staged_adds
+from delta_maintenance.table.commit.transaction import RowIds
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.transactions import (
     NOW,
     TRACKED,
     RacedStore,
@@ -21,12 +27,6 @@ from logs.transactions import (
     snapshot,
     transaction,
 )
-
-from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.protocol.commit.staged import staged_adds
-from delta_maintenance.table.commit.transaction import RowIds
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
 TIMED = log.protocol(1, 7, writer_features=["inCommitTimestamp"])
 IN_COMMIT = {"delta.enableInCommitTimestamps": "true"}

@@ -7,19 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from logs.transactions import (
-    NOW,
-    TRACKED,
-    append,
-    built,
-    commit,
-    info,
-    lines,
-    only,
-    races,
-    snapshot,
-    transaction,
-)
 
 from delta_maintenance.errors import (
     CommitConflictError,
@@ -34,6 +21,19 @@ from delta_maintenance.table.commit.outcome import Conflicted, Landed, Supersede
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.transactions import (
+    NOW,
+    TRACKED,
+    append,
+    built,
+    commit,
+    info,
+    lines,
+    only,
+    races,
+    snapshot,
+    transaction,
+)
 
 
 @pytest.mark.conformance("TXN-01", "TXN-10", "LOG-03", "LOG-09")

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from logs.checkpointed_logs import busy, check_falls_back, expected, leave_only_the_checkpoint
-from tests.properties.model import state_of
-from tests.table.failures import fails
 
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -19,6 +16,14 @@ from delta_maintenance.testing.table_builder import (
     log_table,
     parquet_bytes,
 )
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import (
+    busy,
+    check_falls_back,
+    expected,
+    leave_only_the_checkpoint,
+)
+from tests.table.failures import fails
 
 MANIFEST = f"{4:020d}.checkpoint.{UUID}.json"
 JSON_DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {

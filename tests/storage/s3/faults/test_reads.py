@@ -6,8 +6,14 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from emulators.s3_server import Application, Environ, S3Server, StartResponse
-from servers.s3_faults import (
+
+from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
+from delta_maintenance.storage.core.request_failure import PAUSES
+from delta_maintenance.storage.s3.client import S3Client, S3Failure
+from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.store import S3Store
+from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.faults.s3_faults import (
     DENIED,
     LOST_500,
     LOST_503,
@@ -18,12 +24,6 @@ from servers.s3_faults import (
     answer,
     passed,
 )
-
-from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
-from delta_maintenance.storage.core.request_failure import PAUSES
-from delta_maintenance.storage.s3.client import S3Client, S3Failure
-from delta_maintenance.storage.s3.options import S3Options
-from delta_maintenance.storage.s3.store import S3Store
 
 
 def test_a_listing_with_a_failing_page_is_complete_or_an_error(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import urlsplit
 
-from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
+from tests.support.servers.loopback import Hangup, Reply, Request, serve
 
 
 class HttpFault(Enum):

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-from rewrites.data_files import parquet
-from vacuum_tables import Folder
 
 from delta_maintenance.testing.actions import add, features, metadata, remove
+from tests.support.rewrites.data_files import parquet
+from tests.support.tables.vacuum_tables import Folder
 
 STATS = '{"numRecords":1}'
 FEATURE = "vacuumProtocolCheck"
 
 
-def worn_table(path: Path) -> Folder:
+def overdue_table(path: Path) -> Folder:
     """Sixteen commits, most of them forty days old, a checkpoint at version 4, one dead file."""
     table = Folder(path, now=datetime.now(UTC), first=[features(FEATURE), metadata()])
     for number in range(14):

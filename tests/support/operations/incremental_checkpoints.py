@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpointing import KEEP_TOMBSTONES, NOW, as_checkpointed, only, state_of, write
-
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import (
     CheckpointOptions,
@@ -16,6 +14,14 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.testing.actions import Action, add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.checkpointing import (
+    KEEP_TOMBSTONES,
+    NOW,
+    as_checkpointed,
+    only,
+    state_of,
+    write,
+)
 
 V2 = {"delta.checkpointPolicy": "v2"}
 

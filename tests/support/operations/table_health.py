@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from vacuum_tables import NOW, days_ago
-
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.testing.actions import remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.vacuum_tables import NOW, days_ago
 
 DAY = timedelta(days=1)
 

@@ -1,4 +1,4 @@
-"""Each operator of Airflow with the result of its task on a table of `worn_tables`."""
+"""Each operator of Airflow with the result of its task on a table of `overdue_tables`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from worn_tables import FEATURE
-
 from delta_maintenance_airflow import operators
+from tests.support.tables.overdue_tables import FEATURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An operator, and the result of its task on a worn table."""
+    """An operator, and the result of its task on a neglected table."""
 
     operator: type[operators.DeltaCheckpointOperator]
     module: str

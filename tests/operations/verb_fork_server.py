@@ -71,21 +71,21 @@ class Ended:
     stderr: str
 
 
-Nursery = Callable[[str, Path, int], Ended | None]
+ForkServer = Callable[[str, Path, int], Ended | None]
 """Runs a verb on the table of a root: harmed at `at`, undisturbed for 0; None if it was killed."""
 
 
 @contextmanager
-def nursery(scratch: Path, *, io_errors: Path | None = None) -> Iterator[Nursery]:
+def fork_server(scratch: Path, *, io_errors: Path | None = None) -> Iterator[ForkServer]:
     """Harms by `kill -9`, or with the library built from `faults/io_errors.c` by its errors."""
     policy, told = scratch / "policy.yaml", scratch / "told"
     environment = dict(os.environ)
     if io_errors is not None:
         environment["LD_PRELOAD"] = str(io_errors)
     with (
-        (scratch / "nursery-stderr").open("w+") as errors,
+        (scratch / "fork-server-stderr").open("w+") as errors,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.operations.verb_nursery", "io" * bool(io_errors)],
+            [sys.executable, "-m", "tests.operations.verb_fork_server", "io" * bool(io_errors)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from vacuum_tables import NOW, Folder, days_ago
-
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.policies.assess import Assessment, assess
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
@@ -16,6 +14,7 @@ from delta_maintenance.policies.models import AssessedOperation, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, remove
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 STATS = '{"numRecords":1}'
 EVERYTHING: dict[str, Any] = {
@@ -71,7 +70,7 @@ class Ticking:
         return self.at
 
 
-def worn(commits: int = 12, *, dead: int = 1) -> Folder:
+def neglected(commits: int = 12, *, dead: int = 1) -> Folder:
     """Returns a table with old history, a checkpoint and unreferenced files."""
     table = Folder()
     for number in range(commits):

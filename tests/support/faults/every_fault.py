@@ -47,7 +47,7 @@ def store_of(files: Files, *, now_ms: Callable[[], int]) -> MemoryStore:
     return store
 
 
-def telling_faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
+def distinct_faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
     """Yields the faults of these steps, except crashes that leave the same files as other crashes.
 
     A crash before a step leaves the same files as a crash after the last step that changed
@@ -88,13 +88,13 @@ def play_faults(
 ) -> Iterator[Outcome[Result]]:
     """Yields the outcome of every fault of every step of `run`, each on its own store.
 
-    `cases` replaces the `telling_faults` of its steps. Exceptions that are not errors of the
+    `cases` replaces the `distinct_faults` of its steps. Exceptions that are not errors of the
     library are not caught.
     """
     trial = FaultStore(make())
     run(trial)
     seen: set[bytes] = set()
-    for at, fault in telling_faults(trial.trace) if cases is None else cases:
+    for at, fault in distinct_faults(trial.trace) if cases is None else cases:
         store = make()
         result = None
         with suppress(SimulatedCrash, DeltaMaintenanceError):

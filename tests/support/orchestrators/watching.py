@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.stores.counting_store import CountingStore
 
 WRITE = [commit_info("WRITE"), add("d")]
 MERGE = [commit_info("MERGE"), remove("a"), add("c")]

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 
-from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault
-from delta_maintenance.testing.loopback import Request
+from tests.support.faults.fault_proxy import FaultProxy, HttpFault
+from tests.support.servers.loopback import Request
 
 WRITES = frozenset(("create", "addBlock", "complete", "fsync", "rename2"))
 AFTER = (HttpFault.CUT_AFTER, HttpFault.ERROR_AFTER, HttpFault.SILENCE_AFTER)

@@ -18,8 +18,8 @@ import pytest
 from delta_maintenance.errors import CommitUnknownError, StorageAccessError, StorageError
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.core.request_failure import PAUSES
-from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault
-from delta_maintenance.testing.loopback import Request
+from tests.support.faults.fault_proxy import FaultProxy, HttpFault
+from tests.support.servers.loopback import Request
 
 PATH = "_delta_log/00000000000000000007.json"
 PATIENCE = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable, Iterator
 
-from emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 
 Fault = Callable[[Application, Environ, StartResponse], Iterable[bytes]]
 MIB = 1 << 20

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from sound_tables import SoundTable
-
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.table_builder import EPOCH_MS
+from tests.support.tables.sound_tables import SoundTable
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 REPAIR = FsckOptions(repair=True)

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from row_ids import Action, RacedStore, commits
 
 from delta_maintenance.operations import backfill_row_ids
 from delta_maintenance.operations.backfill_row_ids import (
@@ -21,6 +20,7 @@ from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.row_ids import Action, RacedStore, commits
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRACKED = log.protocol(1, 7, writer_features=["domainMetadata", "rowTracking"])

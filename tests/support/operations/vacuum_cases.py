@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from vacuum_tables import days_ago
-
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import remove
+from tests.support.tables.vacuum_tables import days_ago
 
 WEEK_MS = 7 * 86_400_000
 VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"

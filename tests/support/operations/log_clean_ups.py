@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from checkpointing import state_of
-
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan, CleanLogResult
@@ -17,6 +15,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.testing.actions import Action, add, features, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
+from tests.support.logs.checkpointing import state_of
 
 FIRST = datetime(2024, 3, 1, 12, tzinfo=UTC)
 """Noon: the time of version 0; one commit a day follows."""
