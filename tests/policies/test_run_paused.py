@@ -26,7 +26,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.submission.left_running import JobLeftRunningError
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.tables.overdue_tables import neglected_table
+from tests.support.tables.overdue_tables import overdue_table
 from tests.support.tables.policy_tables import Ticking, asked, neglected, statuses
 from tests.support.tables.vacuum_tables import NOW, Folder
 
@@ -260,7 +260,7 @@ def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:
 
 @pytest.mark.parametrize("order", [("clean-log", "vacuum"), ("vacuum", "clean-log")])
 def test_approved_plans_continue_where_they_were(tmp_path: Path, order: tuple[str, str]) -> None:
-    neglected_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     table = Policy(version=1).table_at(str(tmp_path / "t"))
     plans = [approved(table, operation) for operation in order]
     planned_at = next(each.planned_at for each in plans if each.operation == "vacuum")
@@ -283,7 +283,7 @@ def test_approved_plans_continue_where_they_were(tmp_path: Path, order: tuple[st
 
 
 def test_an_approved_plan_that_a_job_finds_changed_does_not_run(tmp_path: Path) -> None:
-    neglected_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     table = Policy(version=1).table_at(str(tmp_path / "t"))
     plan = approved(table, "vacuum")
     found = vacuum.plan(open_table(table.uri).snapshot(), now=plan.planned_at)
