@@ -13,7 +13,7 @@ from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.http_session import HttpSession
+from delta_maintenance.storage.core.rest_client import HttpSession
 from delta_maintenance.storage.gcs.client import GCSClient
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.store import GCSStore

@@ -16,8 +16,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.request_failure import PAUSES
 from delta_maintenance.storage.gcs.options import GCSOptions
-from delta_maintenance.storage.hdfs.native_options import NativeOptions
-from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
+from delta_maintenance.storage.hdfs.options import NativeOptions, WebHdfsOptions
 from delta_maintenance.storage.options import StoreOptions, parse_options
 from delta_maintenance.storage.s3.options import S3Options
 
@@ -61,7 +60,7 @@ class SharedClients:
 
                 return GCSClient(options, place, pauses=self._pauses)
             case NativeOptions() | WebHdfsOptions():
-                from delta_maintenance.storage.hdfs.clients import open_client
+                from delta_maintenance.storage.hdfs.store import open_client
 
                 return open_client(options, pauses=self._pauses)
             case AzureOptions():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.actions.paths import locations
-from delta_maintenance.storage.core.file_status import FileStatus
+from delta_maintenance.storage.core.paths import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.other_spellings import find_other_spellings
 from delta_maintenance.table.read.table import Table

@@ -21,10 +21,9 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
-from delta_maintenance.storage.azure.put import BLOCK_BLOB, AzurePut
-from delta_maintenance.storage.azure.store import AzureStore
+from delta_maintenance.storage.azure.store import BLOCK_BLOB, AzurePut, AzureStore
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.core.http_session import Answer
+from delta_maintenance.storage.core.rest_client import Answer
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 from tests.support.emulators.azure_server import ACCOUNT, ACCOUNT_KEY, AzureServer
 from tests.support.faults.fault_proxy import serve_faults

@@ -20,11 +20,17 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind, check_paths, unclean
-from delta_maintenance.storage.core.walk import MOST_PATH_LENGTH
+from delta_maintenance.storage.core.listing import (
+    MOST_PATH_LENGTH,
+    STATUSES,
+    TREE,
+    EntryKind,
+    check_paths,
+    unclean,
+)
 from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.local import walk as local_tree
-from delta_maintenance.storage.local.open_directories import OpenDirectories
+from delta_maintenance.storage.local.descriptors import OpenDirectories
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store

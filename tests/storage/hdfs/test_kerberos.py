@@ -19,7 +19,7 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.hdfs.native_client import NativeClient
-from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import metadata, protocol

@@ -24,7 +24,7 @@ from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core import request_failure
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.native_client import NativeClient, _failure_of
-from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 from tests.support.faults.fault_proxy import FaultProxy, HttpFault

@@ -16,9 +16,8 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.storage import Put
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.hdfs.clients import open_client
 from delta_maintenance.storage.hdfs.options import parse_options
-from delta_maintenance.storage.hdfs.store import HdfsStore
+from delta_maintenance.storage.hdfs.store import HdfsStore, open_client
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -27,10 +27,10 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.http_session import HttpSession
+from delta_maintenance.storage.core.rest_client import HttpSession
+from delta_maintenance.storage.hdfs.options import WebHdfsOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.storage.hdfs.webhdfs_client import WebHdfsClient
-from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 from tests.support.faults.fault_proxy import FaultProxy, serve_faults
 from tests.support.servers.hdfs_cluster import HdfsCluster, make_empty_files

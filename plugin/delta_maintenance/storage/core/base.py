@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.storage.core.file_status import FileStatus
-from delta_maintenance.storage.core.paths import check_directory, check_path
+from delta_maintenance.storage.core.paths import FileStatus, check_directory, check_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

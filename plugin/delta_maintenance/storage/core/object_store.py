@@ -15,9 +15,8 @@ from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.conditional_put import ConditionalPut
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.core.ranged_reader import open_ranges
 from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
-from delta_maintenance.storage.core.write_streams import open_sink
+from delta_maintenance.storage.core.streams import open_ranges, open_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,10 +18,15 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.core.write_streams import open_sink
-from delta_maintenance.storage.local.early_flush import EarlyFlush
-from delta_maintenance.storage.local.open_directories import OpenDirectories, remove_if_empty
-from delta_maintenance.storage.local.os_errors import open_source, reason, storage_error
+from delta_maintenance.storage.core.streams import open_sink
+from delta_maintenance.storage.local.descriptors import (
+    EarlyFlush,
+    OpenDirectories,
+    open_source,
+    reason,
+    remove_if_empty,
+    storage_error,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
