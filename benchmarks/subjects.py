@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from delta_maintenance.address import Address
+
 
 def checkpoint_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
@@ -147,7 +149,9 @@ def files_by_store(store: str, table: str) -> dict[str, object]:
     from delta_maintenance.table.read.table import Table
 
     started = time.perf_counter()
-    opened = FsspecStore(f"file://{table}") if store == "fsspec" else LocalStore(table)
+    opened = (
+        FsspecStore(Address.parse(f"file://{table}")) if store == "fsspec" else LocalStore(table)
+    )
     snapshot = Table(opened).snapshot()
     files = snapshot.live_files()
     seconds = time.perf_counter() - started

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.cli import main as cli
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.operations.fsck.findings import KINDS
@@ -82,7 +83,7 @@ ELSEWHERE = {
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
     """A store that the command line can open."""
-    yield MemoryStore(ADDRESS)
+    yield MemoryStore(Address.parse(ADDRESS))
     memory._NAMED.pop(ADDRESS.split("/")[2], None)
 
 

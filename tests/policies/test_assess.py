@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import find, policy_operations
@@ -355,7 +356,9 @@ def test_the_policy_overrides_options_of_due_operations() -> None:
 
 
 def test_an_unreadable_table_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = assess_table(Table(MemoryStore("memory://t")), asked(vacuum=True), now=NOW)
+    nothing = assess_table(
+        Table(MemoryStore(Address.parse("memory://t"))), asked(vacuum=True), now=NOW
+    )
     assert (nothing.status, nothing.exit_status, nothing.retryable) == ("failed", 5, False)
     assert nothing.problem is not None and "memory://t" in nothing.problem
 

@@ -330,7 +330,7 @@ class Without(Store):
     """A store without some files, for readers."""
 
     def __init__(self, store: Store, hidden: Collection[str]) -> None:
-        self.root = store.root
+        self.address = store.address
         self._store, self._hidden = store, hidden
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
@@ -106,7 +107,7 @@ class TestS3(TableContract):
     def open_through(self, proxy: FaultProxy) -> Store:
         options = S3Options.parse(self.server.storage_options | {"AWS_ENDPOINT_URL": proxy.url})
         client = S3Client(options, sleep=no_pause, read_timeout=self.patience)
-        return S3Store(f"s3://{self.bucket}/t", client=client, multipart_size=MIB)
+        return S3Store(Address.parse(f"s3://{self.bucket}/t"), client=client, multipart_size=MIB)
 
 
 class TestGCS(TableContract):
@@ -123,7 +124,9 @@ class TestGCS(TableContract):
             session=HttpSession(timeout=(60, self.patience)),
             sleep=no_pause,
         )
-        return GCSStore(f"gs://{self.bucket}/t", client=client, multipart_size=MIB, part_size=MIB)
+        return GCSStore(
+            Address.parse(f"gs://{self.bucket}/t"), client=client, multipart_size=MIB, part_size=MIB
+        )
 
 
 class TestAzure(TableContract):
@@ -137,9 +140,9 @@ class TestAzure(TableContract):
         root = f"az://{self.container}/t"
         options = self.server.storage_options | {"endpoint": f"{proxy.url}/{ACCOUNT}"}
         client = AzureClient(
-            AzureOptions.parse(options, AzureAddress.parse(root)),
+            AzureOptions.parse(options, AzureAddress.of(Address.parse(root))),
             self.container,
             session=HttpSession(timeout=(60, self.patience)),
             sleep=no_pause,
         )
-        return AzureStore(root, client=client, multipart_size=MIB, part_size=MIB)
+        return AzureStore(Address.parse(root), client=client, multipart_size=MIB, part_size=MIB)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
@@ -313,7 +314,7 @@ class Bucket(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = "s3://bucket/table"
+        self.address = Address.parse("s3://bucket/table")
 
     @property
     def addresses(self) -> tuple[str, ...]:

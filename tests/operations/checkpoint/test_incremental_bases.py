@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
@@ -350,7 +351,7 @@ def test_a_sidecar_of_another_size_is_not_reused() -> None:
 )
 def test_a_file_added_twice_is_found_across_the_base(root: str, second: Action) -> None:
     others = [add("x", dv=deletion_vector("other")), add("memory://elsewhere/y")]
-    table = based(*others, store=MemoryStore(root))
+    table = based(*others, store=MemoryStore(Address.parse(root)))
     table.commit([second])
     for how in ("always", "never"):
         with pytest.raises(CorruptTableError, match=r"two (different paths|deletion vectors)"):

@@ -11,6 +11,7 @@ from typing import Any
 import deltalake
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
@@ -400,7 +401,7 @@ def test_the_other_writers_must_be_declared_on_s3(clock: Clock) -> None:
     class OnS3(MemoryStore):
         def __init__(self) -> None:
             super().__init__()
-            self.root = "s3://bucket/table"
+            self.address = Address.parse("s3://bucket/table")
 
     builder = TABLES["vacuumProtocolCheck"].build(OnS3())
     clock.govern(builder.store)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -174,7 +175,7 @@ def test_the_root_of_a_store_is_refused(root: str) -> None:
     from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 
     store = MemoryStore()
-    store.root = root
+    store.address = Address.parse(root)
     if root == "memory":
         require_deletable_root(store)
         return

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import vacuum
@@ -40,7 +41,7 @@ def filled(server: S3Server, *, live: int, dead: int) -> Table:
     server.fill(bucket, [f"t/{name}" for name in (*in_use, *unused)], b"x")
     adds = [add(name.replace(" ", "%20")) for name in in_use]
     server.fill(bucket, [f"t/_delta_log/{0:020}.json"], log_text([protocol(), metadata(), *adds]))
-    return Table(S3Store(f"s3://{bucket}/t", server.storage_options))
+    return Table(S3Store(Address.parse(f"s3://{bucket}/t"), server.storage_options))
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def test_a_client_without_kerberos_settings_gets_an_error_with_the_missing_prope
 ) -> None:
     root = secured_hdfs.address(f"/user/{USER}", scheme="hdfs")
     options = NativeOptions.parse(None, Address.parse(root))
-    store = HdfsStore(root, client=NativeClient(options, patience=2, pauses=()))
+    store = HdfsStore(Address.parse(root), client=NativeClient(options, patience=2, pauses=()))
     calls: list[Callable[[], object]] = [
         lambda: store.put_if_absent(NEXT, b"{}"),
         lambda: store.read(NEXT),

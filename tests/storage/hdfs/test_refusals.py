@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.storage import Put
@@ -41,10 +42,10 @@ class Folder:
 
     def open(self) -> HdfsStore:
         """A store that repeats every request once, and at once."""
-        options = parse_options(HdfsStore(self.root).address, None)
+        options = parse_options(HdfsStore(Address.parse(self.root)).address, None)
         client = open_client(options, pauses=(0,))
         client.sleep = lambda _: None
-        return HdfsStore(self.root, client=client)
+        return HdfsStore(Address.parse(self.root), client=client)
 
     def names(self) -> list[str]:
         return [status.path for status in self.store.list_from("_delta_log")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from delta_maintenance.address import Address
 from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 
@@ -15,8 +16,8 @@ PAGE = 1000
 class CountingStore(MemoryStore):
     """Files in memory. Records every request, and one request for each page of a listing."""
 
-    def __init__(self, root: str | None = None) -> None:
-        super().__init__(root)
+    def __init__(self, address: Address | None = None) -> None:
+        super().__init__(address)
         self.requests: list[str] = []
         """One line per request so far; clear it to start again."""
         self.fails: Exception | None = None

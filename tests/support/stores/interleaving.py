@@ -126,7 +126,7 @@ class ScheduledStore(Store):
     """An actor's view of a store, which may wait before every request."""
 
     def __init__(self, store: Store, schedule: Schedule) -> None:
-        self.root = store.root
+        self.address = store.address
         self._store = store
         self._schedule = schedule
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumResult
@@ -24,7 +25,7 @@ NOW = datetime(2026, 6, 30, 12, tzinfo=UTC)
 
 def named_memory(address: str) -> MemoryStore:
     """Returns an empty store with an address, so that absolute paths can refer to its files."""
-    store = MemoryStore(address)
+    store = MemoryStore(Address.parse(address))
     for batch in list(store.list_tree()):
         store.delete_many(batch["path"].to_pylist())
     return store

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     CommitConflictError,
     InvalidRequestError,
@@ -231,7 +232,7 @@ def test_features_are_removed_only_if_named(table: TableBuilder) -> None:
 def test_on_s3_other_writers_must_be_declared(
     table: TableBuilder, scheme: str, others: Any, why: str
 ) -> None:
-    table.store.root = f"{scheme}://bucket/t"
+    table.store.address = Address.parse(f"{scheme}://bucket/t")
     with pytest.raises(RefusedError, match=why):
         commit(append(table, other_writers=others))
     assert isinstance(commit(append(table, other_writers="conditional_put")), Landed)
@@ -239,7 +240,7 @@ def test_on_s3_other_writers_must_be_declared(
 
 
 def test_on_s3_a_dynamodb_log_is_refused(table: TableBuilder) -> None:
-    table.store.root = "s3://bucket/t"
+    table.store.address = Address.parse("s3://bucket/t")
     table.store.put("_delta_log/.tmp/00000000000000000000.json.uuid", b"{}")
     with pytest.raises(RefusedError, match="DynamoDB"):
         commit(append(table, other_writers="conditional_put"))

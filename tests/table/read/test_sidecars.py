@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.testing.actions import checkpoint_metadata, sidecar
@@ -92,7 +93,7 @@ def test_a_sidecar_may_be_spelt_in_any_way_that_leads_to_its_folder(
     spelling: str, root: str
 ) -> None:
     name = "über 100%.parquet"
-    table = busy(MemoryStore(f"{root}/{spelling.replace(' ', '-')}"))
+    table = busy(MemoryStore(Address.parse(f"{root}/{spelling.replace(' ', '-')}")))
     path = SPELLINGS[spelling].format(
         name=name.replace("%", "%25"),
         encoded="%C3%BCber%20100%25.parquet",
@@ -137,7 +138,7 @@ def write_with_sidecar(table: TableBuilder, name: str | None, path: str) -> str:
     ],
 )
 def test_a_sidecar_outside_the_folder_is_never_opened(path: str) -> None:
-    table = busy(MemoryStore("memory://outside/table"))
+    table = busy(MemoryStore(Address.parse("memory://outside/table")))
     name = write_with_sidecar(table, None, path)
     check_falls_back(table, "is outside _delta_log/_sidecars", name=name)
 

@@ -98,7 +98,7 @@ class AzureStore(ObjectStore):
 
     def __init__(
         self,
-        root: str,
+        address: Address,
         storage_options: Mapping[str, str] | None = None,
         *,
         client: AzureClient | None = None,
@@ -106,16 +106,15 @@ class AzureStore(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        root = str(Address.parse(root))
-        address = AzureAddress.parse(root)
+        place = AzureAddress.of(address)
         if client is None:
-            options = AzureOptions.parse(storage_options, address, os.environ)
-            client = AzureClient(options, address.container)
+            options = AzureOptions.parse(storage_options, place, os.environ)
+            client = AzureClient(options, place.container)
         creator = AzurePut(
             client, new_id=new_id, multipart_size=multipart_size, part_size=part_size
         )
-        aliases = address.aliases(client.endpoint)
-        super().__init__(root, _AzureBucket(client), address.prefix, creator, aliases=aliases)
+        aliases = place.aliases(client.endpoint)
+        super().__init__(address, _AzureBucket(client), place.prefix, creator, aliases=aliases)
 
 
 class _AzureBucket(Bucket):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NoReturn
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
@@ -71,9 +72,9 @@ class DirectoryStore(Store):
 
     is_near = False
 
-    def __init__(self, root: str, tree: FileTree, *, aliases: Iterable[str] = ()) -> None:
-        self.root = root
-        self._addresses = tuple(dict.fromkeys((root, *aliases)))
+    def __init__(self, address: Address, tree: FileTree, *, aliases: Iterable[str] = ()) -> None:
+        self.address = address
+        self._addresses = tuple(dict.fromkeys((str(address), *aliases)))
         self._tree = tree
 
     @property

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.conditional_put import ConditionalPut
@@ -104,15 +105,15 @@ class ObjectStore(Store):
 
     def __init__(
         self,
-        root: str,
+        address: Address,
         bucket: Bucket,
         prefix: str,
         creator: ConditionalPut,
         *,
         aliases: Iterable[str] = (),
     ) -> None:
-        self.root = root
-        self._addresses = tuple(dict.fromkeys((root, *aliases)))
+        self.address = address
+        self._addresses = tuple(dict.fromkeys((str(address), *aliases)))
         self._bucket = bucket
         self._prefix = prefix
         self._creator = creator

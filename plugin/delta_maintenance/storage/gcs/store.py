@@ -31,7 +31,7 @@ class GCSStore(ObjectStore):
 
     def __init__(
         self,
-        root: str,
+        address: Address,
         storage_options: Mapping[str, str] | None = None,
         *,
         client: GCSClient | None = None,
@@ -39,14 +39,13 @@ class GCSStore(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        address = Address.parse(root)
         bucket, prefix = _place(address)
         if client is None:
             client = GCSClient(GCSOptions.parse(storage_options, os.environ), bucket)
         creator = GCSPut(client, new_id=new_id, multipart_size=multipart_size, part_size=part_size)
         place = f"{bucket}/{address.path}".rstrip("/")
         aliases = (f"gs://{place}", f"gcs://{place}")
-        super().__init__(str(address), _GCSBucket(client), prefix, creator, aliases=aliases)
+        super().__init__(address, _GCSBucket(client), prefix, creator, aliases=aliases)
 
 
 class _GCSBucket(Bucket):

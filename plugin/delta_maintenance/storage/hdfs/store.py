@@ -61,19 +61,18 @@ class HdfsStore(DirectoryStore):
 
     def __init__(
         self,
-        root: str,
+        address: Address,
         storage_options: Mapping[str, str] | None = None,
         *,
         client: HdfsClient | None = None,
         new_id: clock.NewId = clock.new_id,
     ) -> None:
-        address = Address.parse(root)
         if client is None:
             client = open_client(parse_options(address, storage_options, os.environ))
         folder = f"/{address.path}".rstrip("/")
         # Names that the log of another engine may use for the root; name nodes are not compared.
         aliases = (f"hdfs:{folder}", folder) if folder else ()
-        super().__init__(str(address), _HdfsTree(client, folder), aliases=aliases)
+        super().__init__(address, _HdfsTree(client, folder), aliases=aliases)
         self._client = client
         self._folder = folder
         self._creator = HdfsPut(client, new_id=new_id)

@@ -51,9 +51,8 @@ class LocalStore(Store):
     is_near = True
 
     def __init__(self, root: str | os.PathLike[str], *, new_id: clock.NewId = clock.new_id) -> None:
-        address = os.fspath(root)
-        self.root = address.rstrip("/") or address
-        self._base = os.path.realpath(address)
+        self.address = Address.of_path(root)
+        self._base = os.path.realpath(root)
         self._new_id = new_id
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
@@ -140,10 +139,6 @@ class LocalStore(Store):
             if stat.S_ISLNK(found.st_mode):
                 raise _refused_link(path)
             os.unlink(segments[-1], dir_fd=parent)
-
-    @property
-    def address(self) -> Address:
-        return Address.of_path(self.root)
 
     @property
     def addresses(self) -> tuple[str, ...]:

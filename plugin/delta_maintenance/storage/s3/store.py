@@ -115,7 +115,7 @@ class S3Store(ObjectStore):
 
     def __init__(
         self,
-        root: str,
+        address: Address,
         storage_options: Mapping[str, str] | None = None,
         *,
         client: S3Client | None = None,
@@ -123,13 +123,12 @@ class S3Store(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        address = Address.parse(root)
         bucket, prefix = _place(address)
         client = client or S3Client(S3Options.parse(storage_options))
         creator = S3Put(
             client, bucket, new_id=new_id, multipart_size=multipart_size, part_size=part_size
         )
-        super().__init__(str(address), _S3Bucket(client, bucket), prefix, creator)
+        super().__init__(address, _S3Bucket(client, bucket), prefix, creator)
 
 
 class _S3Bucket(Bucket):
