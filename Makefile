@@ -71,7 +71,7 @@ docs: venv ## Build the documentation site in build/docs/site; warnings are erro
 
 .PHONY: fuzz
 fuzz: venv ## Every verb on 10,000 damaged tables; FUZZ="--first N --cases N" plays some of them
-	PYTHONPATH=.:tests/support $(PY) -m tests.fuzz $(FUZZ)
+	$(PY) -m tests.fuzz $(FUZZ)
 
 .PHONY: conformance
 conformance: venv ## Write docs/conformance.md anew from the marks on the tests

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from delta_maintenance.address import Address
 from delta_maintenance.operations.core.context import RunContext
 
 
@@ -89,9 +90,9 @@ def start_ours() -> dict[str, object]:
 
 def inspect_ours(table: str) -> dict[str, object]:
     import pyarrow.compute  # noqa: F401  part of the start
-    from delta_maintenance.cli.snapshot_document import describe
 
     from delta_maintenance import open_table
+    from delta_maintenance.operations.health.inspection import describe
     from delta_maintenance.table.read.summary import TableSummary, summarize
 
     started, cpu = time.perf_counter(), time.process_time()
@@ -149,7 +150,9 @@ def files_by_store(store: str, table: str) -> dict[str, object]:
     from delta_maintenance.table.read.table import Table
 
     started = time.perf_counter()
-    opened = FsspecStore(f"file://{table}") if store == "fsspec" else LocalStore(table)
+    opened = (
+        FsspecStore(Address.parse(f"file://{table}")) if store == "fsspec" else LocalStore(table)
+    )
     snapshot = Table(opened).snapshot()
     files = snapshot.live_files()
     seconds = time.perf_counter() - started

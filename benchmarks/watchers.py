@@ -135,7 +135,7 @@ def _told(given: argparse.Namespace, seen: dict[str, Any], asked: dict[str, Any]
 
 def _serve(tables: int, writes_per_second: float) -> int:
     """Serves the tables; answers `count` by counting anew, and `tell` by what was counted."""
-    from emulators.s3_server import serve_s3
+    from tests.support.emulators.s3_server import serve_s3
 
     with serve_s3() as server:
         for table in range(tables):

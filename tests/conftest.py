@@ -6,16 +6,17 @@ import gc
 from pathlib import Path
 
 import pytest
-from corpus_tables import CORPUS
+
+from tests.support.tables.corpus_tables import CORPUS
 
 pytest_plugins = [
-    "suite.conformance",
-    "suite.count_cases",
-    "suite.durations",
-    "suite.play",
-    "suite.resources",
-    "suite.quick",
-    "suite.servers",
+    "tests.support.suite.conformance",
+    "tests.support.suite.count_cases",
+    "tests.support.suite.durations",
+    "tests.support.suite.play",
+    "tests.support.suite.resources",
+    "tests.support.suite.quick",
+    "tests.support.suite.servers",
 ]
 
 

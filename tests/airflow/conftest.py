@@ -12,10 +12,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from suite.loggers import kept_root_logger
 
 from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.suite.loggers import kept_root_logger
 
 _HOME = tempfile.TemporaryDirectory(prefix="delta-maintenance-airflow-")
 # Airflow reads these once, when it is first imported: by the test modules of this folder.
@@ -51,7 +51,8 @@ def run_dag(airflow_db: None) -> Callable[..., Any]:
     def run(dag: Any, **options: Any) -> Any:
         from airflow.models.dagbundle import DagBundleModel
         from airflow.utils.session import create_session
-        from suite.airflow_versions import DagBag, sync_bag_to_db
+
+        from tests.support.orchestrators.airflow_versions import DagBag, sync_bag_to_db
 
         with create_session() as session:
             session.merge(DagBundleModel(name="testing"))

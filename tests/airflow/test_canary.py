@@ -20,9 +20,6 @@ from urllib.parse import quote
 
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
-from emulators.s3_server import S3Server
-from suite.airflow_versions import AirflowFailException, TaskDeferred
-from watching import State, eventually, run, running
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.watch import WaitCondition
@@ -39,6 +36,9 @@ from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 from delta_maintenance_airflow.tasks import asset_uri
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, DeltaCommitTrigger
+from tests.support.emulators.s3_server import S3Server
+from tests.support.orchestrators.airflow_versions import AirflowFailException, TaskDeferred
+from tests.support.orchestrators.watching import State, eventually, run, running
 
 CANARIES = (
     "canary-aws-secret/with+signs=",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suite.airflow_versions import DagBag
 
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.hooks import DeltaHook
+from tests.support.orchestrators.airflow_versions import DagBag
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS, EXAMPLES = ROOT / "dags", ROOT / "examples" / "airflow"

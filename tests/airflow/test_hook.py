@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow import models
 from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
-from emulators.s3_server import S3Server
-from watching import run
 
-from airflow import models
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.operators import DeltaVacuumOperator
+from tests.support.emulators.s3_server import S3Server
+from tests.support.orchestrators.watching import run
 
 Connect = Callable[..., None]
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 from airflow.providers.common.compat.openlineage import facet
-from worn_tables import worn_table
 
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.lineage import RUN_FACET, dataset_name
@@ -23,6 +22,7 @@ from delta_maintenance_airflow.operators import (
 )
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from tests.support.tables.overdue_tables import overdue_table
 
 
 @dataclass
@@ -140,7 +140,7 @@ def test_an_integrity_check_only_reads(
 def test_a_vacuum_has_its_last_version_and_its_deletions(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     task = DeltaVacuumOperator(task_id="t", table_uri=str(tmp_path))
     outcome = task.execute(task_context)
     (output,) = told(task).outputs

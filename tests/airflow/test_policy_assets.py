@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk._shared.secrets_masker import redact
-from emulators.s3_server import S3Server
-from watching import WRITE, State, eventually, run, running
 
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import open_store
@@ -29,6 +27,8 @@ from delta_maintenance_airflow.triggers import (
     polling,
 )
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
+from tests.support.emulators.s3_server import S3Server
+from tests.support.orchestrators.watching import WRITE, State, eventually, run, running
 
 QUICK = 0.01
 SECRET = "of-this-lake-alone"

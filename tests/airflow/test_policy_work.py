@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from emulators.gcs_server import GCSServer, serve_gcs
-from emulators.s3_server import S3Server, serve_s3
 
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.policy_work import PolicyWork
+from tests.support.emulators.gcs_server import GCSServer, serve_gcs
+from tests.support.emulators.s3_server import S3Server, serve_s3
 
 Server = S3Server | GCSServer
 _SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {

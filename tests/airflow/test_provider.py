@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import airflow
 import jsonschema
 import pytest
 from airflow.sdk import BaseOperatorLink
 
-import airflow
 from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.registry import BUILT_IN, find
 from delta_maintenance_airflow import __version__, operators, sensors, triggers

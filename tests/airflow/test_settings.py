@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from assessed_tables import assessment
 
 from delta_maintenance.policies import assessments
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance_airflow import settings
+from tests.support.tables.assessed_tables import assessment
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, **options: str) -> None:

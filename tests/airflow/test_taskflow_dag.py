@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suite.airflow_versions import DagBag
-from worn_tables import worn_table
+
+from tests.support.orchestrators.airflow_versions import DagBag
+from tests.support.tables.overdue_tables import overdue_table
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "airflow" / "delta_taskflow.py"
 
@@ -22,7 +23,7 @@ pytestmark = [
 def test_functions_and_operators_pass_plain_values_to_each_other(
     airflow_db: None, run_dag: Callable[..., Any], tmp_path: Path
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     bag = DagBag(dag_folder=str(EXAMPLE))
     assert not bag.import_errors
     done = run_dag(bag.dags["delta_taskflow"], run_conf={"table_uri": table.store.root})

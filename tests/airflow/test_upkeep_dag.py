@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suite.airflow_versions import DagBag
-from worn_tables import fingerprint, worn_table
+
+from tests.support.orchestrators.airflow_versions import DagBag
+from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "airflow"
 TASKS = ("enough_commits", "checkpoint", "compact_log", "clean_log", "vacuum")
@@ -40,7 +41,7 @@ def run(airflow_db: None, run_dag: Callable[..., Any]) -> Callable[..., dict[str
 def test_deletions_are_only_planned_by_default(
     run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     names = set(table.names())
     told = run(table_uri=table.store.root, report_uri=f"{tmp_path}/reports/")
     assert told["enough_commits"] == told["checkpoint"] == "skipped"
@@ -54,7 +55,7 @@ def test_deletions_are_only_planned_by_default(
 def test_with_confirmation_it_runs_everything_that_is_due(
     run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     before = table.open().snapshot().live_files().sort_by("path")
     told = run(table_uri=table.store.root, plan_only=False, min_commits=5)
     assert [told[name].get("status") for name in TASKS[1:]] == [

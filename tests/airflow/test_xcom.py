@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operator_cases import BY_VERB, Case
-from suite.airflow_versions import AirflowFailException
-from worn_tables import worn_table
 
 from delta_maintenance.testing.actions import add
 from delta_maintenance_airflow.tasks import LIMIT, flat
+from tests.support.orchestrators.airflow_versions import AirflowFailException
+from tests.support.orchestrators.operator_cases import BY_VERB, Case
+from tests.support.tables.overdue_tables import overdue_table
 
 MANY = 10_000
 
@@ -86,7 +86,7 @@ def task(case: Case, path: Path, **arguments: Any) -> Any:
 def test_ten_thousand_dead_files_are_in_the_report_alone(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     write_old(tmp_path / "t" / f"dead-{n:05}-{'x' * 40}.parquet" for n in range(MANY))
     arguments = {
         "report_uri": f"{tmp_path}/reports/",
@@ -106,7 +106,7 @@ def test_ten_thousand_dead_files_are_in_the_report_alone(
 def test_ten_thousand_findings_are_in_the_report_alone(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     table.log(*(add(f"gone-{n:05}-{'x' * 40}.parquet") for n in range(MANY)))
     report = tmp_path / "findings.parquet"
     made = task(BY_VERB["fsck"], tmp_path / "t", report_uri=str(report))
@@ -121,7 +121,7 @@ def test_ten_thousand_findings_are_in_the_report_alone(
 def test_ten_thousand_files_of_a_log_are_in_the_report_alone(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     last = table.version + MANY
     log = tmp_path / "t/_delta_log"
     write_old(log / f"{version:020}.json" for version in range(table.version + 1, last + 1))
@@ -141,7 +141,7 @@ def test_ten_thousand_files_of_a_log_are_in_the_report_alone(
 def test_a_report_is_never_overwritten_and_never_inside_the_table(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     report = tmp_path / "report.parquet"
     for verb in ("vacuum", "fsck", "clean-log"):
         for address, message in ((report, "already"), (tmp_path / "t/report.parquet", "inside")):

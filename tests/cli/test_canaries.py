@@ -13,13 +13,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from hostile.canaries import OPTIONS, SECRET, echo, hang_up
 
 from delta_maintenance.cli.main import verbs
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.gcs.client import GCSClient
 from delta_maintenance.storage.s3.client import S3Client
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from tests.support.hostile.canaries import OPTIONS, SECRET, echo, hang_up
+from tests.support.servers.loopback import Reply, Request, serve
 
 Cli = Callable[..., "Outcome"]  # type: ignore[name-defined]  # noqa: F821  of this folder's fixture
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vacuum_tables import Folder, days_ago
 
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.core.registry import policy_operations
@@ -20,9 +19,10 @@ from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.testing.actions import add, commit_info, remove
+from tests.support.tables.vacuum_tables import Folder, days_ago
 
 
-def worn(path: Path) -> Folder:
+def neglected(path: Path) -> Folder:
     """A table on disk with four commits after its checkpoint and one unreferenced file."""
     now = datetime.now(UTC)
     table = Folder(path, now=now)
@@ -37,9 +37,9 @@ def worn(path: Path) -> Folder:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Two worn tables, and one that is damaged."""
-    worn(tmp_path / "lake" / "orders")
-    worn(tmp_path / "lake" / "raw" / "events")
+    """Two neglected tables, and one that is damaged."""
+    neglected(tmp_path / "lake" / "orders")
+    neglected(tmp_path / "lake" / "raw" / "events")
     damaged = tmp_path / "lake" / "damaged" / "_delta_log"
     damaged.mkdir(parents=True)
     (damaged / f"{0:020d}.json").write_text("{")

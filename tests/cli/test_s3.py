@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulators.s3_server import S3Server
 
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.emulators.s3_server import S3Server
 
 ADDRESS = "s3://lake/warehouse/orders"
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sound_tables import SoundTable
 
 from delta_maintenance.cli import spark_launcher
 from delta_maintenance.cli.spark_launcher import split_secrets
@@ -25,6 +24,7 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.options import parse_options
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import find_spark_home
+from tests.support.tables.sound_tables import SoundTable
 
 SUBMIT = """\
 #!{python}

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from suite.loggers import kept_root_logger
 
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.suite.loggers import kept_root_logger
 
 if TYPE_CHECKING:
     import dagster as dg

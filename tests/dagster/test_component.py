@@ -15,7 +15,6 @@ import pytest
 from dagster.components.core.package_entry import get_package_objects_in_module
 from dagster.components.resolved.errors import ResolutionException
 from dagster.components.testing.utils import create_defs_folder_sandbox
-from hostile.canaries import SECRET
 from pydantic import ValidationError
 
 import delta_maintenance_dagster
@@ -29,6 +28,7 @@ from delta_maintenance_dagster import (
     DeltaStorageResource,
     DeltaTableEntry,
 )
+from tests.support.hostile.canaries import SECRET
 
 Load = Callable[..., dg.Definitions]
 

@@ -21,8 +21,9 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
-from servers.browser import open_browser
-from servers.ports import free_port
+
+from tests.support.servers.browser import open_browser
+from tests.support.servers.ports import free_port
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dagster"
 SENSOR = {

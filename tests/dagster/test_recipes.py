@@ -80,7 +80,7 @@ def test_partitioned_assets(lake: Path, instance: dg.DagsterInstance) -> None:
     assert graph.get(MAINTENANCE).partitions_def is None
 
 
-def worn_table(lake: Path) -> TableBuilder:
+def overdue_table(lake: Path) -> TableBuilder:
     table = TableBuilder(lake / "sales/orders")
     table.commit([protocol(), metadata()])
     table.commit([add("0.parquet")])
@@ -88,7 +88,7 @@ def worn_table(lake: Path) -> TableBuilder:
 
 
 def test_automation_conditions_by_post_processing(lake: Path, instance: dg.DagsterInstance) -> None:
-    worn_table(lake)
+    overdue_table(lake)
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(component_cls=DeltaMaintenanceComponent)
         (path / "defs.yaml").write_text(recipe("post_processing"))
@@ -107,7 +107,7 @@ def test_automation_conditions_by_post_processing(lake: Path, instance: dg.Dagst
 
 
 def test_after_every_n_materializations(lake: Path, instance: dg.DagsterInstance) -> None:
-    worn_table(lake)
+    overdue_table(lake)
     definitions = loaded("After every N")
     sensor = definitions.resolve_sensor_def("every_ten_materializations")
     repository = definitions.get_repository_def()

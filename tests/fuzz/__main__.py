@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import seed_runs
+from delta_maintenance.operations.core.registry import operations
 from tests.fuzz.cases import play
 from tests.fuzz.tables import tables
-
-from delta_maintenance.operations.core.registry import operations
+from tests.support.suite import seed_runs
 
 _VERBS = 4
 _MOST_MEMORY = 5 << 30

@@ -9,15 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz.mutations import mutate
-from tests.fuzz.rows import rows_of
-from tests.fuzz.tables import Files, pick
-from tests.fuzz.verbs import VERBS, Finding, run_verb
-
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.storage.memory import store as memory
 from delta_maintenance.storage.memory.store import MemoryStore
+from tests.fuzz.mutations import mutate
+from tests.fuzz.rows import rows_of
+from tests.fuzz.tables import Files, pick
+from tests.fuzz.verbs import VERBS, Finding, run_verb
 
 VERBS_PER_CASE = 3
 
@@ -48,7 +48,7 @@ def play(seed: int, candidates: list[Files], *, verbs: int = VERBS_PER_CASE) -> 
             address = str(root)
         else:
             address = f"memory://fuzz-{seed}/table"
-            mutated.put_into(MemoryStore(address))
+            mutated.put_into(MemoryStore(Address.parse(address)))
             stack.callback(memory._NAMED.pop, f"fuzz-{seed}", None)
         findings = []
         before = rows_of(address) if table.has_rows else None

@@ -12,7 +12,6 @@ from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
-from rewrites.data_files import ROW_TRACKING, field, inline_vector, parquet, schema_string
 
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
@@ -23,6 +22,13 @@ from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.rewrites.data_files import (
+    ROW_TRACKING,
+    field,
+    inline_vector,
+    parquet,
+    schema_string,
+)
 
 _MOST_BYTES = 400_000
 """The most bytes of a real table: larger ones make every case slow and contain nothing else."""

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.fuzz.cases import play
 from tests.fuzz.tables import tables
 

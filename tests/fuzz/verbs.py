@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from types import FrameType
 from unittest import mock
 
-from resources import measured
-
 from delta_maintenance.cli import main as cli
 from delta_maintenance.errors import DeltaMaintenanceError
+from tests.support.suite.usage import measured
 
 MEMORY = 700 << 20
 """Bytes of memory that a verb may use for a small table, whatever its files contain."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus_tables import CORPUS, TABLES
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import (
@@ -20,6 +19,7 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.table.read.snapshot import Snapshot
+from tests.support.tables.corpus_tables import CORPUS, TABLES
 
 
 def expectation(name: str) -> dict[str, Any]:

@@ -22,15 +22,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import seed_runs
-from tests.operations.verb_nursery import READING, VERBS, Ended, Nursery, nursery
-from tests.operations.visible_kills import Judge, build
-
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.operations.verb_fork_server import READING, VERBS, Ended, ForkServer, fork_server
+from tests.operations.visible_kills import Judge, build
+from tests.support.suite import seed_runs
 
 ALL = (*VERBS, *READING)
 _SOURCE = Path(__file__).parents[1] / "support" / "faults" / "io_errors.c"
@@ -49,15 +48,15 @@ def failing_disk(scratch: Path) -> Iterator[FailingDisk]:
     library = scratch / "io_errors.so"
     words = [compiler() or "cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE)]
     subprocess.run([*words, "-ldl"], check=True, timeout=300)
-    with nursery(scratch, io_errors=library) as verbs:
+    with fork_server(scratch, io_errors=library) as verbs:
         yield FailingDisk(verbs, scratch)
 
 
 class FailingDisk:
     """Runs verbs on copies of tables that are built once."""
 
-    def __init__(self, nursery: Nursery, scratch: Path) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer, scratch: Path) -> None:
+        self._fork_server = fork_server
         self._scratch = scratch
         self._tables: dict[str, tuple[Path, Judge]] = {}
         self._calls: dict[tuple[str, str], int] = {}
@@ -89,7 +88,7 @@ class FailingDisk:
         return ended
 
     def _run(self, verb: str, root: Path, at: int) -> Ended:
-        ended = self._nursery(verb, root, at)
+        ended = self._fork_server(verb, root, at)
         assert ended is not None
         return ended
 

@@ -8,17 +8,18 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from rewrites.data_files import inline_vector
-from sound_tables import ROWS, SoundTable
-from tests.fuzz.verbs import VERBS
-from tests.operations.fsck.test_findings import SEEDS
 
+from delta_maintenance.address import Address
 from delta_maintenance.cli import main as cli
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.operations.fsck.findings import KINDS
 from delta_maintenance.storage.memory import store as memory
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
+from tests.fuzz.verbs import VERBS
+from tests.operations.fsck.test_findings import SEEDS
+from tests.support.rewrites.data_files import inline_vector
+from tests.support.tables.sound_tables import ROWS, SoundTable
 
 CORRUPT = 5
 ADDRESS = "memory://corrupt-table/table"
@@ -82,7 +83,7 @@ ELSEWHERE = {
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
     """A store that the command line can open."""
-    yield MemoryStore(ADDRESS)
+    yield MemoryStore(Address.parse(ADDRESS))
     memory._NAMED.pop(ADDRESS.split("/")[2], None)
 
 

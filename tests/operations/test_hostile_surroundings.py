@@ -16,9 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hostile.encrypted_files import encrypted
-from rewrites.data_files import parquet
-from vacuum_tables import Folder, days_ago
 
 from delta_maintenance import clock
 from delta_maintenance.cli.main import main
@@ -35,6 +32,9 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.hostile.encrypted_files import encrypted
+from tests.support.rewrites.data_files import parquet
+from tests.support.tables.vacuum_tables import Folder, days_ago
 
 STATS = '{"numRecords":3}'
 ROWS = pa.table({"id": [1, 2, 3]})

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suite.play import some
-from tests.operations.io_errors import ALL, FailingDisk, compiler, failing_disk
-from tests.operations.visible_kills import build
 
 from delta_maintenance import clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.storage.local.store import LocalStore
+from tests.operations.io_errors import ALL, FailingDisk, compiler, failing_disk
+from tests.operations.visible_kills import build
+from tests.support.suite.play import some
 
 ERRORS = int(os.environ.get("DELTA_MAINTENANCE_IO_ERRORS", "1"))
 

@@ -14,8 +14,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from checkpointing import State, as_checkpointed, state_of
-from vacuum_tables import Folder
 
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
@@ -25,9 +23,11 @@ from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
+from tests.support.logs.checkpointing import State, as_checkpointed, state_of
+from tests.support.tables.vacuum_tables import Folder
 
 KILLS = 7
-Nursery = Callable[[str, Path, int], int | None]
+ForkServer = Callable[[str, Path, int], int | None]
 VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 LAST = 13
 OLDEST = 9
@@ -35,11 +35,11 @@ OLDEST = 9
 NEEDED = {f"f{LAST}", f"f{LAST - 1}", "vectored", VECTOR, "young"}
 """Files that the versions of the last week need, and files of a possible writer."""
 
-NURSERY = """
+FORK_SERVER = """
 import os, signal, sys, threading
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from test_killed_upkeep import OPERATIONS
+from tests.operations.test_killed_upkeep import OPERATIONS
 
 def dying(call, of, at):
     def run(*arguments, **options):
@@ -119,16 +119,15 @@ def build(root: Path, now: datetime, *, checkpoints: bool) -> Folder:
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Runs an operation in a process that dies at one of its calls, or counts the calls."""
-    helpers = Path(__file__).parent.parent / "support"
     told = tmp_path_factory.mktemp("told") / "calls"
     with subprocess.Popen(
-        [sys.executable, "-c", NURSERY, str(Path(__file__).parent)],
+        [sys.executable, "-c", FORK_SERVER, str(Path(__file__).parents[2])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(helpers), "PATH": ""},
+        env={"PATH": ""},
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         lines, answers = process.stdin, process.stdout
@@ -165,20 +164,20 @@ def names(root: Path) -> set[str]:
 @pytest.mark.conformance("CLEAN-10", "CLEAN-11", "COMP-11", "VAC-03", "VAC-04", "VAC-06")
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_a_killed_process_leaves_every_retained_version(
-    nursery: Nursery, tmp_path: Path, operation: str, count_cases: Callable[[str, int], None]
+    fork_server: ForkServer, tmp_path: Path, operation: str, count_cases: Callable[[str, int], None]
 ) -> None:
     build(tmp_path / "t", clock.now(), checkpoints=operation != "compact-log")
     oldest = OLDEST if operation == "clean-log" else 0
     before = states(tmp_path / "t", oldest)
     undisturbed = tmp_path / "undisturbed"
     shutil.copytree(tmp_path / "t", undisturbed)
-    calls = nursery(operation, undisturbed, 0)
+    calls = fork_server(operation, undisturbed, 0)
     assert calls is not None and calls > KILLS
     for kill in range(KILLS):
         root = tmp_path / f"{kill}"
         shutil.copytree(tmp_path / "t", root)
         at = 1 + kill * (calls - 1) // (KILLS - 1)
-        assert nursery(operation, root, at) is None, f"call {at} was not reached"
+        assert fork_server(operation, root, at) is None, f"call {at} was not reached"
         for finished in (False, True):
             assert states(root, oldest) == before
             assert names(root) >= NEEDED

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.operations.verb_nursery import VERBS
+
+from tests.operations.verb_fork_server import VERBS
 from tests.operations.visible_kills import Kills, kills
 
 KILLS = int(os.environ.get("DELTA_MAINTENANCE_KILLS", "2"))

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from row_ids import RacedStore
 
 from delta_maintenance.errors import CommitConflictError, RefusedError
 from delta_maintenance.operations import (
@@ -24,6 +23,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.operations.row_ids import RacedStore
 
 pytestmark = pytest.mark.cases
 

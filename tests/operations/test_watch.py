@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
-from watching import MERGE, OPTIMIZE, WRITE, watched_table
 
 from delta_maintenance.errors import (
     InvalidRequestError,
@@ -36,8 +34,10 @@ from delta_maintenance.testing.actions import (
     metadata,
     protocol,
 )
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.orchestrators.watching import MERGE, OPTIMIZE, WRITE, watched_table
+from tests.support.stores.counting_store import CountingStore
+from tests.support.suite.play import examples
 
 
 @pytest.fixture

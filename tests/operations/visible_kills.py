@@ -25,12 +25,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import seed_runs
-from checkpointing import as_checkpointed, state_of
-from rewrites.data_files import inline_vector, parquet
-from tests.operations.verb_nursery import VERBS, Nursery, nursery
-from tests.properties.model import State, replay
-from vacuum_tables import Folder, days_ago
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
@@ -38,6 +32,12 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata, remove
+from tests.operations.verb_fork_server import VERBS, ForkServer, fork_server
+from tests.properties.model import State, replay
+from tests.support.logs.checkpointing import as_checkpointed, state_of
+from tests.support.rewrites.data_files import inline_vector, parquet
+from tests.support.suite import seed_runs
+from tests.support.tables.vacuum_tables import Folder, days_ago
 
 ROWS = 5
 DELETED = (1, 3)
@@ -141,7 +141,7 @@ class Judge:
 @contextmanager
 def kills(scratch: Path) -> Iterator[Kills]:
     """Starts the process that forks the processes to be killed."""
-    with nursery(scratch) as verbs:
+    with fork_server(scratch) as verbs:
         yield Kills(verbs, scratch)
 
 
@@ -158,8 +158,8 @@ class Subject:
 class Kills:
     """Kills verbs, each on a copy of a table that is built once."""
 
-    def __init__(self, nursery: Nursery, scratch: Path) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer, scratch: Path) -> None:
+        self._fork_server = fork_server
         self._scratch = scratch
         self._judges: dict[bool, Judge] = {}
         self._subjects: dict[str, Subject] = {}
@@ -169,9 +169,9 @@ class Kills:
         subject = self._subject(verb)
         at = random.Random(f"kill {verb} {number}").randint(1, subject.changes)
         with self._copy(subject.root) as root:
-            assert self._nursery(verb, root, at) is None, f"change {at} was not reached"
+            assert self._fork_server(verb, root, at) is None, f"change {at} was not reached"
             subject.judge.check(root)
-            again = self._nursery(verb, root, 0)
+            again = self._fork_server(verb, root, 0)
             assert again is not None and again.status == 0, (at, again)
             subject.judge.check(root)
             status = fsck.plan(Table(LocalStore(root)), context=RunContext.at(clock.now())).status
@@ -186,7 +186,7 @@ class Kills:
                 self._judges[damaged] = Judge(whole)
             judge = self._judges[damaged]
             with self._copy(whole) as undisturbed:
-                done = self._nursery(verb, undisturbed, 0)
+                done = self._fork_server(verb, undisturbed, 0)
                 assert done is not None and done.status == 0 and done.count > 0, done
                 judge.check(undisturbed)
             self._subjects[verb] = Subject(whole, judge, done.count)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from delta_bench import Bench
-from delta_spark import DeltaSpark, OracleUnavailable
+
+from tests.support.oracle.delta_spark import DeltaSpark, OracleUnavailable
+from tests.support.oracle.oracle_tables import Bench
 
 JARS = Path(__file__).parents[2] / ".tools" / "ivy"
 

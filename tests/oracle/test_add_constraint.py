@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from delta_spark import DeltaSpark
-from delta_spark_tables import copy
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint, set_properties
@@ -23,6 +21,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

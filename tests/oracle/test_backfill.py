@@ -10,9 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from delta_bench import Bench
-from delta_spark import DeltaSpark
-from row_ids import check, commits
 
 from delta_maintenance.operations import backfill_row_ids
 from delta_maintenance.operations.backfill_row_ids import (
@@ -23,6 +20,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.operations.row_ids import check, commits
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.oracle_tables import Bench
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -10,12 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from delta_bench import Bench
-from delta_spark import checkpoint_files, decode
-from delta_spark_tables import RECIPES, comparable, copy
-from delta_views import deltalake_view, our_view
-from logs.other_readers import DuckDb, duck, polars_rows
-from suite.play import PLAY, some
 
 from delta_maintenance import open_table
 from delta_maintenance.clock import new_id
@@ -23,6 +17,12 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
+from tests.support.oracle.delta_spark import checkpoint_files, decode
+from tests.support.oracle.delta_spark_tables import RECIPES, comparable, copy
+from tests.support.oracle.delta_views import deltalake_view, our_view
+from tests.support.oracle.oracle_tables import Bench
+from tests.support.oracle.other_readers import DuckDb, duck, polars_rows
+from tests.support.suite.play import PLAY, some
 
 __all__ = ["duck"]
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta_spark import DeltaSpark
-from delta_spark_tables import copy, create
 from py4j.protocol import Py4JJavaError
 
 from delta_maintenance import open_table
@@ -27,6 +25,8 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 )
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy, create
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

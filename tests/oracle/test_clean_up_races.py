@@ -11,21 +11,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from delta_spark import DeltaSpark
 from py4j.protocol import Py4JJavaError
-from tests.operations.checkpoint.test_incremental_processes import (
-    age,
-    begin,
-    keep,
-    nursery,
-    require_whole,
-    write,
-)
 
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.testing.table_builder import LOG
+from tests.operations.checkpoint.test_incremental_processes import (
+    age,
+    begin,
+    fork_server,
+    keep,
+    require_whole,
+    write,
+)
+from tests.support.oracle.delta_spark import DeltaSpark
 
-__all__ = ["nursery"]
+__all__ = ["fork_server"]
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 
@@ -37,7 +37,7 @@ SECONDS = 0.6
 @pytest.mark.conformance("CLEAN-08", "CLEAN-10", "CKPT-25")
 def test_killed_processes_lose_no_sidecar_while_delta_spark_cleans_up(
     delta_spark: DeltaSpark,
-    nursery: Callable[[Path, float], list[int]],
+    fork_server: Callable[[Path, float], list[int]],
     tmp_path: Path,
     count_cases: Callable[[str, int], None],
 ) -> None:
@@ -45,7 +45,7 @@ def test_killed_processes_lose_no_sidecar_while_delta_spark_cleans_up(
     cleaned = incremental = 0
     with ThreadPoolExecutor(1) as pool:
         for _ in range(ROUNDS):
-            killed = pool.submit(nursery, tmp_path, SECONDS)
+            killed = pool.submit(fork_server, tmp_path, SECONDS)
             cleaned += clean_until(killed, delta_spark, tmp_path)
             assert set(killed.result()) == {-9}, "a process ended by itself"
             require_whole(tmp_path)

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta_spark import DeltaSpark, decode
-from rewrites.other_writers import NESTED, groups_of
-from rewrites.table_rows import live_adds
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize
@@ -23,6 +20,9 @@ from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.oracle.delta_spark import DeltaSpark, decode
+from tests.support.rewrites.other_writers import NESTED, groups_of
+from tests.support.rewrites.table_rows import live_adds
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

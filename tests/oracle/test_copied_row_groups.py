@@ -10,12 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from delta_spark import DeltaSpark
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from logs.other_readers import DuckDb, require
-from rewrites.other_writers import NESTED, add_file, groups_of, nested, optimized
-from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
@@ -23,6 +19,10 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.other_readers import DuckDb, require
+from tests.support.rewrites.other_writers import NESTED, add_file, groups_of, nested, optimized
+from tests.support.rewrites.table_rows import live_adds
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

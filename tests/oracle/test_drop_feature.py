@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from delta_bench import Bench
-from delta_spark import DeltaSpark
-from delta_spark_tables import copy
-from droppable_tables import comparable
-from suite.play import PLAY
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.table.read.table import Table
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy
+from tests.support.oracle.oracle_tables import Bench
+from tests.support.suite.play import PLAY
+from tests.support.tables.droppable_tables import comparable
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -16,12 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from delta_spark import DeltaSpark
 from deltalake import DeltaTable, QueryBuilder
-from logs.other_readers import DuckDb, require
-from rewrites.other_writers import add_file
-from rewrites.table_rows import live_adds
-from suite.play import PLAY
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature, optimize, purge
@@ -32,6 +27,11 @@ from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.other_readers import DuckDb, require
+from tests.support.rewrites.other_writers import add_file
+from tests.support.rewrites.table_rows import live_adds
+from tests.support.suite.play import PLAY
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

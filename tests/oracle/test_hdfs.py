@@ -6,12 +6,12 @@ import json
 import threading
 
 import pytest
-from delta_spark import DeltaSpark
-from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance import open_table
 from delta_maintenance.cli.main import main
 from delta_maintenance.storage import Put, open_store
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.servers.hdfs_cluster import HdfsCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.oracle]
 

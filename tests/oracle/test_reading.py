@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from delta_bench import Bench
-from delta_spark_tables import RECIPES, comparable
-from delta_views import deltalake_view, our_view, spark_view
 
 from delta_maintenance import open_table
+from tests.support.oracle.delta_spark_tables import RECIPES, comparable
+from tests.support.oracle.delta_views import deltalake_view, our_view, spark_view
+from tests.support.oracle.oracle_tables import Bench
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -17,13 +17,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
-from delta_spark import DeltaSpark
 from py4j.protocol import Py4JJavaError
-from rewrites.race_ledgers import Ledger
-from rewrites.races import LANDED
-from rewrites.spark_race import SparkRace
-from rewrites.table_rows import actions_of, latest
-from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -33,6 +27,12 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.core.base import Store
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.rewrites.race_ledgers import Ledger
+from tests.support.rewrites.races import LANDED
+from tests.support.rewrites.spark_race import SparkRace
+from tests.support.rewrites.table_rows import actions_of, latest
+from tests.support.servers.hdfs_cluster import HdfsCluster
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

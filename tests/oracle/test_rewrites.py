@@ -8,10 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from corpus_tables import TABLES
-from delta_bench import Bench
-from delta_spark_tables import RECIPES, copy
-from suite.play import some
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
@@ -21,6 +17,10 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.oracle.delta_spark_tables import RECIPES, copy
+from tests.support.oracle.oracle_tables import Bench
+from tests.support.suite.play import some
+from tests.support.tables.corpus_tables import TABLES
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

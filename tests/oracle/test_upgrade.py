@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from delta_spark import DELTA_RELEASE, DeltaSpark
-from delta_spark_tables import copy
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import UnsupportedFeatureError
@@ -21,6 +19,8 @@ from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.changes.client_support import CLIENTS
 from delta_maintenance.protocol.changes.upgrade import require_addable
 from delta_maintenance.protocol.features.registry import FEATURES as REGISTRY
+from tests.support.oracle.delta_spark import DELTA_RELEASE, DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from delta_bench import Bench
-from delta_spark_tables import copy
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.table.read.table import Table
+from tests.support.oracle.delta_spark_tables import copy
+from tests.support.oracle.oracle_tables import Bench
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from suite import conformance
+
+from tests.support.suite import conformance
 
 IDS = """\
 [[area]]
@@ -41,10 +42,10 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_names.py").write_text(MODULE)
     (tmp_path / "pytest.ini").write_text(
-        f"[pytest]\ntestpaths = tests\npythonpath = {Path(conformance.__file__).parents[1]}\n"
+        f"[pytest]\ntestpaths = tests\npythonpath = {Path(conformance.__file__).parents[3]}\n"
         "markers = conformance\n"
     )
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["suite.conformance"]\n')
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.suite.conformance"]\n')
     return tmp_path
 
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from suite import durations, play, resources
-from suite.durations import Recorded
+
+from tests.support.suite import durations, play, resources
+from tests.support.suite.durations import Recorded
 
 MODULE = """\
 import subprocess
@@ -38,10 +39,10 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "tests" / "test_marks.py").write_text(MODULE)
     (tmp_path / "tests" / "spark" / "test_session.py").write_text("import no_such_module\n")
     (tmp_path / "pytest.ini").write_text(
-        f"[pytest]\ntestpaths = tests\npythonpath = {Path(resources.__file__).parents[1]}\n"
+        f"[pytest]\ntestpaths = tests\npythonpath = {Path(resources.__file__).parents[3]}\n"
         "addopts = --strict-markers\n"
     )
-    plugins = ["suite.resources", "suite.quick"]
+    plugins = ["tests.support.suite.resources", "tests.support.suite.quick"]
     (tmp_path / "conftest.py").write_text(f"pytest_plugins = {plugins}\n")
     return tmp_path
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
@@ -23,6 +22,7 @@ from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 
 def run(folder: Path, operation: str, **options: Any) -> RunResult:
@@ -47,7 +47,7 @@ def approved(folder: Path, operation: str, **options: Any) -> ApprovedPlan:
 def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
     operation: str, tmp_path: Path
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     plan = approved(tmp_path / "t", operation)
     append(table, "later.parquet")
     result = run(tmp_path / "t", operation, approved=plan)
@@ -55,7 +55,7 @@ def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
 
 
 def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     plan = approved(tmp_path / "t", "vacuum")
     young.write_bytes(b"x")
@@ -67,7 +67,7 @@ def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_file_that_expires_after_the_plan_is_not_included(tmp_path: Path) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     young.write_bytes(b"x")
     age_in_days(young, 7, short_of=timedelta(hours=-1))
@@ -82,7 +82,7 @@ def test_a_file_that_expires_after_the_plan_is_not_included(tmp_path: Path) -> N
 
 
 def test_a_table_whose_plan_changed_is_not_touched(tmp_path: Path) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     plan = approved(tmp_path / "t", "vacuum")
     append(table, "0.parquet")
     before = fingerprint(tmp_path / "t")
@@ -94,7 +94,7 @@ def test_a_table_whose_plan_changed_is_not_touched(tmp_path: Path) -> None:
 
 def test_an_approval_covers_the_paths_and_not_their_number_and_size(tmp_path: Path) -> None:
     """The same number of files and bytes, of the same age, but one of them is another file."""
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     plan = approved(tmp_path / "t", "vacuum")
     unneeded, other = tmp_path / "t/0.parquet", tmp_path / "t/other.parquet"
     shutil.copy2(unneeded, other)
@@ -107,7 +107,7 @@ def test_an_approval_covers_the_paths_and_not_their_number_and_size(tmp_path: Pa
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: Path) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     asked: list[tuple[bool, Any]] = []
 
     def submit(table: PolicyTable, due: Any, *, plan_only: bool = False) -> Mapping[str, Any]:

@@ -17,10 +17,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewrites.data_files import parquet
-from suite.play import examples
-from vacuum_tables import Folder
-from worn_tables import STATS, fingerprint, worn_table
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.clock import epoch_millis
@@ -31,6 +27,10 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, metadata
+from tests.support.rewrites.data_files import parquet
+from tests.support.suite.play import examples
+from tests.support.tables.overdue_tables import STATS, fingerprint, overdue_table
+from tests.support.tables.vacuum_tables import Folder
 
 
 @dataclass
@@ -47,7 +47,7 @@ class World:
 
     @classmethod
     def of(cls, folder: Path, operation: str) -> World:
-        tables = {name: worn_table(folder / name) for name in ("A", "B")}
+        tables = {name: overdue_table(folder / name) for name in ("A", "B")}
         # The two tables differ in their ID only.
         tables["B"].log(metadata(id="another"))
         plan = ApprovedPlan.of(planned(folder / "A", operation))
@@ -209,7 +209,7 @@ def test_a_rewrite_reads_no_more_than_was_approved(tmp_path: Path) -> None:
 
 
 def test_a_plan_file_that_claims_the_future_deletes_no_young_file(tmp_path: Path) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     young.write_bytes(b"x")
     outcome = planned(tmp_path / "t", "vacuum")

@@ -7,9 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from policy_tables import asked, assessed, only
-from vacuum_tables import NOW, Folder, days_ago
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import find, policy_operations
@@ -19,6 +18,8 @@ from delta_maintenance.policies.models import Assessment, LastRun
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
+from tests.support.tables.policy_tables import asked, assessed, only
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 DAY = timedelta(days=1)
 
@@ -355,7 +356,9 @@ def test_the_policy_overrides_options_of_due_operations() -> None:
 
 
 def test_an_unreadable_table_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = assess_table(Table(MemoryStore("memory://t")), asked(vacuum=True), now=NOW)
+    nothing = assess_table(
+        Table(MemoryStore(Address.parse("memory://t"))), asked(vacuum=True), now=NOW
+    )
     assert (nothing.status, nothing.exit_status, nothing.retryable) == ("failed", 5, False)
     assert nothing.problem is not None and "memory://t" in nothing.problem
 

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from assessed_tables import NOW, assessment, health, run_result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from delta_maintenance.policies.assessments import (
 )
 from delta_maintenance.policies.models import LastRun
 from delta_maintenance.storage import FileStatus, Store
+from tests.support.tables.assessed_tables import NOW, assessment, health, run_result
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
 from delta_maintenance.policies import discovery
 from delta_maintenance.policies.definition.policy import Pattern, Policy, PolicyTable
@@ -225,7 +226,7 @@ def test_neither_tables_nor_hidden_nor_excluded_folders_are_entered(
 def test_a_store_that_only_lists_everything_gives_the_same_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = MemoryStore("memory://lake")
+    store = MemoryStore(Address.parse("memory://lake"))
     for folder in FOLDERS:
         store.put(f"{folder}/_delta_log/0.json", b"{}")
         store.put(f"{folder}/part.parquet", b"")

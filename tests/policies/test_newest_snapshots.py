@@ -6,8 +6,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from policy_tables import asked, run_on
-from vacuum_tables import NOW, Folder
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import checkpoint, compact_log
@@ -18,7 +16,9 @@ from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.table.read import file_sums
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
-from delta_maintenance.testing.counting_store import CountingStore
+from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.policy_tables import asked, run_on
+from tests.support.tables.vacuum_tables import NOW, Folder
 
 V2 = {"delta.checkpointPolicy": "v2"}
 

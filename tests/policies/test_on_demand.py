@@ -7,9 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from droppable_tables import TABLES, Clock, comparable
-from droppable_tables import built as built_in
-from policy_tables import asked
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.operations import add_constraint
@@ -23,6 +20,9 @@ from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.droppable_tables import TABLES, Clock, comparable
+from tests.support.tables.droppable_tables import built as built_in
+from tests.support.tables.policy_tables import asked
 
 A_DAY, A_MINUTE = timedelta(days=1), timedelta(minutes=1)
 POSITIVE = {"name": "positive", "expression": "id > 0"}

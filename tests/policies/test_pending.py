@@ -6,9 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from policy_tables import asked, run_on
-from vacuum_tables import NOW, Folder, days_ago
-
 from delta_maintenance.policies.approval import (
     PLAN_LIFE,
     PendingPlan,
@@ -20,6 +17,8 @@ from delta_maintenance.policies.approval import (
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.testing.actions import add, remove
+from tests.support.tables.policy_tables import asked, run_on
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 
 def waiting_run() -> RunResult:

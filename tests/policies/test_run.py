@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from policy_tables import EVERYTHING, STATS, Ticking, asked, run_on, statuses, worn
-from suite.play import examples
-from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
@@ -25,12 +22,23 @@ from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, remove
+from tests.support.suite.play import examples
+from tests.support.tables.policy_tables import (
+    EVERYTHING,
+    STATS,
+    Ticking,
+    asked,
+    neglected,
+    run_on,
+    statuses,
+)
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 # The order, and what is due afterwards
 
 
 def test_everything_that_is_due_is_done_in_order_and_nothing_is_due_afterwards() -> None:
-    table = worn()
+    table = neglected()
     result = run_on(table, asked(**EVERYTHING))
     assert [outcome.operation for outcome in result.outcomes] == [
         "upgrade-protocol",
@@ -53,7 +61,7 @@ def test_everything_that_is_due_is_done_in_order_and_nothing_is_due_afterwards()
 
 
 def test_each_operation_sees_the_result_of_the_previous_one() -> None:
-    table = worn()
+    table = neglected()
     result = run_on(table, asked(checkpoint={"max_commits": 1}, clean_log=True))
     clean = clean_log.CleanLogResult.from_json(result.outcomes[1].result)
     written = checkpoint.CheckpointResult.from_json(result.outcomes[0].result)
@@ -61,14 +69,14 @@ def test_each_operation_sees_the_result_of_the_previous_one() -> None:
 
 
 def test_no_due_operation_is_a_normal_end() -> None:
-    table = worn()
+    table = neglected()
     result = run_on(table, asked(checkpoint={"max_commits": 100}))
     assert (result.status, result.exit_status) == ("nothing-due", 0)
     assert result.outcomes == () and result.after is None and result.before is not None
 
 
 def test_operations_that_become_due_run_in_the_same_run() -> None:
-    table = worn()
+    table = neglected()
     result = run_on(table, asked(checkpoint={"max_commits": 1}, vacuum=True))
     operations = [outcome.operation for outcome in result.outcomes]
     assert operations == ["checkpoint", "vacuum", "checkpoint"]
@@ -153,7 +161,7 @@ def test_after_a_run_nothing_is_due_and_another_run_changes_nothing(
 
 
 def test_a_run_that_only_plans_changes_nothing_and_has_every_plan() -> None:
-    table = worn()
+    table = neglected()
     before = table.names(), table.files()
     result = run_on(table, asked(**EVERYTHING), plan_only=True)
     assert result.status == "planned" and set(statuses(result).values()) == {"planned"}
@@ -179,7 +187,7 @@ def test_a_run_that_only_plans_changes_nothing_and_has_every_plan() -> None:
     ],
 )
 def test_a_limit_stops_the_run_before_any_change(limits: dict[str, int], words: str) -> None:
-    table = worn(dead=2)
+    table = neglected(dead=2)
     before = table.names(), table.files()
     result = run_on(table, asked(vacuum=True, limits=limits))
     assert (result.status, result.exit_status) == ("stopped", 3)
@@ -194,10 +202,10 @@ def test_a_limit_stops_the_run_before_any_change(limits: dict[str, int], words: 
 
 def test_commits_are_counted_over_the_whole_run() -> None:
     rules = {"row_tracking": True, "vacuum": True}
-    result = run_on(worn(), asked(**rules, limits={"max_commits": 4}))
+    result = run_on(neglected(), asked(**rules, limits={"max_commits": 4}))
     assert statuses(result) == {"backfill-row-ids": "done", "vacuum": "stopped"}
     assert result.outcomes[0].commits == 3 and "5 commits" in (result.problem or "")
-    assert run_on(worn(), asked(**rules, limits={"max_commits": 5})).status == "done"
+    assert run_on(neglected(), asked(**rules, limits={"max_commits": 5})).status == "done"
 
 
 def test_the_share_of_deleted_files_is_limited_once_they_are_many(
@@ -206,7 +214,7 @@ def test_the_share_of_deleted_files_is_limited_once_they_are_many(
     from delta_maintenance.policies import execute
 
     monkeypatch.setattr(execute, "_MANY", 2)
-    table = worn(8, dead=3)
+    table = neglected(8, dead=3)
     stopped = run_on(table, asked(vacuum=True, limits={"max_deleted_share": 0.3}))
     assert stopped.status == "stopped" and "38% of 8 data files" in (stopped.problem or "")
     assert run_on(table, asked(vacuum=True, limits={"max_deleted_share": 0.4})).status == "done"
@@ -215,7 +223,7 @@ def test_the_share_of_deleted_files_is_limited_once_they_are_many(
 def test_no_operation_begins_after_the_longest_duration() -> None:
     clock = Ticking(timedelta(seconds=1))
     rules = {"checkpoint": {"max_commits": 1}, "fsck": True}
-    result = run_on(worn(), asked(**rules, limits={"max_duration": "3 seconds"}), now=clock)
+    result = run_on(neglected(), asked(**rules, limits={"max_duration": "3 seconds"}), now=clock)
     assert statuses(result) == {"fsck": "done", "checkpoint": "stopped"}
     assert (result.status, result.exit_status) == ("stopped", 3)
 
@@ -228,7 +236,7 @@ def test_a_failed_operation_ends_the_run_and_is_named(monkeypatch: pytest.Monkey
         raise CommitConflictError("another writer won", version=7, remedy="run again")
 
     monkeypatch.setattr(checkpoint_code, "apply", conflicted)
-    result = run_on(worn(), asked(checkpoint={"max_commits": 1}, vacuum=True))
+    result = run_on(neglected(), asked(checkpoint={"max_commits": 1}, vacuum=True))
     assert statuses(result) == {"checkpoint": "failed"}
     assert (result.status, result.exit_status, result.retryable) == ("failed", 4, True)
     assert result.problem == "table memory:, version 7: another writer won; run again"
@@ -243,7 +251,7 @@ def test_an_unexpected_error_fails_its_operation_and_keeps_what_the_others_did(
         raise MemoryError
 
     monkeypatch.setattr(checkpoint_code, "apply", exhausted)
-    table = worn()
+    table = neglected()
     result = run_on(table, asked(fsck=True, checkpoint={"max_commits": 1}))
     assert statuses(result) == {"fsck": "done", "checkpoint": "failed"}
     assert (result.status, result.exit_status, result.retryable) == ("failed", 1, True)
@@ -263,7 +271,7 @@ def test_an_unexpected_error_while_assessing_is_a_result(
         raise error
 
     monkeypatch.setattr(assess_module, "measure", failing)
-    result = run_on(worn(), asked(**EVERYTHING))
+    result = run_on(neglected(), asked(**EVERYTHING))
     assert (result.status, result.exit_status) == ("failed", 1)
     assert result.problem is not None and type(error).__name__ in result.problem
 
@@ -273,7 +281,7 @@ def test_errors_that_the_caller_names_are_raised(monkeypatch: pytest.MonkeyPatch
         raise LookupError("a decision of the orchestrator")
 
     monkeypatch.setattr(checkpoint_code, "apply", failing)
-    table = worn().open()
+    table = neglected().open()
     environment = RunEnvironment(raised=(LookupError,))
     with pytest.raises(LookupError):
         run_module.run(table, asked(checkpoint={"max_commits": 1}), environment=environment)
@@ -282,7 +290,7 @@ def test_errors_that_the_caller_names_are_raised(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_corrupt_table_is_not_touched_after_its_integrity_check() -> None:
-    table = worn()
+    table = neglected()
     table.store.delete("5.parquet")
     before = table.names(), table.files()
     rules = asked(fsck=True, checkpoint={"max_commits": 1}, clean_log=True, vacuum=True)
@@ -298,7 +306,7 @@ def test_a_table_that_cannot_be_opened_is_a_result(monkeypatch: pytest.MonkeyPat
     def down(*_: object) -> Any:
         raise StorageError("the store is down", remedy="wait")
 
-    table = worn()
+    table = neglected()
     monkeypatch.setattr(MemoryStore, "list_from", down)
     result = run_on(table, asked(vacuum=True))
     assert (result.status, result.exit_status, result.retryable) == ("failed", 1, True)
@@ -307,7 +315,7 @@ def test_a_table_that_cannot_be_opened_is_a_result(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_partial_deletion_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = worn(dead=2)
+    table = neglected(dead=2)
     delete = MemoryStore.delete
 
     def stubborn(self: MemoryStore, path: str) -> None:
@@ -335,6 +343,6 @@ def test_a_run_ends_even_if_an_operation_remains_due(
         return real(*arguments, **{**options, "last_runs": ()})
 
     monkeypatch.setattr(run_module, "assess_table", always)
-    assert len(run_on(worn(), asked(fsck=True)).outcomes) == 1, "the table has not changed"
-    result = run_on(worn(), asked(fsck=True, vacuum=True))
+    assert len(run_on(neglected(), asked(fsck=True)).outcomes) == 1, "the table has not changed"
+    result = run_on(neglected(), asked(fsck=True, vacuum=True))
     assert [outcome.operation for outcome in result.outcomes] == ["fsck", "vacuum", "fsck"]

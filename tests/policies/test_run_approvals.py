@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from policy_tables import Ticking, asked, run_on, statuses, worn
 
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.approval import Approvals, ApprovedPlan
+from tests.support.tables.policy_tables import Ticking, asked, neglected, run_on, statuses
 
 
 def test_operations_that_need_approval_wait_and_others_run() -> None:
-    table = worn()
+    table = neglected()
     policy_table = asked(checkpoint={"max_commits": 1}, vacuum=True, approval=["vacuum"])
     result = run_on(table, policy_table)
     assert statuses(result) == {"checkpoint": "done", "vacuum": "needs-approval"}
@@ -26,7 +26,7 @@ def test_operations_that_need_approval_wait_and_others_run() -> None:
 
 
 def test_an_approved_plan_runs_as_shown() -> None:
-    table, policy_table = worn(), asked(vacuum=True, approval=["vacuum"])
+    table, policy_table = neglected(), asked(vacuum=True, approval=["vacuum"])
     (shown,) = run_on(table, policy_table).outcomes
     assert shown.status == "needs-approval" and shown.result is not None
     assert shown.result["files"] == 1
@@ -42,26 +42,26 @@ def test_an_approved_plan_runs_as_shown() -> None:
 
 def test_a_plan_without_changes_needs_no_approval() -> None:
     policy_table = asked(vacuum=True, approval=["vacuum"])
-    result = run_on(worn(dead=0), policy_table)
+    result = run_on(neglected(dead=0), policy_table)
     assert statuses(result) == {"vacuum": "nothing-to-do"} and result.status == "done"
     assert [run.operation for run in result.last_runs] == ["vacuum"]
 
 
 def test_a_plan_that_exceeds_a_limit_needs_no_approval() -> None:
     rules = {"vacuum": True, "approval": ["vacuum"], "limits": {"max_deleted_files": 0}}
-    assert statuses(run_on(worn(), asked(**rules))) == {"vacuum": "stopped"}
+    assert statuses(run_on(neglected(), asked(**rules))) == {"vacuum": "stopped"}
 
 
 def test_a_waiting_plan_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "plan_for_approval", lambda *_, **__: pytest.fail("planned"))
     policy_table = asked(vacuum=True, approval=["vacuum"])
-    result = run_on(worn(), policy_table, approvals=Approvals(asked=["vacuum"]))
+    result = run_on(neglected(), policy_table, approvals=Approvals(asked=["vacuum"]))
     assert statuses(result) == {"vacuum": "needs-approval"} and result.waits_for_approval
 
 
 def test_a_waiting_approval_is_reported_once() -> None:
     rules = {"protocol": {"features": ["deletionVectors"]}, "row_tracking": True}
-    result = run_on(worn(), asked(**rules, approval=["upgrade-protocol"]))
+    result = run_on(neglected(), asked(**rules, approval=["upgrade-protocol"]))
     assert [(o.operation, o.status) for o in result.outcomes] == [
         ("upgrade-protocol", "needs-approval"),
         ("backfill-row-ids", "done"),
@@ -69,9 +69,9 @@ def test_a_waiting_approval_is_reported_once() -> None:
 
 
 def test_a_run_without_permitted_operations_is_blocked() -> None:
-    alone = run_on(worn(), asked(vacuum=True, approval=["vacuum"]))
+    alone = run_on(neglected(), asked(vacuum=True, approval=["vacuum"]))
     assert (alone.status, alone.exit_status) == ("blocked", 0)
-    shut = run_on(worn(), asked(vacuum=True, hours={"windows": ["01:00-02:00"]}))
+    shut = run_on(neglected(), asked(vacuum=True, hours={"windows": ["01:00-02:00"]}))
     assert (shut.status, shut.exit_status, shut.outcomes) == ("blocked", 0, ())
 
 
@@ -79,6 +79,6 @@ def test_the_hours_may_end_within_a_run() -> None:
     clock = Ticking(timedelta(seconds=20))
     rules = {"checkpoint": {"max_commits": 1}, "fsck": True}
     hours = {"windows": ["12:00-12:01"]}
-    result = run_on(worn(), asked(**rules, hours=hours), now=clock)
+    result = run_on(neglected(), asked(**rules, hours=hours), now=clock)
     assert statuses(result) == {"fsck": "done"}
     assert result.after is not None and result.after.status == "blocked"

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from policy_tables import EVERYTHING, asked, run_on, worn
 
 from delta_maintenance.errors import BusyError
 from delta_maintenance.policies.approval import Approvals
+from tests.support.tables.policy_tables import EVERYTHING, asked, neglected, run_on
 
 
 class CountedLease:
@@ -33,7 +33,7 @@ class CountedLease:
 
 def test_the_lease_is_taken_once_before_the_first_change_and_ends_with_the_run() -> None:
     lease = CountedLease()
-    result = run_on(worn(), asked(**EVERYTHING), lease=lease)
+    result = run_on(neglected(), asked(**EVERYTHING), lease=lease)
     assert result.status == "done"
     assert lease.taken == 1 and not lease.held
 
@@ -48,17 +48,19 @@ def test_the_lease_is_taken_once_before_the_first_change_and_ends_with_the_run()
 def test_a_run_that_changes_nothing_takes_no_lease(options: dict[str, Any]) -> None:
     lease = CountedLease(busy=True)
     rules = {"checkpoint": {"max_commits": 3}, "approval": ["checkpoint"]}
-    result = run_on(worn(), asked(**rules), lease=lease, **options)
+    result = run_on(neglected(), asked(**rules), lease=lease, **options)
     assert result.status in ("planned", "blocked")
 
 
 def test_a_table_on_which_nothing_is_due_takes_no_lease() -> None:
-    result = run_on(worn(), asked(checkpoint={"max_commits": 500}), lease=CountedLease(busy=True))
+    result = run_on(
+        neglected(), asked(checkpoint={"max_commits": 500}), lease=CountedLease(busy=True)
+    )
     assert result.status == "nothing-due"
 
 
 def test_another_running_process_is_an_error_and_nothing_is_changed() -> None:
-    table = worn()
+    table = neglected()
     before = {each.path for each in table.store.list_from("")}
     with pytest.raises(BusyError):
         run_on(table, asked(checkpoint={"max_commits": 3}), lease=CountedLease(busy=True))

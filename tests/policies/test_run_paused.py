@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policy_tables import Ticking, asked, statuses, worn
-from vacuum_tables import NOW, Folder
-from worn_tables import worn_table
 
 from delta_maintenance import open_table
 from delta_maintenance.clock import epoch_millis
@@ -29,6 +26,9 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.overdue_tables import overdue_table
+from tests.support.tables.policy_tables import Ticking, asked, neglected, statuses
+from tests.support.tables.vacuum_tables import NOW, Folder
 
 VACUUMED = {"table": "memory://t", "version": 13, "status": "vacuumed", "end_version": 13}
 
@@ -103,12 +103,12 @@ def test_a_run_keeps_its_results_and_continues_after_the_job() -> None:
     }
     alone = Cluster()
     with pytest.raises(JobLeftRunningError) as caught:
-        run(worn().open(), asked(**rules), environment=RunEnvironment(submit=alone))
+        run(neglected().open(), asked(**rules), environment=RunEnvironment(submit=alone))
     assert caught.value.run is not None and caught.value.run.outcomes == ()
     [(first, planned)] = alone.started
     assert not planned
 
-    table, cluster = worn(), Cluster(*[_document_of(name) for name in _ORDER])
+    table, cluster = neglected(), Cluster(*[_document_of(name) for name in _ORDER])
     result, pauses = maintained(table, rules, cluster)
     assert pauses == len(result.outcomes) == len(_ORDER) and first == _ORDER[0]
     assert statuses(result) == dict.fromkeys(_ORDER, "done")
@@ -132,7 +132,7 @@ def commit_to(table: Folder) -> None:
 
 
 def test_a_run_tells_how_the_table_was_when_it_began() -> None:
-    table = worn()
+    table = neglected()
     cluster = Cluster(*[_document_of(name) for name in _ORDER])
     cluster.meanwhile = lambda: commit_to(table)
     rules = {"vacuum": True, "compact_log": {"commits_per_file": 8}, "clean_log": True}
@@ -157,7 +157,7 @@ def test_an_operation_that_remains_due_is_not_repeated_after_the_pause(
 
     monkeypatch.setattr(run_module, "assess_table", forgetful)
     cluster = Cluster(*[VACUUMED] * 3)
-    _, pauses = maintained(worn(), {"vacuum": True, "engine": {"prefer": "spark"}}, cluster)
+    _, pauses = maintained(neglected(), {"vacuum": True, "engine": {"prefer": "spark"}}, cluster)
     assert pauses == 1
 
 
@@ -168,13 +168,13 @@ def test_the_longest_duration_ends_no_operation_whose_job_has_ended() -> None:
         "engine": {"prefer": "spark"},
         "limits": {"max_duration": "30 minutes"},
     }
-    result, pauses = maintained(worn(), rules, Cluster(_document_of("compact-log")))
+    result, pauses = maintained(neglected(), rules, Cluster(_document_of("compact-log")))
     assert statuses(result) == {"compact-log": "done", "vacuum": "stopped"} and pauses == 1
 
 
 def test_a_plan_for_an_approval_is_shown_after_the_pause_and_takes_no_lease() -> None:
     """Also if another task has asked for the approval meanwhile."""
-    table = worn()
+    table = neglected()
     plan = vacuum.plan(table.open().snapshot(), context=RunContext.at(NOW)).to_json()
     cluster = Cluster(_document_of("compact-log"), plan)
     cluster.meanwhile = lambda: commit_to(table)
@@ -210,7 +210,7 @@ def test_a_plan_for_an_approval_is_shown_after_the_pause_and_takes_no_lease() ->
 
 
 def test_a_plan_that_a_job_makes_is_held_against_limits_after_the_pause() -> None:
-    table = worn()
+    table = neglected()
     plan = {
         **vacuum.plan(table.open().snapshot(), context=RunContext.at(NOW)).to_json(),
         "files": 10,
@@ -232,13 +232,13 @@ def test_a_job_that_failed_ends_the_continued_run() -> None:
             return super().__call__(*given, **more)
 
     rules = {"vacuum": True, "engine": {"prefer": "spark"}}
-    result, pauses = maintained(worn(), rules, Failing(VACUUMED))
+    result, pauses = maintained(neglected(), rules, Failing(VACUUMED))
     assert pauses == 1 and result.status == "failed"
     assert "the driver is lost" in (result.problem or "")
 
 
 def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:
-    store, table = MemoryStore(), worn()
+    store, table = MemoryStore(), neglected()
     clock = Ticking(timedelta())
     leases = Leases(store, now=clock)
     cluster = Cluster(VACUUMED)
@@ -265,7 +265,7 @@ def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:
 
 @pytest.mark.parametrize("order", [("clean-log", "vacuum"), ("vacuum", "clean-log")])
 def test_approved_plans_continue_where_they_were(tmp_path: Path, order: tuple[str, str]) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     table = Policy(version=1).table_at(str(tmp_path / "t"))
     plans = [approved(table, operation) for operation in order]
     planned_at = next(each.planned_at for each in plans if each.operation == "vacuum")
@@ -290,7 +290,7 @@ def test_approved_plans_continue_where_they_were(tmp_path: Path, order: tuple[st
 
 
 def test_an_approved_plan_that_a_job_finds_changed_does_not_run(tmp_path: Path) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     table = Policy(version=1).table_at(str(tmp_path / "t"))
     plan = approved(table, "vacuum")
     found = vacuum.plan(open_table(table.uri).snapshot(), context=RunContext.at(plan.planned_at))

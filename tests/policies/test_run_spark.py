@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from policy_tables import asked, run_on, worn
-from vacuum_tables import NOW, Folder
 
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import AssessedOperation
 from delta_maintenance.testing.actions import add, features, metadata
+from tests.support.tables.policy_tables import asked, neglected, run_on
+from tests.support.tables.vacuum_tables import NOW, Folder
 
 
 def test_operations_for_spark_are_submitted_with_their_options() -> None:
@@ -24,7 +24,7 @@ def test_operations_for_spark_are_submitted_with_their_options() -> None:
         return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
 
     policy_table = asked(vacuum=True, engine={"prefer": "spark"})
-    result = run_on(worn(), policy_table, submit=submit)
+    result = run_on(neglected(), policy_table, submit=submit)
     assert [(t, o.operation, o.options.engine) for t, o in submitted] == [
         (policy_table, "vacuum", "spark")
     ]
@@ -60,8 +60,8 @@ def test_limits_are_checked_before_spark_deletes(
     limits: dict[str, Any], jobs: list[bool], status: str
 ) -> None:
     planned: list[bool] = []
-    worn_table = worn()
-    plan = vacuum.plan(worn_table.open().snapshot(), context=RunContext.at(NOW)).to_json()
+    neglected_table = neglected()
+    plan = vacuum.plan(neglected_table.open().snapshot(), context=RunContext.at(NOW)).to_json()
 
     def submit(
         table: PolicyTable, operation: AssessedOperation, *, plan_only: bool = False
@@ -72,12 +72,12 @@ def test_limits_are_checked_before_spark_deletes(
         return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
 
     policy_table = asked(vacuum=True, engine={"prefer": "spark"}, limits=limits)
-    result = run_on(worn_table, policy_table, submit=submit)
+    result = run_on(neglected_table, policy_table, submit=submit)
     assert planned == jobs
     assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
 
 
 def test_without_spark_the_operation_fails_with_the_remedy() -> None:
-    result = run_on(worn(), asked(vacuum=True, engine={"prefer": "spark"}))
+    result = run_on(neglected(), asked(vacuum=True, engine={"prefer": "spark"}))
     assert (result.status, result.exit_status) == ("failed", 2)
     assert "orchestrator" in (result.problem or "")

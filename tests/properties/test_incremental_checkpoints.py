@@ -7,9 +7,6 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from checkpointing import KEEP_TOMBSTONES, NOW, write
-from suite.play import examples
-from tests.properties.model import State, replay, state_of
 
 from delta_maintenance.protocol.delta_log.sidecar_tiers import most_sidecars
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -26,6 +23,9 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.properties.model import State, replay, state_of
+from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
+from tests.support.suite.play import examples
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_INCREMENTAL_ROUNDS", examples(12)))
 """Histories to play; a heavy run takes 1000."""

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
-from tests.properties.model import replay, state_of
-from tests.properties.test_routes import build, histories, layouts
 
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions
@@ -20,6 +17,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.properties.model import replay, state_of
+from tests.properties.test_routes import build, histories, layouts
+from tests.support.suite.play import examples
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 IN_FILE = {"protocol", "metaData", "txn", "domainMetadata", "add", "remove"}

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
-from tests.properties.model import State, replay, state_of
 
 from delta_maintenance.testing.actions import (
     Action,
@@ -27,6 +25,8 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import UUID, TableBuilder
+from tests.properties.model import State, replay, state_of
+from tests.support.suite.play import examples
 
 PATHS = ["a", "b", "part=1/c%20d", "é\u2028f", "p" * 40]
 VECTORS = [

@@ -9,18 +9,6 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_ids import (
-    Action,
-    RacedStore,
-    append,
-    check,
-    compact,
-    delete,
-    delete_rows,
-    state,
-    without_row_ids,
-)
-from suite.play import examples
 
 from delta_maintenance.operations import backfill_row_ids
 from delta_maintenance.operations.backfill_row_ids import (
@@ -31,6 +19,18 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.row_ids import (
+    Action,
+    RacedStore,
+    append,
+    check,
+    compact,
+    delete,
+    delete_rows,
+    state,
+    without_row_ids,
+)
+from tests.support.suite.play import examples
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROTOCOL = log.features("deletionVectors", writer_only=["domainMetadata"])

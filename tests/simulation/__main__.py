@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-import seed_runs
 from tests.simulation.run import play
+from tests.support.suite import seed_runs
 
 
 def _prepare() -> seed_runs.Play:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World, is_commit
-
 from delta_maintenance.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -19,7 +17,8 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.core.base import FileStatus, Put
 from delta_maintenance.table.read.snapshot import VanishedFileError
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
-from delta_maintenance.testing.interleaving import Schedule, ScheduledStore
+from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World, is_commit
+from tests.support.stores.interleaving import Schedule, ScheduledStore
 
 LONGEST_TASK_MS = 20 * HOUR_MS
 """The longest time of a task: writers that exceed the shortest retention cannot be protected."""

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Literal
 
 import pytest
-from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint, clean_log
@@ -27,8 +26,9 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, features, metadata, remove
 from delta_maintenance.testing.fault_store import FaultStore, Step
-from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
+from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
+from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
 
 RETENTION_DAYS = 2
 PROPERTIES = {

@@ -21,9 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulation.named_sidecars import NamedSidecars
-from tests.simulation.spark_clean_up import SIDECARS
-from tests.simulation.test_checkpoint_window import Stage, Steps
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint
@@ -35,7 +32,10 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
-from delta_maintenance.testing.interleaving import ScheduledStore, single_threaded
+from tests.simulation.named_sidecars import NamedSidecars
+from tests.simulation.spark_clean_up import SIDECARS
+from tests.simulation.test_checkpoint_window import Stage, Steps
+from tests.support.stores.interleaving import ScheduledStore, single_threaded
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_NAMED_ROUNDS", "25"))
 FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
@@ -34,8 +33,9 @@ from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, commit_info, features, metadata, remove
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
-from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
+from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
+from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_ROUNDS", "15"))
 FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))

@@ -9,9 +9,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from tests.simulation.actors import Actor, ActorStore
-from tests.simulation.world import has
-
 from delta_maintenance.operations import (
     backfill_row_ids,
     checkpoint,
@@ -26,6 +23,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import FaultStore
+from tests.simulation.actors import Actor, ActorStore
+from tests.simulation.world import has
 
 _FEATURES = (
     "deletionVectors",

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from tests.properties.model import Key, State, state_of
-
 from delta_maintenance.errors import VersionNotFoundError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, dv_id
+from tests.properties.model import Key, State, state_of
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -331,7 +330,7 @@ class Without(Store):
     """A store without some files, for readers."""
 
     def __init__(self, store: Store, hidden: Collection[str]) -> None:
-        self.root = store.root
+        self.address = store.address
         self._store, self._hidden = store, hidden
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:

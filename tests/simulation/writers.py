@@ -9,9 +9,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-from tests.properties.model import State
-from tests.simulation.actors import Actor
-from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path
 
 from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
 from delta_maintenance.storage.core.base import Store
@@ -22,6 +19,9 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, dv_id
 from delta_maintenance.testing.table_builder import parquet_bytes
+from tests.properties.model import State
+from tests.simulation.actors import Actor
+from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path
 
 _PARTITIONS = ("x", "a b")
 _HOT = 3

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from servers.endings import end_gateway
+
+from tests.support.servers.endings import end_gateway
 
 HERE = Path(__file__).parent
 JAVA = os.path.join(os.environ["JAVA_HOME"], "bin/java") if "JAVA_HOME" in os.environ else "java"

@@ -9,10 +9,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hostile.canaries import SECRET
-from hostile.exposure import watched
 
 from delta_maintenance.spark import job
+from tests.support.hostile.canaries import SECRET
+from tests.support.hostile.exposure import watched
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from emulators.s3_server import S3Server
-from hostile.exposure import watched
-from rewrites.data_files import DataTable, field
-from servers.spark_processes import Cluster
-from sidecar_rows import sidecar_rows
-from vacuum_tables import Folder
 
 import delta_maintenance
 from delta_maintenance import clock, open_table
@@ -40,6 +34,12 @@ from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import library_zip
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.emulators.s3_server import S3Server
+from tests.support.hostile.exposure import watched
+from tests.support.logs.sidecar_rows import sidecar_rows
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.servers.spark_processes import Cluster
+from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from benchmarks.generate import LogShape, generate
 from pyspark.sql import SparkSession
 
+from benchmarks.generate import LogShape, generate
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import compact_log

@@ -13,11 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.repeated_row_ids import DEFECTS, defective
-from rewrites.rewritten_tables import Rewritten
-from servers.spark_processes import ConnectServer
-from sound_tables import DATA, SoundTable
-from vacuum_tables import Folder
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
@@ -27,6 +22,11 @@ from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.rewrites.repeated_row_ids import DEFECTS, defective
+from tests.support.rewrites.rewritten_tables import Rewritten
+from tests.support.servers.spark_processes import ConnectServer
+from tests.support.tables.sound_tables import DATA, SoundTable
+from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
@@ -94,9 +94,9 @@ def counted(root: Path, *rows: int) -> TableBuilder:
 def test_every_operation_has_the_same_result_on_a_server(
     server: ConnectServer, tmp_path: Path
 ) -> None:
-    worn = Folder(tmp_path / "vacuum", now=clock.now(), first=[log.protocol(), log.metadata()])
-    worn.log(log.add("live.parquet"))
-    worn.file("live.parquet", "dead.parquet", "deep/dead.parquet")
+    neglected = Folder(tmp_path / "vacuum", now=clock.now(), first=[log.protocol(), log.metadata()])
+    neglected.log(log.add("live.parquet"))
+    neglected.file("live.parquet", "dead.parquet", "deep/dead.parquet")
     sound = SoundTable(LocalStore(tmp_path / "fsck"))
     sound.step(sound.data("no-parquet"), sound.mark())
     sound.store.put("no-parquet", b"x" * len(DATA))

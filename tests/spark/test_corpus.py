@@ -9,9 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from corpus_tables import TABLES
 from pyspark.sql import SparkSession
-from sidecar_rows import sidecar_rows
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -22,6 +20,8 @@ from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.snapshot import Snapshot
+from tests.support.logs.sidecar_rows import sidecar_rows
+from tests.support.tables.corpus_tables import TABLES
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from row_ids import check
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.spark import job
@@ -17,6 +16,7 @@ from delta_maintenance.spark.footers import SparkFooters
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.row_ids import check
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from sound_tables import DATA, SoundTable
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import fsck
@@ -23,6 +22,7 @@ from delta_maintenance.spark.fsck import FileReading, SparkContents
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.table_builder import EPOCH_MS
+from tests.support.tables.sound_tables import DATA, SoundTable
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from rewrites.repeated_row_ids import DEFECTS, defective, scattered, stored
-from rewrites.rewritten_tables import NOW, Rewritten
 
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, examination
@@ -21,6 +19,8 @@ from delta_maintenance.operations.fsck.checks.row_ids import PARTS, PartReading,
 from delta_maintenance.spark.fsck import RowIdReading, SparkContents
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.repeated_row_ids import DEFECTS, defective, scattered, stored
+from tests.support.rewrites.rewritten_tables import NOW, Rewritten
 
 pytestmark = pytest.mark.spark
 

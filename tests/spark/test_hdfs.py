@@ -6,13 +6,13 @@ import uuid
 
 import pytest
 from pyspark.sql import SparkSession
-from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance import open_table
 from delta_maintenance.spark import job
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.servers.hdfs_cluster import HdfsCluster
 
 pytestmark = pytest.mark.spark
 

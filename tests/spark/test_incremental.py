@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from sidecar_rows import sidecar_files, sidecar_rows
 
 from delta_maintenance import open_table
 from delta_maintenance.operations import checkpoint
@@ -25,6 +24,7 @@ from delta_maintenance.testing.actions import (
     remove,
 )
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.sidecar_rows import sidecar_files, sidecar_rows
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,6 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from rewrites.data_files import DataTable, field, source
-from rewrites.rewritten_tables import NOW, Rewritten
-from rewrites.table_rows import Action, latest, live_adds
 
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import InvalidRequestError, RefusedError
@@ -34,6 +31,9 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import DataTable, field, source
+from tests.support.rewrites.rewritten_tables import NOW, Rewritten
+from tests.support.rewrites.table_rows import Action, latest, live_adds
 
 pytestmark = pytest.mark.spark
 

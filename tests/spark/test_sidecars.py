@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.generate import LogShape, generate
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from sidecar_rows import FOLDER, sidecar_files, sidecar_rows
 
+from benchmarks.generate import LogShape, generate
 from delta_maintenance import open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
@@ -42,6 +41,7 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.logs.sidecar_rows import FOLDER, sidecar_files, sidecar_rows
 
 pytestmark = pytest.mark.spark
 

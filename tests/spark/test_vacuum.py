@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from vacuum_tables import Folder
 
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
@@ -33,6 +32,7 @@ from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import LOG
+from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = pytest.mark.spark
 

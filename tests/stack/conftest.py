@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.ports import free_port
+
+from tests.support.servers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("delta_maintenance_dags",)

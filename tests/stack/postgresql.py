@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from servers.ports import free_port
+from tests.support.servers.ports import free_port
 
 
 def programs() -> Path | None:

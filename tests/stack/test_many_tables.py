@@ -51,8 +51,8 @@ delta_maintenance_dags(
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half of the tables are named by the policy, half are found by a pattern."""
     lake = tmp_path_factory.mktemp("lake")
-    idle, worn = lake / "template/idle", lake / "template/worn"
-    for folder, commits in ((idle, 3), (worn, 12)):
+    idle, neglected = lake / "template/idle", lake / "template/neglected"
+    for folder, commits in ((idle, 3), (neglected, 12)):
         table = TableBuilder(folder)
         table.commit([protocol(), metadata()])
         for number in range(commits):
@@ -63,7 +63,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = lake / ("found" if found else "named") / f"t{number:05}"
         # In the middle of the policy, so that no order is correct by chance.
         has_work = TABLES // 2 <= number < TABLES // 2 + WORK
-        shutil.copytree(worn if has_work else idle, folder)
+        shutil.copytree(neglected if has_work else idle, folder)
         if number < BROKEN:
             (folder / "_delta_log" / f"{1:020}.json").write_bytes(b"{")
         if not found:

@@ -16,12 +16,12 @@ import psutil
 import pyarrow as pa
 import pytest
 import yaml
-from worn_tables import fingerprint, worn_table
 
 import delta_maintenance
 from delta_maintenance.policies.leases import LIFE
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 from .conftest import PATIENCE, POLL_INTERVAL, Airflow
 
@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module", autouse=True)
 def tables(lake: Path) -> None:
-    for name in ("worn", "approved", "rejected", "asked", "unasked"):
-        worn_table(lake / name)
+    for name in ("neglected", "approved", "rejected", "asked", "unasked"):
+        overdue_table(lake / name)
     append(lake / "busy")
     (lake / "spark-reports").mkdir()
     for name in ("probed", "probed-by-deferred-task"):
@@ -51,7 +51,7 @@ def tables(lake: Path) -> None:
         "version": 1,
         "defaults": {"checkpoint": {"max_commits": 5}, "vacuum": {"every": "1 day"}},
         "tables": [
-            {"name": "worn", "uri": str(lake / "worn")},
+            {"name": "neglected", "uri": str(lake / "neglected")},
             {"name": "busy", "uri": str(lake / "busy"), "checkpoint": {"max_commits": 1}},
             *({"name": name, "uri": str(lake / name), **own} for name in ("approved", "rejected")),
             *(
@@ -97,19 +97,19 @@ def test_a_run_over_all_tables_and_again_after_a_clear(airflow: Airflow, lake: P
     assert not (lake / "asked/0.parquet").exists() and (lake / "unasked/0.parquet").exists()
     summary = airflow.told("delta_maintenance", run_id, "summary")
     assert summary["num_problems"] == 0
-    assert checkpoint_of(lake / "worn") is not None
-    assert not (lake / "worn/0.parquet").exists()
-    kept = list((airflow.home / "assessments").glob("worn.*.json"))
+    assert checkpoint_of(lake / "neglected") is not None
+    assert not (lake / "neglected/0.parquet").exists()
+    kept = list((airflow.home / "assessments").glob("neglected.*.json"))
     assert json.loads(kept[0].read_text())["run"]["status"] in ("done", "nothing-due")
 
-    before = fingerprint(lake / "worn")
+    before = fingerprint(lake / "neglected")
     path = "/api/v2/dags/delta_maintenance/clearTaskInstances"
     body = {"dag_run_id": run_id, "dry_run": False, "only_failed": False, "reset_dag_runs": True}
     airflow.call("POST", path, body)
     answer = {"chosen_options": ["Snooze"], "params_input": {"plans": ["all of them"]}}
     ended = answered_until_it_ends(airflow, "delta_maintenance", run_id, ("approve", -1), answer)
     assert ended == "success"
-    assert fingerprint(lake / "worn") == before
+    assert fingerprint(lake / "neglected") == before
 
 
 def test_a_commit_wakes_the_dag_and_maintenance_does_not(airflow: Airflow, lake: Path) -> None:

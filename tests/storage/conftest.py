@@ -1,15 +1,15 @@
-"""The contracts of stores, which ship with the library, as tests of this project."""
+"""The contracts of stores, as tests of this project."""
 
 from __future__ import annotations
 
 import pytest
 
 pytest.register_assert_rewrite(
-    "delta_maintenance.testing.store_contract", "delta_maintenance.testing.fault_contract"
+    "delta_maintenance.testing.store_contract", "tests.support.stores.fault_contract"
 )
 
 
-# The contracts ship with the library, where this mark is not registered.
+# The store contract ships with the library, where this mark is not registered.
 CONFORMANCE = {
     "test_of_those_who_race_for_a_file_exactly_one_wins": ("LOG-09", "TXN-01"),
     "test_a_put_if_absent_leaves_an_existing_file_alone": ("LOG-09", "TXN-01"),

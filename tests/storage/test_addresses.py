@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from emulators.s3_server import S3Server
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage import Put, open_store
@@ -17,6 +16,7 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.options import options_over
 from delta_maintenance.storage.s3.store import S3Store
+from tests.support.emulators.s3_server import S3Server
 
 
 @pytest.mark.parametrize("name", ["t", "a b", "50%", "a%20b", "x::y", "what?", "a#b", "über"])

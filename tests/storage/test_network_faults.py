@@ -7,16 +7,14 @@ from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
-from emulators.azure_server import ACCOUNT, AzureServer
-from emulators.gcs_server import GCSServer
-from emulators.s3_server import S3Server
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.http_session import HttpSession
+from delta_maintenance.storage.core.rest_client import HttpSession
 from delta_maintenance.storage.gcs.client import GCSClient
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.store import GCSStore
@@ -25,10 +23,13 @@ from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.fault_contract import PATIENCE, FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault, serve_faults
-from delta_maintenance.testing.loopback import Request
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.emulators.azure_server import ACCOUNT, AzureServer
+from tests.support.emulators.gcs_server import GCSServer
+from tests.support.emulators.s3_server import S3Server
+from tests.support.faults.fault_proxy import FaultProxy, HttpFault, serve_faults
+from tests.support.servers.loopback import Request
+from tests.support.stores.fault_contract import PATIENCE, FaultContract
 
 MIB = 1 << 20
 COMMIT = f"{1:020}.json"
@@ -106,7 +107,7 @@ class TestS3(TableContract):
     def open_through(self, proxy: FaultProxy) -> Store:
         options = S3Options.parse(self.server.storage_options | {"AWS_ENDPOINT_URL": proxy.url})
         client = S3Client(options, sleep=no_pause, read_timeout=self.patience)
-        return S3Store(f"s3://{self.bucket}/t", client=client, multipart_size=MIB)
+        return S3Store(Address.parse(f"s3://{self.bucket}/t"), client=client, multipart_size=MIB)
 
 
 class TestGCS(TableContract):
@@ -123,7 +124,9 @@ class TestGCS(TableContract):
             session=HttpSession(timeout=(60, self.patience)),
             sleep=no_pause,
         )
-        return GCSStore(f"gs://{self.bucket}/t", client=client, multipart_size=MIB, part_size=MIB)
+        return GCSStore(
+            Address.parse(f"gs://{self.bucket}/t"), client=client, multipart_size=MIB, part_size=MIB
+        )
 
 
 class TestAzure(TableContract):
@@ -137,9 +140,9 @@ class TestAzure(TableContract):
         root = f"az://{self.container}/t"
         options = self.server.storage_options | {"endpoint": f"{proxy.url}/{ACCOUNT}"}
         client = AzureClient(
-            AzureOptions.parse(options, AzureAddress.parse(root)),
+            AzureOptions.parse(options, AzureAddress.of(Address.parse(root))),
             self.container,
             session=HttpSession(timeout=(60, self.patience)),
             sleep=no_pause,
         )
-        return AzureStore(root, client=client, multipart_size=MIB, part_size=MIB)
+        return AzureStore(Address.parse(root), client=client, multipart_size=MIB, part_size=MIB)

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 import pytest
-from hostile.canaries import OPTIONS, SECRET, echo, hang_up
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage import open_store
+from delta_maintenance.storage.addresses import SharedClients
 from delta_maintenance.storage.core import conditional_put, request_failure
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.shared_clients import SharedClients
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from tests.support.hostile.canaries import OPTIONS, SECRET, echo, hang_up
+from tests.support.servers.loopback import Reply, Request, serve
 
 
 @pytest.fixture

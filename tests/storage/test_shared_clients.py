@@ -6,42 +6,46 @@ import gc
 from typing import Any
 
 import pytest
-from emulators.s3_server import serve_s3
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage import open_store
+from delta_maintenance.storage.addresses import SharedClients
 from delta_maintenance.storage.s3.options import S3Options
-from delta_maintenance.storage.shared_clients import SharedClients
+from tests.support.emulators.s3_server import serve_s3
 
 KEYS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "region": "eu-west-1"}
 
 
 def test_stores_of_the_same_options_share_a_client() -> None:
     clients = SharedClients()
-    one = clients.of("s3://lake/a", KEYS)
-    assert clients.of("s3a://other/b", {**KEYS}) is one
-    assert clients.of("s3://lake/a", {**KEYS, "AWS_SECRET_ACCESS_KEY": "another"}) is not one
-    assert clients.of("s3://lake/a", None) is not one
+    one = clients.of(Address.parse("s3://lake/a"), KEYS)
+    assert clients.of(Address.parse("s3a://other/b"), {**KEYS}) is one
+    assert (
+        clients.of(Address.parse("s3://lake/a"), {**KEYS, "AWS_SECRET_ACCESS_KEY": "another"})
+        is not one
+    )
+    assert clients.of(Address.parse("s3://lake/a"), None) is not one
 
 
 def test_clients_of_google_and_azure_are_each_for_one_place() -> None:
     clients = SharedClients()
     google = {"endpoint_url": "http://127.0.0.1:1"}
-    one = clients.of("gs://lake/a", google)
-    assert clients.of("gs://lake/b", google) is one
-    assert clients.of("gs://other/a", google) is not one
+    one = clients.of(Address.parse("gs://lake/a"), google)
+    assert clients.of(Address.parse("gs://lake/b"), google) is one
+    assert clients.of(Address.parse("gs://other/a"), google) is not one
     azure = {"AZURE_STORAGE_ACCOUNT_KEY": "aGk=", "endpoint": "http://127.0.0.1:1/here"}
-    blob = clients.of("abfss://lake@acc.dfs.core.windows.net/a", azure)
-    assert clients.of("abfss://lake@acc.dfs.core.windows.net/b", azure) is blob
-    assert clients.of("abfss://pond@acc.dfs.core.windows.net/b", azure) is not blob
+    blob = clients.of(Address.parse("abfss://lake@acc.dfs.core.windows.net/a"), azure)
+    assert clients.of(Address.parse("abfss://lake@acc.dfs.core.windows.net/b"), azure) is blob
+    assert clients.of(Address.parse("abfss://pond@acc.dfs.core.windows.net/b"), azure) is not blob
 
 
 def test_a_client_of_hdfs_is_for_all_folders_of_its_name_node() -> None:
     clients = SharedClients()
-    one = clients.of("webhdfs://name-node:9870/a", {"user": "me"})
-    assert clients.of("webhdfs://name-node:9870/b", {"user": "me"}) is one
-    assert clients.of("webhdfs://name-node:9870/a", {"user": "you"}) is not one
-    assert clients.of("webhdfs://other:9870/a", {"user": "me"}) is not one
+    one = clients.of(Address.parse("webhdfs://name-node:9870/a"), {"user": "me"})
+    assert clients.of(Address.parse("webhdfs://name-node:9870/b"), {"user": "me"}) is one
+    assert clients.of(Address.parse("webhdfs://name-node:9870/a"), {"user": "you"}) is not one
+    assert clients.of(Address.parse("webhdfs://other:9870/a"), {"user": "me"}) is not one
 
 
 def test_a_client_is_released_with_its_last_store() -> None:
@@ -79,6 +83,6 @@ def test_without_pauses_a_request_is_sent_once() -> None:
 
 def test_no_secret_is_printed() -> None:
     clients = SharedClients()
-    client = clients.of("s3://lake/a", KEYS)
+    client = clients.of(Address.parse("s3://lake/a"), KEYS)
     told = f"{clients!r} {vars(clients)!r} {client!r} {S3Options.parse(KEYS)!r}"
     assert "a-secret" not in told

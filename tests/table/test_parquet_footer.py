@@ -10,10 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hostile.encrypted_files import encrypted
 from hypothesis import given
 from hypothesis import strategies as st
-from rewrites.data_files import parquet
 
 from delta_maintenance.table.compact_protocol import (
     BINARY,
@@ -32,6 +30,8 @@ from delta_maintenance.table.parquet_footer import (
     require_readable_columns,
     require_readable_file,
 )
+from tests.support.hostile.encrypted_files import encrypted
+from tests.support.rewrites.data_files import parquet
 
 ROWS = pa.table({"id": [1, 2, 3], "s": [{"a": "x", "m": [1.5, None]}] * 3})
 SCHEMA = pq.ParquetFile(io.BytesIO(parquet(ROWS))).schema

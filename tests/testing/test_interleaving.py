@@ -10,7 +10,7 @@ import pytest
 
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
+from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
 
 
 def story(seed: int, *, persistence: float = 0.0) -> list[str]:

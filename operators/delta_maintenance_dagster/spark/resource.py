@@ -250,7 +250,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         folder = Address.parse(self.report_folder)
         # Each try has a new name, so that the report of an earlier try is not used.
         name = f"{clock.new_id()}.json"
-        store = open_store(str(folder), None if folder.is_local else spec.storage_options)
+        store = open_store(folder, None if folder.is_local else spec.storage_options)
         return str(folder.join(name)), lambda: JobReport.from_json(json.loads(store.read(name)))
 
     @contextmanager

@@ -18,8 +18,8 @@ from delta_maintenance.errors import InvalidRequestError, VersionNotFoundError
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.protocol.ndjson.digest import CommitDigest
 from delta_maintenance.storage import open_store
+from delta_maintenance.storage.addresses import SharedClients
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.shared_clients import SharedClients
 from delta_maintenance.table.read.log_watch import LogWatch, PollSpentError, Sighting
 
 __all__ = [

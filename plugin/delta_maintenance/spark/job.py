@@ -158,7 +158,7 @@ def _announce(spark: SparkSession) -> None:
 
 def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
     file = Address.parse(address)
-    store = open_store(str(file.parent), options_for(address, storage_options))
+    store = open_store(file.parent, options_for(address, storage_options))
     try:
         store.put(file.name, data)
     finally:

@@ -93,7 +93,7 @@ class FaultStore(Store):
     """
 
     def __init__(self, store: Store, *, at: int | None = None, fault: Fault | None = None) -> None:
-        self.root = store.root
+        self.address = store.address
         self.trace: list[Step] = []
         """The calls so far, in order."""
         self.crashed = False

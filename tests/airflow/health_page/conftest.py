@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orchestrators.health_site import POLICY, Site
 
 from delta_maintenance.policies.assessments import AssessmentStore
+from tests.support.orchestrators.health_site import POLICY, Site
 
 
 @pytest.fixture

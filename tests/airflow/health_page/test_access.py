@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from assessed_tables import assessment, health, run_result
-from orchestrators.health_site import POLICY, Elements, Site, token
 
 from delta_maintenance.operations.health.models import Refusal
 from delta_maintenance_airflow.plugin import URL_PREFIX
+from tests.support.orchestrators.health_site import POLICY, Elements, Site, token
+from tests.support.tables.assessed_tables import assessment, health, run_result
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")

@@ -19,14 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from assessed_tables import assessment, fill, health, run_result, waiting
-from hostile.attacking_site import attacking_site
-from orchestrators.health_server import Server, eventually, framed, picture, signed_in, visitor
-from servers.browser import open_browser
-from servers.ports import free_port
 
 from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from tests.support.hostile.attacking_site import attacking_site
+from tests.support.orchestrators.health_server import (
+    Server,
+    eventually,
+    framed,
+    picture,
+    signed_in,
+    visitor,
+)
+from tests.support.servers.browser import open_browser
+from tests.support.servers.loopback import Reply, Request, serve
+from tests.support.servers.ports import free_port
+from tests.support.tables.assessed_tables import assessment, fill, health, run_result, waiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
 HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
 DAGS = Path(__file__).resolve().parents[3] / "dags"
 PREPARE = """
-from suite.airflow_versions import DagBag, sync_bag_to_db
+from tests.support.orchestrators.airflow_versions import DagBag, sync_bag_to_db
 from airflow.models.dagbundle import DagBundleModel
 from airflow.utils import db
 from airflow.utils.session import create_session

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from assessed_tables import NOW, assessment, health, run_result, waiting
-from orchestrators.health_site import POLICY, Elements, Site
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.policies.approval import PutOff
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.orchestrators.health_site import POLICY, Elements, Site
+from tests.support.tables.assessed_tables import NOW, assessment, health, run_result, waiting
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from html import unescape
 
 import pytest
-from assessed_tables import fill
-from orchestrators.health_site import Site
 
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin
+from tests.support.orchestrators.health_site import Site
+from tests.support.tables.assessed_tables import fill
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")

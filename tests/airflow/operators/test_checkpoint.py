@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
-from fake_spark import kill_until
-from suite.airflow_versions import AirflowException, AirflowFailException, DagSerialization
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
+from tests.support.orchestrators.airflow_versions import (
+    AirflowException,
+    AirflowFailException,
+    DagSerialization,
+)
+from tests.support.orchestrators.fake_spark import kill_until
 
 SPARK_CONNECTION = json.dumps({"conn_type": "spark", "host": "local[1]"})
 

@@ -12,10 +12,6 @@ from unittest.mock import MagicMock
 
 import pytest
 from airflow.sdk import Asset
-from operator_cases import BY_VERB, CASES, Case
-from orchestrators.operator_runs import dag_of, each, task
-from suite.airflow_versions import AirflowFailException, DagSerialization
-from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import Table, clock
 from delta_maintenance.operations import vacuum
@@ -24,6 +20,10 @@ from delta_maintenance.operations.core.registry import find
 from delta_maintenance.testing.actions import add
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.spark.submission import SparkSubmission
+from tests.support.orchestrators.airflow_versions import AirflowFailException, DagSerialization
+from tests.support.orchestrators.operator_cases import BY_VERB, CASES, Case
+from tests.support.orchestrators.operator_runs import dag_of, each, task
+from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 pytestmark = pytest.mark.usefixtures("spark_job")
 
@@ -89,7 +89,7 @@ def test_a_partly_completed_task_fails_and_reports_its_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case = BY_VERB[verb]
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     module = importlib.import_module(f"delta_maintenance.operations.{case.module}")
     result = next(
         getattr(module, name) for name in module.__all__ if name.endswith("Result")
@@ -109,7 +109,7 @@ def test_a_partly_completed_task_fails_and_reports_its_progress(
 def test_an_outlet_gets_the_version_of_the_commits_of_a_vacuum(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     asset = Asset(name="events", uri="s3://lake/events")
     task(BY_VERB["vacuum"], table_uri=str(tmp_path), outlets=[asset]).execute(task_context)
     extra = {"delta_version": 17, "operation": "vacuum", "status": "vacuumed"}
@@ -117,7 +117,7 @@ def test_an_outlet_gets_the_version_of_the_commits_of_a_vacuum(
 
 
 def test_one_flag_alone_shortens_no_retention(tmp_path: Path, task_context: dict[str, Any]) -> None:
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     before = fingerprint(tmp_path)
     for verb, name in (("vacuum", "retention"), ("clean-log", "log_retention")):
         for flag in ("allow_short_retention", "no_other_writers"):
@@ -191,7 +191,7 @@ def test_all_of_them_are_exported() -> None:
 def test_commits_carry_the_id_that_all_tries_of_a_task_share(
     case: Case, tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
-    table = worn_table(tmp_path)
+    table = overdue_table(tmp_path)
     arguments = {**case.arguments, "table_uri": str(tmp_path)}
     mine = task(case, **arguments)._given(task_context)["operation_id"]
     since = task(case, **arguments)._given(task_context)["operation_since"]
@@ -207,7 +207,7 @@ def test_commits_carry_the_id_that_all_tries_of_a_task_share(
 def test_a_constraint_is_planned_in_the_worker_and_checked_by_a_job(
     tmp_path: Path, task_context: dict[str, Any], spark_job: list[dict[str, Any]]
 ) -> None:
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     case = BY_VERB["add-constraint"]
     planned = task(case, table_uri=str(tmp_path), plan_only=True).execute(task_context)
     assert (planned["status"], planned["num_files"], spark_job) == ("planned", 13, [])
@@ -224,7 +224,7 @@ def test_a_constraint_is_planned_in_the_worker_and_checked_by_a_job(
 def test_a_backfill_on_spark_gets_the_id_and_the_newest_version(
     engine: str, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = worn_table(tmp_path)
+    table = overdue_table(tmp_path)
     table.log(add("uncounted.parquet"))
     submitted: list[Any] = []
 
@@ -249,7 +249,7 @@ def test_a_backfill_on_spark_gets_the_id_and_the_newest_version(
 def test_files_of_a_deep_examination_are_opened_by_a_job_which_writes_the_report(
     engine: str, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     submitted: list[Any] = []
 
     def run(self: SparkSubmission, *given: Any, **named: Any) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def test_a_vacuum_of_a_large_table_is_planned_and_done_by_a_job(
     task_context: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     before = fingerprint(tmp_path)
     plan = vacuum.plan(table.open().snapshot(), context=RunContext.at(datetime.now(UTC))).to_json()
     result = {"table": "/t", "version": 15, "status": "vacuumed", "deleted": 9}
@@ -315,7 +315,7 @@ def test_a_vacuum_of_a_large_table_is_planned_and_done_by_a_job(
 def test_a_vacuum_reads_the_clock_before_the_table(
     tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     order: list[str] = []
     now, snapshot = clock.now, Table.snapshot
 
@@ -336,7 +336,7 @@ def test_a_vacuum_reads_the_clock_before_the_table(
 def test_the_log_has_reason_progress_and_result(
     tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     lines: dict[bool, list[str]] = {True: [], False: []}
     for plan_only, told in lines.items():
         made = task(BY_VERB["vacuum"], table_uri=str(tmp_path), plan_only=plan_only)

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from operator_cases import BY_VERB, CASES, Case
-from orchestrators.operator_runs import dag_of, each, task
-from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CommitConflictError, StorageError
@@ -21,6 +18,9 @@ from delta_maintenance.operations.core.context import Prepared
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaSetPropertiesOperator
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
+from tests.support.orchestrators.operator_cases import BY_VERB, CASES, Case
+from tests.support.orchestrators.operator_runs import dag_of, each, task
+from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 pytestmark = pytest.mark.usefixtures("spark_job")
 # Caused by the libraries of Airflow.
@@ -28,7 +28,7 @@ HTTPX = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testcli
 
 
 def tables(root: Path) -> dict[str, TableBuilder]:
-    return {case.verb: worn_table(root / case.verb) for case in CASES}
+    return {case.verb: overdue_table(root / case.verb) for case in CASES}
 
 
 def versions(root: Path) -> dict[str, int]:
@@ -184,7 +184,7 @@ def test_a_second_process_of_the_same_task_does_no_harm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A worker that was considered dead does the work between this one's plan and its own."""
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     arguments = {**case.arguments, "table_uri": str(tmp_path / "t")}
 
     def zombie_first(apply: Callable[[], Any]) -> Any:
@@ -205,7 +205,7 @@ def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
     run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = BY_VERB["set-properties"]
-    table = worn_table(tmp_path / case.verb)
+    table = overdue_table(tmp_path / case.verb)
     ids: list[str] = []
     plan = set_properties.plan
 
@@ -260,7 +260,7 @@ def test_another_request_of_the_same_try_is_another_operation(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
     """A retry renders its templates again."""
-    worn_table(tmp_path)
+    overdue_table(tmp_path)
     for days in ("60", "61"):
         properties = {"delta.logRetentionDuration": f"interval {days} days"}
         outcome = DeltaSetPropertiesOperator(

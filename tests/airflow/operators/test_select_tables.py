@@ -11,7 +11,6 @@ from unittest.mock import MagicMock
 
 import pytest
 import yaml
-from assessed_tables import assessment
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from delta_maintenance_airflow.operators.scheduled import (
     DeltaSummaryOperator,
     summarised,
 )
+from tests.support.tables.assessed_tables import assessment
 
 
 @pytest.fixture(autouse=True)

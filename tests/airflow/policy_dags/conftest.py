@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from airflow.providers.standard.operators.hitl import HITLOperator
-from orchestrators.policy_dags import DAGS, Somebody
-from suite.airflow_versions import DagBag
 
 from delta_maintenance import clock
+from tests.support.orchestrators.airflow_versions import DagBag
+from tests.support.orchestrators.policy_dags import DAGS, Somebody
 
 
 @pytest.fixture

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orchestrators.policy_dags import DAGS, Somebody, fresh_table
-from suite.airflow_versions import DagBag
-from worn_tables import FEATURE, fingerprint, worn_table
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
@@ -20,6 +17,9 @@ from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
+from tests.support.orchestrators.airflow_versions import DagBag
+from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
+from tests.support.tables.overdue_tables import FEATURE, fingerprint, overdue_table
 
 pytestmark = [
     pytest.mark.airflow,
@@ -60,7 +60,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_manual_run_a_plan_without_deletions_needs_no_approval(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     policy({"name": "mine", "uri": str(tmp_path / "t")})
     found = run_manually(run, operation="checkpoint", tables=["mine"], options={"kind": "classic"})
     assert found["state"] == "success"
@@ -72,7 +72,7 @@ def test_manual_run_a_plan_without_deletions_needs_no_approval(
 def test_manual_run_a_run_may_only_plan(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")})
     before = fingerprint(tmp_path / "t")
     found = run_manually(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
@@ -86,7 +86,7 @@ def test_manual_run_a_run_may_only_plan(
 def test_manual_run_a_feature_is_dropped_after_approval(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
-    table = worn_table(tmp_path / "t")
+    table = overdue_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")})
     given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
     found = run_manually(run, **given, options={"feature": FEATURE})
@@ -102,7 +102,7 @@ def test_manual_run_a_feature_is_dropped_after_approval(
 def test_manual_run_a_rejected_drop_changes_nothing(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")})
     somebody.answer = "Reject"
     before = fingerprint(tmp_path / "t")

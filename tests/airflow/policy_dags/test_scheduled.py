@@ -12,17 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from delta_maintenance_airflow.approver import require_other_person
-from orchestrators.policy_dags import DAGS, Somebody, fresh_table
-from suite.airflow_versions import DagBag
-from worn_tables import fingerprint, worn_table
 
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException
+from delta_maintenance_airflow.operators.questions import require_other_person
 from delta_maintenance_airflow.settings import assessment_store
+from tests.support.orchestrators.airflow_versions import DagBag
+from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
+from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 pytestmark = [
     pytest.mark.airflow,
@@ -38,7 +38,7 @@ def scheduled(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
 def test_due_operations_run_and_a_broken_table_does_not_stop_others(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    worn = worn_table(tmp_path / "lake/worn")
+    neglected = overdue_table(tmp_path / "lake/neglected")
     fresh_table(tmp_path / "lake/fresh")
     policy(
         {"name": "gone", "uri": str(tmp_path / "nowhere")},
@@ -55,12 +55,12 @@ def test_due_operations_run_and_a_broken_table_does_not_stop_others(
     runs = [each for name, each in found.items() if name.startswith("run[")]
     worked = {each.told["name"]: each for each in runs if each.told}
     assert [each.state for each in runs] == ["success"], "what cannot be assessed costs no task"
-    assert worked["worn"].state == "success"
-    assert worked["worn"].told["status"] == "done"
-    assert worked["worn"].told["operations"][0] == "checkpoint: done"
-    assert not (tmp_path / "lake/worn/0.parquet").exists()
-    assert worn.open().snapshot().checkpoint is not None
-    assert set(worked) == {"worn"}
+    assert worked["neglected"].state == "success"
+    assert worked["neglected"].told["status"] == "done"
+    assert worked["neglected"].told["operations"][0] == "checkpoint: done"
+    assert not (tmp_path / "lake/neglected/0.parquet").exists()
+    assert neglected.open().snapshot().checkpoint is not None
+    assert set(worked) == {"neglected"}
     summary = found["summary"]
     assert summary.state == "failed"
     assert summary.told["tables"] == 1
@@ -77,7 +77,7 @@ def test_due_operations_run_and_a_broken_table_does_not_stop_others(
 
     lake = {"name": "all", "pattern": f"{tmp_path}/lake/**"}
     policy(lake, checkpoint={"max_commits": 5}, vacuum={"every": "7 days"})
-    again = scheduled(run, tables=["all/worn"])
+    again = scheduled(run, tables=["all/neglected"])
     assert again["state"] == "success"
     assert again["assess[0]"].told == []
     assert again["summary"].told["text"] == "nothing was due"
@@ -86,7 +86,7 @@ def test_due_operations_run_and_a_broken_table_does_not_stop_others(
 def test_a_plan_changes_nothing(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     before = fingerprint(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint=True, vacuum={"every": "1 day"})
     found = scheduled(run, plan_only=True)
@@ -97,7 +97,7 @@ def test_a_plan_changes_nothing(
 def test_a_busy_table_is_skipped_and_shown_on_the_page(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    worn_table(tmp_path / "t")
+    overdue_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint={"max_commits": 1})
     store = assessment_store()
     with Leases(store.store).held("t", holder="somebody"):
@@ -172,7 +172,7 @@ def test_one_question_covers_all_plans_and_the_chosen_ones_run(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
-        worn_table(tmp_path / name)
+        overdue_table(tmp_path / name)
     TableBuilder(tmp_path / "clean").commit([protocol(), metadata()])
     folders = [tmp_path / name for name in ("a", "b", "clean")]
     policy(*map(approving, folders), checkpoint={"max_commits": 5})
@@ -209,7 +209,7 @@ def test_one_question_covers_all_plans_and_the_chosen_ones_run(
 def test_a_table_that_changed_after_the_approval_is_not_touched(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
-    worn_table(tmp_path / "a")
+    overdue_table(tmp_path / "a")
     policy(approving(tmp_path / "a"))
     somebody.given = {"plans": ["vacuum of a"]}
     somebody.meanwhile = lambda: worn_again(tmp_path / "a")

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from suite.airflow_versions import (
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    TaskDeferred,
-)
-from watching import watched_table
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import watch
 from delta_maintenance.operations.watch import CommitFilter, WaitCondition
 from delta_maintenance.testing.actions import add, commit_info, metadata, protocol
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
+from tests.support.orchestrators.airflow_versions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from tests.support.orchestrators.watching import watched_table
+from tests.support.stores.counting_store import CountingStore
 
 
 @pytest.fixture

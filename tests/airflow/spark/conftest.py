@@ -9,7 +9,8 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from fake_spark import FakeSpark, ResourceManager, connect
+
+from tests.support.orchestrators.fake_spark import FakeSpark, ResourceManager, connect
 
 
 @pytest.fixture(autouse=True)

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk import DAG
-from servers.spark_processes import ConnectServer
 
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from tests.support.servers.spark_processes import ConnectServer
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = pytest.mark.spark

@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_spark import DONE, RESULT, SUBMITTED, FakeSpark, ResourceManager, States, reports
-from orchestrators.spark_tasks import operator
-from suite.airflow_versions import since_3_3
 
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.spark.submission import SparkSubmission
+from tests.support.orchestrators.airflow_versions import since_3_3
+from tests.support.orchestrators.fake_spark import (
+    DONE,
+    RESULT,
+    SUBMITTED,
+    FakeSpark,
+    ResourceManager,
+    States,
+    reports,
+)
+from tests.support.orchestrators.spark_tasks import operator
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 # The provider leaves the pipe from spark-submit to the garbage collector.

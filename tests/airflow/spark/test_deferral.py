@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_spark import (
+
+from delta_maintenance.storage import open_store
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.operators import DeltaCheckpointOperator
+from delta_maintenance_airflow.spark.connect import ConnectedJob
+from delta_maintenance_airflow.spark.deferral import DeferredJob
+from delta_maintenance_airflow.spark.waiting import SECONDS_UNTIL_LOST, JobState, Mailbox
+from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger, WaitedFor
+from tests.support.orchestrators.airflow_versions import since_3_3
+from tests.support.orchestrators.deferrals import LIVES, deferred, driver_of, is_clean, resumed
+from tests.support.orchestrators.fake_spark import (
     DONE,
     SUBMITTED,
     FakeSpark,
@@ -29,16 +39,6 @@ from fake_spark import (
     reports,
     wait_for,
 )
-from orchestrators.deferrals import LIVES, deferred, driver_of, is_clean, resumed
-from suite.airflow_versions import since_3_3
-
-from delta_maintenance.storage import open_store
-from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
-from delta_maintenance_airflow.operators import DeltaCheckpointOperator
-from delta_maintenance_airflow.spark.connect import ConnectedJob
-from delta_maintenance_airflow.spark.deferral import DeferredJob
-from delta_maintenance_airflow.spark.waiting import SECONDS_UNTIL_LOST, JobState, Mailbox
-from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger, WaitedFor
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sidecar_rows import sidecar_rows
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
 from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
+from tests.support.logs.sidecar_rows import sidecar_rows
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = [

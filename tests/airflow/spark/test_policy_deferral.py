@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_spark import FakeSpark, is_alive, reports, wait_for
-from orchestrators.deferrals import LIVES, deferred, driver_of, event_of, is_clean, resumed
-from suite.airflow_versions import TaskDeferred
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, StorageError
@@ -32,6 +29,16 @@ from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
+from tests.support.orchestrators.airflow_versions import TaskDeferred
+from tests.support.orchestrators.deferrals import (
+    LIVES,
+    deferred,
+    driver_of,
+    event_of,
+    is_clean,
+    resumed,
+)
+from tests.support.orchestrators.fake_spark import FakeSpark, is_alive, reports, wait_for
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")

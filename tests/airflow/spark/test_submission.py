@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_spark import DONE, RESULT, FakeSpark, connect, is_alive, kill_until, reports, wait_for
-from orchestrators.spark_tasks import operator
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -31,6 +29,17 @@ from delta_maintenance_airflow.operators import (
 )
 from delta_maintenance_airflow.spark.folder import end_group
 from delta_maintenance_airflow.spark.provider import JobOutput
+from tests.support.orchestrators.fake_spark import (
+    DONE,
+    RESULT,
+    FakeSpark,
+    connect,
+    is_alive,
+    kill_until,
+    reports,
+    wait_for,
+)
+from tests.support.orchestrators.spark_tasks import operator
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 # The provider leaves the pipe from spark-submit to the garbage collector.

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Asset
-from suite.airflow_versions import since_3_3
-from watching import MERGE, OPTIMIZE, WRITE, State, eventually, run, running
 
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.operations.watch import LogWatch
@@ -24,12 +22,22 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, polling
 from delta_maintenance_airflow.triggers.polling import TablePolls
+from tests.support.orchestrators.airflow_versions import since_3_3
+from tests.support.orchestrators.watching import (
+    MERGE,
+    OPTIMIZE,
+    WRITE,
+    State,
+    eventually,
+    run,
+    running,
+)
+from tests.support.stores.counting_store import CountingStore
 
 QUICK = 0.01
 

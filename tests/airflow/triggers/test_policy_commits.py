@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from watching import MERGE, OPTIMIZE, WRITE, State, eventually, run, running
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import watch
@@ -23,6 +22,15 @@ from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, polling
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
 from delta_maintenance_airflow.triggers.polling import PollResult, store_root
+from tests.support.orchestrators.watching import (
+    MERGE,
+    OPTIMIZE,
+    WRITE,
+    State,
+    eventually,
+    run,
+    running,
+)
 
 QUICK = 0.02
 

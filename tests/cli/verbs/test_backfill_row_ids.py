@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from row_ids import check, commits
 
 from delta_maintenance.cli import operation_verb as verb
 from delta_maintenance.operations.backfill_row_ids import (
@@ -20,6 +19,7 @@ from delta_maintenance.operations.backfill_row_ids import (
 )
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.row_ids import check, commits
 
 VERB = "backfill-row-ids"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from droppable_tables import TABLES
 
 from delta_maintenance import open_table
 from delta_maintenance.operations.drop_feature import (
@@ -18,6 +17,7 @@ from delta_maintenance.operations.drop_feature import (
 )
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.droppable_tables import TABLES
 
 Build = Callable[[str], TableBuilder]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from sound_tables import SoundTable
 
 from delta_maintenance.operations.fsck import FsckPlan, FsckResult
 from delta_maintenance.storage.local.store import LocalStore
+from tests.support.tables.sound_tables import SoundTable
 
 
 @pytest.fixture

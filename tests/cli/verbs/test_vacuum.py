@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from vacuum_tables import Folder
 
 from delta_maintenance import clock
 from delta_maintenance.cli import operation_verb
@@ -17,6 +16,7 @@ from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.actions import add
+from tests.support.tables.vacuum_tables import Folder
 
 
 @pytest.fixture

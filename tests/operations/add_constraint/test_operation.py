@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
@@ -36,6 +36,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.suite.play import examples
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 KEY = "delta.constraints.positive"
@@ -314,7 +315,7 @@ class Bucket(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = "s3://bucket/table"
+        self.address = Address.parse("s3://bucket/table")
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -6,12 +6,21 @@ import json
 
 import pyarrow as pa
 import pytest
-from row_ids import RacedStore, check, state, without_row_ids
-from verbs.backfills import TRACKED, apply, backfill, built, of, operations, plan_of, stats
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.backfills import (
+    TRACKED,
+    apply,
+    backfill,
+    built,
+    of,
+    operations,
+    plan_of,
+    stats,
+)
+from tests.support.operations.row_ids import RacedStore, check, state, without_row_ids
 
 
 @pytest.mark.conformance("RT-02", "RT-03", "RT-04", "RT-06", "RT-09", "RT-10", "RT-11", "RT-12")

@@ -7,8 +7,12 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from row_ids import RacedStore, append, check, compact, delete, delete_rows, state
-from verbs.backfills import (
+
+from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.table.data.footers import RowCounts
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.backfills import (
     SUSPENDED,
     TRACKED,
     apply,
@@ -21,11 +25,15 @@ from verbs.backfills import (
     races,
     stats,
 )
-
-from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.table.data.footers import RowCounts
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.row_ids import (
+    RacedStore,
+    append,
+    check,
+    compact,
+    delete,
+    delete_rows,
+    state,
+)
 
 
 @pytest.mark.conformance("RT-14", "RT-06")

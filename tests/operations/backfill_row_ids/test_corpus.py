@@ -11,9 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from corpus_tables import TABLES
 from deltalake import DeltaTable, write_deltalake
-from row_ids import check, commits, state
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
@@ -24,6 +22,8 @@ from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from tests.support.operations.row_ids import check, commits, state
+from tests.support.tables.corpus_tables import TABLES
 
 NOW = datetime.now(UTC)
 GIVEN = ("baseRowId", "defaultRowCommitVersion", "dataChange", "stats", "stats_parsed")

@@ -14,8 +14,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from fault_play import telling_faults
-from row_ids import append, check, commits, delete, state, without_row_ids
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -32,6 +30,8 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.faults.every_fault import distinct_faults
+from tests.support.operations.row_ids import append, check, commits, delete, state, without_row_ids
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 FILES = 3
@@ -100,7 +100,7 @@ def test_a_crash_after_any_step_is_harmless(
     # With a checkpoint, only the steps that write it are new.
     cases = [
         (at, fault)
-        for at, fault in telling_faults(trial.trace)
+        for at, fault in distinct_faults(trial.trace)
         if not checkpoint or "checkpoint" in trial.trace[at].path
     ]
     assert len(cases) > (10 if checkpoint else 60)

@@ -7,19 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from row_ids import append, check
-from verbs.backfills import (
-    NOW,
-    SUPPORTED,
-    apply,
-    backfill,
-    built,
-    counting,
-    latest,
-    plan_of,
-    races,
-    stats,
-)
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -35,6 +22,19 @@ from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
+from tests.support.operations.backfills import (
+    NOW,
+    SUPPORTED,
+    apply,
+    backfill,
+    built,
+    counting,
+    latest,
+    plan_of,
+    races,
+    stats,
+)
+from tests.support.operations.row_ids import append, check
 
 
 def test_errors_before_the_first_commit_are_raised() -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from row_ids import Action, RacedStore, check, state
-from verbs.backfills import (
+
+from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.backfills import (
     NOW,
     SUSPENDED,
     TRACKED,
@@ -18,12 +23,7 @@ from verbs.backfills import (
     plan_of,
     stats,
 )
-
-from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
-from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.row_ids import Action, RacedStore, check, state
 
 ENABLED = {"delta.enableRowTracking": "true"}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from row_ids import check, delete
-from verbs.backfills import (
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.testing import actions as log
+from tests.support.operations.backfills import (
     SUPPORTED,
     apply,
     backfill,
@@ -15,9 +17,7 @@ from verbs.backfills import (
     plan_of,
     stats,
 )
-
-from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.testing import actions as log
+from tests.support.operations.row_ids import check, delete
 
 
 @pytest.mark.conformance("RT-12", "DV-14")

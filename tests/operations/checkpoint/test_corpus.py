@@ -11,16 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from checkpointing import (
-    LOG,
-    SHAPES,
-    as_checkpointed,
-    files_of,
-    only,
-    state_of,
-    write,
-)
-from corpus_tables import TABLES
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -36,6 +26,16 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import Action, commit_info, features
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.checkpointing import (
+    LOG,
+    SHAPES,
+    as_checkpointed,
+    files_of,
+    only,
+    state_of,
+    write,
+)
+from tests.support.tables.corpus_tables import TABLES
 
 BEFORE_ALL_TABLES = datetime(2000, 1, 1, tzinfo=UTC)
 """By this clock every commit lies in the future, and so no tombstone expires."""

@@ -12,17 +12,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from checkpointing import (
-    KEEP_TOMBSTONES,
-    NOW,
-    SHAPES,
-    as_checkpointed,
-    files_of,
-    on_disk,
-    state_of,
-    write,
-)
-from fault_play import telling_faults
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
@@ -44,6 +33,17 @@ from delta_maintenance.testing.actions import (
 )
 from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.faults.every_fault import distinct_faults
+from tests.support.logs.checkpointing import (
+    KEEP_TOMBSTONES,
+    NOW,
+    SHAPES,
+    as_checkpointed,
+    files_of,
+    on_disk,
+    state_of,
+    write,
+)
 
 pytestmark = pytest.mark.cases
 
@@ -139,7 +139,7 @@ def test_no_fault_at_any_step_harms_the_table(
 ) -> None:
     trial = FaultStore(world.copy())
     write(Table(trial), kind, per_sidecar, new_id=ids("first"))
-    cases = list(telling_faults(trial.trace))
+    cases = list(distinct_faults(trial.trace))
     for at, fault in cases:
         files = world.copy()
         store = FaultStore(files, at=at, fault=fault)
@@ -258,7 +258,7 @@ CHILD = """
 import os, random, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from checkpointing import SHAPES, write
+from tests.support.logs.checkpointing import SHAPES, write
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.table.read.table import Table
@@ -286,22 +286,22 @@ def test_killed_processes_leave_a_sound_table(
     world: World, tmp_path: Path, count_cases: Callable[[str, int], None]
 ) -> None:
     root = on_disk(world.copy(), tmp_path / "table")
-    helpers = Path(__file__).parents[2] / "support"
+    repository = Path(__file__).parents[3]
     (tmp_path / "tmp").mkdir()
     kills = 15
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(root), str(helpers)],
+        [sys.executable, "-c", CHILD, str(root), str(repository)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={"TMPDIR": str(tmp_path / "tmp"), "PATH": ""},
-    ) as nursery:
-        assert nursery.stdin is not None and nursery.stdout is not None
+    ) as fork_server:
+        assert fork_server.stdin is not None and fork_server.stdout is not None
         for seed in range(kills):
-            print(seed, file=nursery.stdin, flush=True)
-            assert nursery.stdout.readline() == "9\n", "the child ended by itself"
+            print(seed, file=fork_server.stdin, flush=True)
+            assert fork_server.stdout.readline() == "9\n", "the child ended by itself"
             world.check_versions(LocalStore(root))
-        nursery.stdin.close()
+        fork_server.stdin.close()
     for path in (root / "_delta_log").glob("*3.checkpoint.*"):
         path.unlink()
     assert write(Table(LocalStore(root))).status == "written"

@@ -6,17 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from checkpointing import KEEP_TOMBSTONES, NOW, SIDECARS, write
-from verbs.incremental_checkpoints import (
-    V2,
-    based,
-    begun,
-    incremental,
-    newest,
-    planned,
-    require_sound,
-    sidecars_of,
-)
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
@@ -26,8 +15,19 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import SCHEMA_TAG, sta
 from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.testing.actions import add, deletion_vector, metadata, remove, txn
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, SIDECARS, write
+from tests.support.operations.incremental_checkpoints import (
+    V2,
+    based,
+    begun,
+    incremental,
+    newest,
+    planned,
+    require_sound,
+    sidecars_of,
+)
+from tests.support.stores.counting_store import CountingStore
 
 
 @pytest.mark.conformance("CKPT-03", "CKPT-24")

@@ -10,17 +10,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
-from checkpointing import LOG, NOW, write
-from verbs.incremental_checkpoints import (
-    based,
-    begun,
-    incremental,
-    newest,
-    planned,
-    require_sound,
-    sidecars_of,
-)
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
@@ -34,8 +25,18 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, deletion_vector, remove, sidecar
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.logs.checkpointing import LOG, NOW, write
+from tests.support.operations.incremental_checkpoints import (
+    based,
+    begun,
+    incremental,
+    newest,
+    planned,
+    require_sound,
+    sidecars_of,
+)
+from tests.support.stores.counting_store import CountingStore
 
 DAY_MS = 86_400_000
 AT = NOW + timedelta(hours=1)
@@ -351,7 +352,7 @@ def test_a_sidecar_of_another_size_is_not_reused() -> None:
 )
 def test_a_file_added_twice_is_found_across_the_base(root: str, second: Action) -> None:
     others = [add("x", dv=deletion_vector("other")), add("memory://elsewhere/y")]
-    table = based(*others, store=MemoryStore(root))
+    table = based(*others, store=MemoryStore(Address.parse(root)))
     table.commit([second])
     for how in ("always", "never"):
         with pytest.raises(CorruptTableError, match=r"two (different paths|deletion vectors)"):

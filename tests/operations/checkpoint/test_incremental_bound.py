@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import random
 
-from checkpointing import KEEP_TOMBSTONES, NOW, write
-from verbs.incremental_checkpoints import begun
-
 from delta_maintenance.protocol.delta_log.sidecar_tiers import most_sidecars
 from delta_maintenance.testing.actions import Action, add, commit_info, remove
+from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
+from tests.support.operations.incremental_checkpoints import begun
 
 COMMITS = int(os.environ.get("DELTA_MAINTENANCE_BOUND_COMMITS", "60"))
 EVERY = max(5, COMMITS // 200)

@@ -40,10 +40,10 @@ PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 2 days",
 }
 
-NURSERY = """
+FORK_SERVER = """
 import os, signal, sys, time
 sys.path.insert(0, sys.argv[1])
-from test_incremental_processes import ROLES, warm_up
+from tests.operations.checkpoint.test_incremental_processes import ROLES, warm_up
 
 def checkpoints(root):
     names = os.listdir(os.path.join(root, "_delta_log"))
@@ -178,12 +178,12 @@ def require_whole(root: Path) -> None:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Callable[[Path, float], list[int]]]:
+def fork_server() -> Iterator[Callable[[Path, float], list[int]]]:
     """Lets a process of each role work for some seconds, and until a checkpoint is written, and
     kills them all.
     """
     with subprocess.Popen(
-        [sys.executable, "-c", NURSERY, str(Path(__file__).parent)],
+        [sys.executable, "-c", FORK_SERVER, str(Path(__file__).parents[3])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -202,7 +202,7 @@ def nursery() -> Iterator[Callable[[Path, float], list[int]]]:
 
 @pytest.mark.conformance("CLEAN-08", "CLEAN-10", "CKPT-25")
 def test_killed_processes_lose_no_sidecar(
-    nursery: Callable[[Path, float], list[int]],
+    fork_server: Callable[[Path, float], list[int]],
     tmp_path: Path,
     count_cases: Callable[[str, int], None],
 ) -> None:
@@ -210,7 +210,7 @@ def test_killed_processes_lose_no_sidecar(
     begin(tmp_path)
     incremental = 0
     for number in range(ROUNDS):
-        codes = nursery(tmp_path, chance.uniform(0.3, 1.0))
+        codes = fork_server(tmp_path, chance.uniform(0.3, 1.0))
         assert set(codes) == {-9}, "a process ended by itself"
         require_whole(tmp_path)
         # The newest checkpoint may be too old for the first one, or have no file in common.

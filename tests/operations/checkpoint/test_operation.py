@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checkpointing import NOW, files_of, write
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -32,6 +31,7 @@ from delta_maintenance.testing.actions import (
     remove,
 )
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.checkpointing import NOW, files_of, write
 
 
 def table_of(*commits: list[Action]) -> TableBuilder:

@@ -9,15 +9,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checkpointing import LOG
 from deltalake import DeltaTable
-from logs.other_readers import DuckDb, Files, duck, polars_rows, require
-from verbs.incremental_checkpoints import based, incremental
 
 from delta_maintenance import open_table
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.actions import Action, add, remove, txn
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.checkpointing import LOG
+from tests.support.operations.incremental_checkpoints import based, incremental
+from tests.support.oracle.other_readers import DuckDb, Files, duck, polars_rows, require
 
 __all__ = ["duck"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from checkpointing import NOW, SHAPES, files_of, only, state_of, write
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
@@ -28,6 +27,7 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, MINUTE_MS, TableBuilder
+from tests.support.logs.checkpointing import NOW, SHAPES, files_of, only, state_of, write
 
 DAY_MS = 86_400_000
 HINT = f"{LOG}/_last_checkpoint"

@@ -6,22 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from checkpointing import (
-    KEEP_TOMBSTONES,
-    LOG,
-    SHAPES,
-    State,
-    as_checkpointed,
-    files_of,
-    on_disk,
-    only,
-    state_of,
-    without_nulls,
-    write,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.testing.actions import (
@@ -38,6 +24,20 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.checkpointing import (
+    KEEP_TOMBSTONES,
+    LOG,
+    SHAPES,
+    State,
+    as_checkpointed,
+    files_of,
+    on_disk,
+    only,
+    state_of,
+    without_nulls,
+    write,
+)
+from tests.support.suite.play import examples
 
 SUPPORTED = features("v2Checkpoint", "deletionVectors")
 TABLE = metadata(configuration=KEEP_TOMBSTONES)

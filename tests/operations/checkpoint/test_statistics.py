@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checkpointing import SHAPES, SIDECARS, files_of, write
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.checkpoint import CheckpointResult
 from delta_maintenance.testing.actions import Action, add, commit_info, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.checkpointing import SHAPES, SIDECARS, files_of, write
 
 INSTANT = datetime(2024, 1, 31, 12, 0, 0, 123_000, tzinfo=UTC)
 

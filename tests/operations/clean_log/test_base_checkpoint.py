@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from verbs.log_clean_ups import build, clean, day, names, plan, promised
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.delta_log.file_names import commit_name, uuid_checkpoint_name
 from delta_maintenance.testing.actions import features
 from delta_maintenance.testing.table_builder import UUID, TableBuilder
+from tests.support.operations.log_clean_ups import build, clean, day, names, plan, promised
 
 
 def _two(table: TableBuilder) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from verbs.log_clean_ups import at, build, clean, day, names, plan, promised, with_sidecars
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageAccessError
@@ -15,6 +14,16 @@ from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_n
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import metadata
 from delta_maintenance.testing.table_builder import LOG
+from tests.support.operations.log_clean_ups import (
+    at,
+    build,
+    clean,
+    day,
+    names,
+    plan,
+    promised,
+    with_sidecars,
+)
 
 
 def test_a_plan_is_valid_for_an_hour() -> None:

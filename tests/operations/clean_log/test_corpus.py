@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus_tables import TABLES
 
 from delta_maintenance import open_table
 from delta_maintenance.clock import epoch_millis, new_id
@@ -18,6 +17,7 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from tests.support.tables.corpus_tables import TABLES
 
 NOW = datetime.now(UTC)
 NEWEST = NOW - timedelta(days=400)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from verbs.log_clean_ups import FIRST, at, build, clean, day, names, plan, promised
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
@@ -19,6 +18,16 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
 from delta_maintenance.testing.actions import Action, add, commit_info, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.log_clean_ups import (
+    FIRST,
+    at,
+    build,
+    clean,
+    day,
+    names,
+    plan,
+    promised,
+)
 
 # The cut-off
 

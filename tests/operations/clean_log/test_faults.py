@@ -7,10 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import fault_play
 import pytest
-from checkpointing import as_checkpointed, state_of
-from fault_play import Files, files_of, play_faults
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -28,6 +25,9 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
+from tests.support.faults import every_fault
+from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.logs.checkpointing import as_checkpointed, state_of
 
 pytestmark = pytest.mark.cases
 
@@ -62,7 +62,7 @@ def build() -> Files:
 
 
 def store_of(files: Files) -> MemoryStore:
-    return fault_play.store_of(files, now_ms=lambda: epoch_millis(NOW))
+    return every_fault.store_of(files, now_ms=lambda: epoch_millis(NOW))
 
 
 def clean(store: Store) -> clean_log.CleanLogResult:

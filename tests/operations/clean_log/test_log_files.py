@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from verbs.log_clean_ups import at, build, clean, day, names, plan, promised, with_sidecars
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
@@ -25,6 +24,16 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.testing.actions import features
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
+from tests.support.operations.log_clean_ups import (
+    at,
+    build,
+    clean,
+    day,
+    names,
+    plan,
+    promised,
+    with_sidecars,
+)
 
 
 def going(planned: CleanLogPlan) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from verbs.log_clean_ups import at, build, clean, day, names, plan, promised
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
@@ -14,6 +13,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name
 from delta_maintenance.testing.actions import Action, add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.log_clean_ups import at, build, clean, day, names, plan, promised
 
 SHORT = {"allow_short_retention": True, "no_other_writers": True}
 

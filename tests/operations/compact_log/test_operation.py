@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpointing import files_of, state_of
-from corpus_tables import TABLES
-from fault_play import play_faults
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -50,6 +47,9 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.support.faults.every_fault import play_faults
+from tests.support.logs.checkpointing import files_of, state_of
+from tests.support.tables.corpus_tables import TABLES
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -10,8 +10,6 @@ from shutil import copytree
 import deltalake
 import pyarrow as pa
 import pytest
-from checkpointing import as_checkpointed, state_of
-from rewrites.table_rows import live_rows
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError, VersionNotFoundError
@@ -21,6 +19,8 @@ from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.protocol.changes.downgrade import feature_names
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.table.read.table import Table
+from tests.support.logs.checkpointing import as_checkpointed, state_of
+from tests.support.rewrites.table_rows import live_rows
 
 DROPPED = [
     ("dat-check_constraints", "deletionVectors"),

@@ -5,11 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import fault_play
 import pytest
-from checkpointing import State, as_checkpointed, state_of
-from droppable_tables import TABLES, Clock, comparable, drop, planned
-from fault_play import Files, files_of, play_faults
 
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
@@ -18,10 +14,14 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import Fault, FaultStore, faults
+from tests.support.faults import every_fault
+from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.logs.checkpointing import State, as_checkpointed, state_of
+from tests.support.tables.droppable_tables import TABLES, Clock, comparable, drop, planned
 
 
 def store_of(files: Files, clock: Clock) -> MemoryStore:
-    store = fault_play.store_of(files, now_ms=lambda: 0)
+    store = every_fault.store_of(files, now_ms=lambda: 0)
     clock.govern(store)
     return store
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from droppable_tables import Clock, drop, planned
-from rewrites.data_files import DataTable, field
-from rewrites.rewritten_tables import RacedRewrites
-from rewrites.table_rows import live_rows
 
 from delta_maintenance.errors import CommitConflictError, CorruptTableError
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.rewritten_tables import RacedRewrites
+from tests.support.rewrites.table_rows import live_rows
+from tests.support.tables.droppable_tables import Clock, drop, planned
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 WIDENING = {"delta.enableTypeWidening": "true"}

@@ -5,17 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-from checkpointing import as_checkpointed, state_of
-from droppable_tables import (
-    STATS,
-    TABLES,
-    Clock,
-    Droppable,
-    built,
-    comparable,
-    drop,
-    planned,
-)
 
 from delta_maintenance.errors import RefusedError, VersionNotFoundError
 from delta_maintenance.operations.drop_feature import DropFeatureResult
@@ -30,6 +19,17 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
+from tests.support.logs.checkpointing import as_checkpointed, state_of
+from tests.support.tables.droppable_tables import (
+    STATS,
+    TABLES,
+    Clock,
+    Droppable,
+    built,
+    comparable,
+    drop,
+    planned,
+)
 
 A_DAY = timedelta(days=1)
 RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"

@@ -10,19 +10,8 @@ from typing import Any
 
 import deltalake
 import pytest
-from checkpointing import as_checkpointed, on_disk, state_of
-from droppable_tables import (
-    BASIC,
-    STATS,
-    TABLES,
-    Clock,
-    Droppable,
-    built,
-    comparable,
-    drop,
-    planned,
-)
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
@@ -38,6 +27,18 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.checkpointing import as_checkpointed, on_disk, state_of
+from tests.support.tables.droppable_tables import (
+    BASIC,
+    STATS,
+    TABLES,
+    Clock,
+    Droppable,
+    built,
+    comparable,
+    drop,
+    planned,
+)
 
 ALL = list(TABLES.values())
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
@@ -401,7 +402,7 @@ def test_the_other_writers_must_be_declared_on_s3(clock: Clock) -> None:
     class OnS3(MemoryStore):
         def __init__(self) -> None:
             super().__init__()
-            self.root = "s3://bucket/table"
+            self.address = Address.parse("s3://bucket/table")
 
     builder = TABLES["vacuumProtocolCheck"].build(OnS3())
     clock.govern(builder.store)

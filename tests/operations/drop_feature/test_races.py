@@ -8,8 +8,6 @@ from itertools import count, takewhile
 from typing import Any
 
 import pytest
-from droppable_tables import BASIC, STATS, TABLES, Clock, drop, planned
-from droppable_tables import built as built_in
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import drop_feature
@@ -22,6 +20,8 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import SimulatedCrash
 from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_text
+from tests.support.tables.droppable_tables import BASIC, STATS, TABLES, Clock, drop, planned
+from tests.support.tables.droppable_tables import built as built_in
 
 pytestmark = pytest.mark.cases
 

@@ -9,9 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from droppable_tables import Clock, drop, planned
-from rewrites.data_files import DataTable, field
-from rewrites.mapped_tables import (
+
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.drop_feature import unmapping
+from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.fault_store import SimulatedCrash
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.mapped_tables import (
     HIGHEST,
     ID,
     MODE,
@@ -25,17 +33,9 @@ from rewrites.mapped_tables import (
     struct,
     unmapped_rows,
 )
-from rewrites.rewritten_tables import RacedRewrites
-from rewrites.table_rows import Action, actions_of, latest, live_adds
-
-from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.drop_feature import unmapping
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import SimulatedCrash
+from tests.support.rewrites.rewritten_tables import RacedRewrites
+from tests.support.rewrites.table_rows import Action, actions_of, latest, live_adds
+from tests.support.tables.droppable_tables import Clock, drop, planned
 
 OPERATION = "REMOVE COLUMN MAPPING"
 FEATURE = "columnMapping"

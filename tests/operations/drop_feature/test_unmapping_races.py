@@ -6,24 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import fault_play
 import pyarrow as pa
 import pytest
-from droppable_tables import Clock, drop
-from fault_play import files_of, play_faults
-from rewrites.data_files import DataTable, schema_string
-from rewrites.mapped_tables import (
-    MODE,
-    expected,
-    identities,
-    mapped,
-    mapped_rows,
-    mapped_table,
-    rows,
-    schema,
-    unmapped_rows,
-)
-from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.clock import new_id
 from delta_maintenance.errors import CommitConflictError
@@ -37,6 +21,22 @@ from delta_maintenance.table.data import carried_deletions
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import Fault, FaultStore, faults
+from tests.support.faults import every_fault
+from tests.support.faults.every_fault import files_of, play_faults
+from tests.support.rewrites.data_files import DataTable, schema_string
+from tests.support.rewrites.mapped_tables import (
+    MODE,
+    expected,
+    identities,
+    mapped,
+    mapped_rows,
+    mapped_table,
+    rows,
+    schema,
+    unmapped_rows,
+)
+from tests.support.rewrites.table_rows import actions_of, latest, live_adds
+from tests.support.tables.droppable_tables import Clock, drop
 
 FEATURE = "columnMapping"
 
@@ -202,7 +202,7 @@ def test_a_run_after_a_fault_at_any_step_ends_it(
     files = files_of(made.store)
 
     def store() -> MemoryStore:
-        found = fault_play.store_of(files, now_ms=lambda: 0)
+        found = every_fault.store_of(files, now_ms=lambda: 0)
         clock.govern(found)
         return found
 

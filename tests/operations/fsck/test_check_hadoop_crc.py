@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.operations.fsck.checks import log as hadoop_checksums
 from delta_maintenance.operations.fsck.checks.log import check_hadoop_checksums
 from delta_maintenance.operations.fsck.findings import Findings
@@ -81,7 +82,7 @@ def test_for_a_large_file_only_the_length_is_compared(
 
 def test_checksums_in_a_bucket_have_no_effect() -> None:
     store = MemoryStore()
-    store.root = "s3://bucket/table"
+    store.address = Address.parse("s3://bucket/table")
     store.put(COMMIT, DATA)
     store.put(NAME, stated(b""))
     assert found(store) == []

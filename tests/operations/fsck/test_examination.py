@@ -10,9 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from rewrites.data_files import inline_vector
-from sound_tables import DATA, ROWS, STATS, VECTOR, SoundTable, parquet
-from verbs.fsck_findings import VECTOR_FILE, look, problems
 
 from delta_maintenance import clock
 from delta_maintenance.errors import NotADeltaTableError, UnsupportedFeatureError
@@ -26,6 +23,9 @@ from delta_maintenance.protocol.delta_log.file_names import (
 )
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.operations.fsck_findings import VECTOR_FILE, look, problems
+from tests.support.rewrites.data_files import inline_vector
+from tests.support.tables.sound_tables import DATA, ROWS, STATS, VECTOR, SoundTable, parquet
 
 
 def _changed(actions: list[log.Action], name: str, **fields: Any) -> list[log.Action]:

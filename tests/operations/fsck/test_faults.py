@@ -6,10 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import fault_play
 import pytest
-from fault_play import Files, files_of, play_faults
-from sound_tables import SoundTable
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import fsck
@@ -25,6 +22,9 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import Fault, FaultStore, Step, faults
 from delta_maintenance.testing.table_builder import EPOCH_MS
+from tests.support.faults import every_fault
+from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.tables.sound_tables import SoundTable
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 MANIFEST = "00000000000000000003.checkpoint.00000000-0000-4000-8000-000000000000.json"
@@ -48,7 +48,7 @@ def sound_states() -> list[Any]:
 
 
 def store_of(files: Files) -> MemoryStore:
-    return fault_play.store_of(files, now_ms=lambda: epoch_millis(NOW))
+    return every_fault.store_of(files, now_ms=lambda: epoch_millis(NOW))
 
 
 def states(store: Store, versions: range) -> list[Any]:

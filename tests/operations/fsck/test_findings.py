@@ -11,8 +11,6 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from sound_tables import CONFIGURATION, DATA, PROTOCOL, SoundTable, parquet
-from verbs.fsck_findings import VECTOR_FILE, look, problems
 
 from delta_maintenance import clock
 from delta_maintenance.operations.fsck.examination import examine
@@ -29,6 +27,8 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text
+from tests.support.operations.fsck_findings import VECTOR_FILE, look, problems
+from tests.support.tables.sound_tables import CONFIGURATION, DATA, PROTOCOL, SoundTable, parquet
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,22 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from fault_play import files_of as all_files
-from fault_play import play_faults, store_of
 from hypothesis import given
 from hypothesis import strategies as st
-from sound_tables import DATA, SoundTable
-from verbs.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.actions.paths import locations
-from delta_maintenance.storage.core.file_status import FileStatus
+from delta_maintenance.storage.core.paths import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.other_spellings import find_other_spellings
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
+from tests.support.faults.every_fault import files_of as all_files
+from tests.support.faults.every_fault import play_faults, store_of
+from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run
+from tests.support.tables.sound_tables import DATA, SoundTable
 
 REMOVE = FsckOptions(remove_missing_files=True)
 ALL = FsckOptions(repair=True, remove_missing_files=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sound_tables import CONFIGURATION, SoundTable
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import fsck
@@ -14,6 +13,7 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS
+from tests.support.tables.sound_tables import CONFIGURATION, SoundTable
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-from sound_tables import CONFIGURATION, SoundTable
-from verbs.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
@@ -16,6 +14,8 @@ from delta_maintenance.protocol.delta_log.file_names import checksum_name, commi
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
+from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run
+from tests.support.tables.sound_tables import CONFIGURATION, SoundTable
 
 REMOVE = FsckOptions(remove_missing_files=True)
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from sound_tables import SoundTable
-from verbs.fsck_runs import NOW, files_of, outcomes, run
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import fsck
@@ -24,6 +22,8 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
+from tests.support.operations.fsck_runs import NOW, files_of, outcomes, run
+from tests.support.tables.sound_tables import SoundTable
 
 
 def test_a_sound_table_is_sound_and_is_left_as_it_is() -> None:

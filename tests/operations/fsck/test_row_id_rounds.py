@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rewrites.data_files import ROW_ID, inline_vector, parquet, put
 
 from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
 from delta_maintenance.operations.fsck.checks.row_ids import (
@@ -26,6 +25,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.row_tracking.used_ids import UsedRowIds
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.memory.store import MemoryStore
+from tests.support.rewrites.data_files import ROW_ID, inline_vector, parquet, put
 
 NOTHING = StructType(fields=())
 LAYOUT = DataFileLayout(

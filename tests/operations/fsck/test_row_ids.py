@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rewrites.repeated_row_ids import stored
-from rewrites.rewritten_tables import NOW, Rewritten
 
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, examination, plan
 from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.repeated_row_ids import stored
+from tests.support.rewrites.rewritten_tables import NOW, Rewritten
 
 
 def found(made: Rewritten, *, deep: bool = True, engine: Any = None) -> Any:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vacuum_tables import NOW, Folder
-from verbs.table_health import DAY, gone, health
 
 import delta_maintenance
 from delta_maintenance.clock import epoch_millis
@@ -23,6 +21,8 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, protocol
 from delta_maintenance.testing.fault_store import FaultStore
+from tests.support.operations.table_health import DAY, gone, health
+from tests.support.tables.vacuum_tables import NOW, Folder
 
 
 def vacuumed(days: float, status: str = "COMPLETED") -> dict[str, Any]:

@@ -9,9 +9,6 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
-from vacuum_tables import NOW, Folder, days_ago
-from verbs.table_health import DAY, gone, health
 
 from delta_maintenance.operations import clean_log, vacuum
 from delta_maintenance.operations.core.context import RunContext
@@ -26,6 +23,9 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
+from tests.support.operations.table_health import DAY, gone, health
+from tests.support.suite.play import examples
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 # The log.
 

@@ -14,9 +14,6 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import DataTable, field, parquet
-from rewrites.rewritten_tables import NOW, ids
-from rewrites.table_rows import live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
@@ -24,6 +21,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.table.data import parquet_input
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import DataTable, field, parquet
+from tests.support.rewrites.rewritten_tables import NOW, ids
+from tests.support.rewrites.table_rows import live_rows
 
 FIRST = 17_000
 """Rows after which the writer knows which columns repeat their values."""

@@ -7,9 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from rewrites.data_files import ROW_TRACKING, DataTable, field
-from rewrites.rewritten_tables import NOW, ids
-from rewrites.table_rows import live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
@@ -20,6 +17,9 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field
+from tests.support.rewrites.rewritten_tables import NOW, ids
+from tests.support.rewrites.table_rows import live_rows
 
 
 def optimized(made: DataTable, **options: Any) -> OptimizeResult:

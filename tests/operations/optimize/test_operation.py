@@ -11,9 +11,6 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import ROW_ID, ROW_VERSION, DataTable, field, schema_string
-from rewrites.rewritten_tables import NOW, Rewritten, ids, numbers
-from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, UnsupportedFeatureError
@@ -27,6 +24,9 @@ from delta_maintenance.table.data.data_file_reader import FileRows
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, DataTable, field, schema_string
+from tests.support.rewrites.rewritten_tables import NOW, Rewritten, ids, numbers
+from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
 
 def plan(made: Rewritten, **options: Any) -> OptimizePlan:

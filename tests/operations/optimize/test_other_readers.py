@@ -14,10 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from corpus_tables import TABLES
 from deltalake import write_deltalake
-from logs.other_readers import DuckDb, require
-from suite.play import some
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -25,6 +22,9 @@ from delta_maintenance.operations import optimize, purge
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
+from tests.support.oracle.other_readers import DuckDb, require
+from tests.support.suite.play import some
+from tests.support.tables.corpus_tables import TABLES
 
 Rows = list[tuple[Any, ...]]
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from rewrites.data_files import DataTable, field
-from rewrites.rewritten_tables import NOW
-from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.rewritten_tables import NOW
+from tests.support.rewrites.table_rows import live_adds
 
 SOURCES = 12
 ROWS = 4000

@@ -10,9 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import DataTable
-from rewrites.rewritten_tables import NOW, Rewritten, ids
-from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
 from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.core.context import RunContext
@@ -21,6 +18,9 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
 from delta_maintenance.table.read.files.known_sums import SumMemory
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import DataTable
+from tests.support.rewrites.rewritten_tables import NOW, Rewritten, ids
+from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
 
 def run(store: Store, **options: Any) -> tuple[PurgePlan, PurgeResult]:

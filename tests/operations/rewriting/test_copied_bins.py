@@ -9,10 +9,6 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from checkpointing import on_disk
-from rewrites.data_files import DataTable, field
-from rewrites.rewritten_tables import NOW, Rewritten, numbers, without
-from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
@@ -23,6 +19,10 @@ from delta_maintenance.operations.rewriting.commits import SUMS_TAG
 from delta_maintenance.operations.rewriting.journal import Journal
 from delta_maintenance.table.data.bins import RewrittenBin
 from delta_maintenance.table.read.table import Table
+from tests.support.logs.checkpointing import on_disk
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.rewritten_tables import NOW, Rewritten, numbers, without
+from tests.support.rewrites.table_rows import actions_of, latest, live_adds
 
 
 @pytest.fixture(autouse=True)

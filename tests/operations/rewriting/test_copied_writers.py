@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from logs.other_readers import DuckDb, require
-from rewrites.other_writers import add_file, groups_of, nested, optimized
-from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.local.store import LocalStore
+from tests.support.oracle.other_readers import DuckDb, require
+from tests.support.rewrites.other_writers import add_file, groups_of, nested, optimized
+from tests.support.rewrites.table_rows import live_adds
 
 LEAST = 12_000
 """The least average size of copied row groups, less than that of 1000 rows here."""

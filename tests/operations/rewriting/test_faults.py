@@ -8,9 +8,6 @@ from datetime import timedelta
 from functools import cache
 
 import pytest
-from rewrites.data_files import ROW_ID, ROW_VERSION
-from rewrites.rewritten_tables import COPIED_BYTES, NOW, Rewritten, ids
-from rewrites.table_rows import Row, live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -22,6 +19,9 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
+from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION
+from tests.support.rewrites.rewritten_tables import COPIED_BYTES, NOW, Rewritten, ids
+from tests.support.rewrites.table_rows import Row, live_rows
 
 
 @cache

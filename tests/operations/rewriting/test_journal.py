@@ -8,9 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rewrites.data_files import ROW_TRACKING, field, schema_string
-from rewrites.rewritten_tables import NOW, VECTORS, Rewritten
-from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
@@ -19,6 +16,9 @@ from delta_maintenance.operations.rewriting import run
 from delta_maintenance.operations.rewriting.journal import FOLDER
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
+from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
+from tests.support.rewrites.rewritten_tables import NOW, VECTORS, Rewritten
+from tests.support.rewrites.table_rows import live_adds
 
 Bins = list[dict[str, Any]]
 

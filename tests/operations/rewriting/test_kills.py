@@ -15,11 +15,6 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
-from kills.kill_points import Ended, nursery
-from rewrites import killed_rewrites
-from rewrites.data_files import ROW_ID, ROW_VERSION
-from rewrites.rewritten_tables import COPIED_BYTES, Rewritten
-from rewrites.table_rows import Row, live_adds, live_rows
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
@@ -29,6 +24,11 @@ from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.operations.rewriting.journal import FOLDER
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.kills.kill_points import Ended, fork_server
+from tests.support.rewrites import killed_rewrites
+from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION
+from tests.support.rewrites.rewritten_tables import COPIED_BYTES, Rewritten
+from tests.support.rewrites.table_rows import Row, live_adds, live_rows
 
 KILLS = os.environ.get("DELTA_MAINTENANCE_KILLS", "4")
 COPYING = ("optimize_partly_copied", "purge_partly_copied")
@@ -93,7 +93,7 @@ def test_a_killed_rewrite_changes_no_row(
     build(tmp_path / "t", mixed=copying)
     before = rows(tmp_path / "t")
     killed = adopted = 0
-    with nursery(f"rewrites.killed_rewrites:{work}", tmp_path) as run:
+    with fork_server(f"{killed_rewrites.__name__}:{work}", tmp_path) as run:
         shutil.copytree(tmp_path / "t", tmp_path / "whole")
         whole = run(tmp_path / "whole")
         files = len(live_adds(LocalStore(tmp_path / "whole")))

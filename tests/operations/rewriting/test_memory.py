@@ -8,9 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from resources import measured
-from rewrites.data_files import DataTable, field
-from rewrites.rewritten_tables import NOW, ids
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize, purge
@@ -18,6 +15,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.rewritten_tables import NOW, ids
+from tests.support.suite.usage import measured
 
 TEXT = 8 << 10
 """Bytes of a text."""

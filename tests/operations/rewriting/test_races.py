@@ -12,10 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rewrites.data_files import ROW_TRACKING, field, schema_string
-from rewrites.data_files import removed as remove_of
-from rewrites.rewritten_tables import COPIED_BYTES, NOW, Rewritten, ids, numbers, without
-from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize
@@ -28,6 +24,17 @@ from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.data import carried_deletions, rewrite
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
+from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
+from tests.support.rewrites.data_files import removed as remove_of
+from tests.support.rewrites.rewritten_tables import (
+    COPIED_BYTES,
+    NOW,
+    Rewritten,
+    ids,
+    numbers,
+    without,
+)
+from tests.support.rewrites.table_rows import actions_of, latest, live_adds
 
 Race = Callable[[], object]
 

@@ -16,11 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rewrites.data_files import DataTable, field
-from rewrites.races import LANDED, appenders, figures, landed_share, racing, until_landed
-from rewrites.rewritten_tables import VECTORS
 
 from delta_maintenance.storage.local.store import LocalStore
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.races import (
+    LANDED,
+    appenders,
+    figures,
+    landed_share,
+    racing,
+    until_landed,
+)
+from tests.support.rewrites.rewritten_tables import VECTORS
 
 SECONDS = os.environ.get("DELTA_MAINTENANCE_REWRITE_RACE_SECONDS")
 RUNS = 6

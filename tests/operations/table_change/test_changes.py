@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from verbs.table_changes import (
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations import set_properties
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
+from delta_maintenance.protocol.features.registry import supported_features, with_requirements
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.table_changes import (
     NOW,
     RacedStore,
     apply_properties,
@@ -14,14 +22,6 @@ from verbs.table_changes import (
     set_,
     upgrade,
 )
-
-from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations import set_properties
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.set_properties import SetPropertiesOptions
-from delta_maintenance.protocol.features.registry import supported_features, with_requirements
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 
 FEATURES = [
     "allowColumnDefaults",

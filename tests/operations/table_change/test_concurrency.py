@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from verbs.table_changes import (
+
+from delta_maintenance.address import Address
+from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
+from delta_maintenance.testing import actions as log
+from tests.support.operations.table_changes import (
     NOW,
     RacedStore,
     apply_properties,
@@ -17,12 +24,6 @@ from verbs.table_changes import (
     set_,
     upgrade,
 )
-
-from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
-from delta_maintenance.operations import set_properties, upgrade_protocol
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.set_properties import SetPropertiesOptions
-from delta_maintenance.testing import actions as log
 
 
 @pytest.mark.conformance("RT-11")
@@ -134,7 +135,7 @@ def test_two_runs_of_one_task_at_once_make_one_commit() -> None:
 @pytest.mark.parametrize("kind", ["set", "upgrade"])
 def test_on_s3_the_other_writers_are_required(kind: str) -> None:
     table = built()
-    table.store.root = "s3://lake/t"
+    table.store.address = Address.parse("s3://lake/t")
     plan: Any
     if kind == "set":
         plan = plan_properties(table.open(), checkpointInterval="5")

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from corpus_tables import TABLES
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
@@ -20,6 +19,7 @@ from delta_maintenance.protocol.features.registry import check_protocol, support
 from delta_maintenance.protocol.schema.types import column_mapping_mode
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from tests.support.tables.corpus_tables import TABLES
 
 FEATURES = ("deletionVectors", "rowTracking", "v2Checkpoint", "columnMapping", "changeDataFeed")
 NOW = datetime.now(UTC)

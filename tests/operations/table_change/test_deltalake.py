@@ -7,7 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from verbs.table_changes import (
+
+from delta_maintenance import open_table
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.features.registry import supported_features, with_requirements
+from delta_maintenance.table.read.table import Table
+from tests.support.operations.table_changes import (
     apply_properties,
     apply_upgrade,
     plan_properties,
@@ -15,12 +21,6 @@ from verbs.table_changes import (
     set_,
     upgrade,
 )
-
-from delta_maintenance import open_table
-from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.features.registry import supported_features, with_requirements
-from delta_maintenance.table.read.table import Table
 
 
 def keeps_all(before: Protocol, after: Protocol) -> bool:

@@ -6,12 +6,19 @@ import json
 from collections.abc import Callable
 
 import pytest
-from verbs.table_changes import apply_upgrade, built, lines, plan_upgrade, set_, upgrade
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.table_changes import (
+    apply_upgrade,
+    built,
+    lines,
+    plan_upgrade,
+    set_,
+    upgrade,
+)
 
 MARK = {"rowIdHighWaterMark": {"highWaterMark": 41, "preservedRowIds": True}}
 

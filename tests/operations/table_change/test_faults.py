@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from fault_play import play_faults
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import set_properties, upgrade_protocol
@@ -20,6 +19,7 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
+from tests.support.faults.every_fault import play_faults
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 

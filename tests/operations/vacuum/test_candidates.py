@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vacuum_tables import NOW, Folder, days_ago, named_memory, paths_of
-from verbs.vacuum_cases import VECTOR, removed
 
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
@@ -25,6 +23,8 @@ from delta_maintenance.testing.actions import (
     remove,
 )
 from delta_maintenance.testing.table_builder import LOG
+from tests.support.operations.vacuum_cases import VECTOR, removed
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago, named_memory, paths_of
 
 # Protected files.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vacuum_tables import Folder, days_ago
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.testing.actions import OMIT, add, cdc, commit_info, remove
 from delta_maintenance.testing.table_builder import Line, commit_name
+from tests.support.tables.vacuum_tables import Folder, days_ago
 
 RETENTION = 7
 """Days: the retention of every table here."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from vacuum_tables import NOW, Folder, named_memory, operations, paths_of
-from verbs.vacuum_cases import removed
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
@@ -21,6 +19,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import engine as vacuum_engine
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, features, metadata
+from tests.support.operations.vacuum_cases import removed
+from tests.support.tables.vacuum_tables import NOW, Folder, named_memory, operations, paths_of
 
 
 @pytest.mark.conformance("VAC-17")

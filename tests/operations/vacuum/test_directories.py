@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from vacuum_tables import Folder, days_ago, paths_of
 
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumResult
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import LOG
+from tests.support.tables.vacuum_tables import Folder, days_ago, paths_of
 
 CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"
 

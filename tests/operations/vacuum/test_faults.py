@@ -20,15 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import fault_play
 import pyarrow as pa
 import pytest
-from fault_play import Files, files_of, play_faults
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from suite.play import examples
-from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -48,6 +44,10 @@ from delta_maintenance.testing.actions import (
 )
 from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import LOG
+from tests.support.faults import every_fault
+from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.suite.play import examples
+from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 WEEK = timedelta(days=7)
@@ -69,7 +69,7 @@ DEAD = {"p/a.parquet", "orphan.parquet"}
 
 
 def store_of(files: Files) -> MemoryStore:
-    return fault_play.store_of(files, now_ms=lambda: epoch_millis(NOW))
+    return every_fault.store_of(files, now_ms=lambda: epoch_millis(NOW))
 
 
 def run(store: Store, **options: Any) -> VacuumResult:

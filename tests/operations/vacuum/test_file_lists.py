@@ -11,8 +11,6 @@ from threading import get_ident
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from vacuum_tables import Folder, paths_of
-from verbs.vacuum_cases import VECTOR, Stubborn, removed
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
 from delta_maintenance.operations.vacuum.engine import write_report
@@ -29,6 +27,8 @@ from delta_maintenance.testing.actions import (
     protocol,
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.support.operations.vacuum_cases import VECTOR, Stubborn, removed
+from tests.support.tables.vacuum_tables import Folder, paths_of
 
 # By the log alone
 

@@ -6,9 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from vacuum_tables import NOW, Folder, paths_of
-from verbs.vacuum_cases import VECTOR, WEEK_MS, removed
 
+from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -28,6 +27,8 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
+from tests.support.operations.vacuum_cases import VECTOR, WEEK_MS, removed
+from tests.support.tables.vacuum_tables import NOW, Folder, paths_of
 
 SHORT = {"allow_short_retention": True, "no_other_writers": True}
 
@@ -175,7 +176,7 @@ def test_the_root_of_a_store_is_refused(root: str) -> None:
     from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 
     store = MemoryStore()
-    store.root = root
+    store.address = Address.parse(root)
     if root == "memory":
         require_deletable_root(store)
         return

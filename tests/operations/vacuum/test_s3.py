@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from emulators.s3_server import S3Server
-from vacuum_tables import days_ago
 
+from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import vacuum
@@ -21,6 +20,8 @@ from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import log_text
+from tests.support.emulators.s3_server import S3Server
+from tests.support.tables.vacuum_tables import days_ago
 
 LIVE, DEAD = 30, 20
 CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"
@@ -41,7 +42,7 @@ def filled(server: S3Server, *, live: int, dead: int) -> Table:
     server.fill(bucket, [f"t/{name}" for name in (*in_use, *unused)], b"x")
     adds = [add(name.replace(" ", "%20")) for name in in_use]
     server.fill(bucket, [f"t/_delta_log/{0:020}.json"], log_text([protocol(), metadata(), *adds]))
-    return Table(S3Store(f"s3://{bucket}/t", server.storage_options))
+    return Table(S3Store(Address.parse(f"s3://{bucket}/t"), server.storage_options))
 
 
 @pytest.fixture

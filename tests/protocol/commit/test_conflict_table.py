@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from logs.concurrent_commits import OPERATIONS, ROOT, WINNERS, adds, attempt, paths, removes, won
 
 from delta_maintenance.protocol.commit.conflicts import BACKFILL, Conflict, Rebased, Rule, check
 from delta_maintenance.protocol.commit.staged import ReadSet
+from tests.support.logs.concurrent_commits import (
+    OPERATIONS,
+    ROOT,
+    WINNERS,
+    adds,
+    attempt,
+    paths,
+    removes,
+    won,
+)
 
 OK = "ok"
 _ALWAYS = {"same metadata": OK, "same protocol": OK, "domain": OK, "nothing": OK}

@@ -5,7 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from logs.concurrent_commits import (
+
+from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata, Metadata, Txn
+from delta_maintenance.protocol.commit.build import Provenance, build
+from delta_maintenance.protocol.commit.conflicts import (
+    BACKFILL,
+    UNBACKFILL,
+    ConcurrentCommit,
+    Conflict,
+    IsolationLevel,
+    Rebased,
+    Rule,
+    check,
+)
+from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions
+from delta_maintenance.protocol.row_tracking.domain import DOMAIN, render_domain_configuration
+from delta_maintenance.testing import actions as log
+from tests.support.logs.concurrent_commits import (
     FEATURES,
     METADATA,
     OPERATIONS,
@@ -24,22 +40,6 @@ from logs.concurrent_commits import (
     with_features,
     won,
 )
-
-from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata, Metadata, Txn
-from delta_maintenance.protocol.commit.build import Provenance, build
-from delta_maintenance.protocol.commit.conflicts import (
-    BACKFILL,
-    UNBACKFILL,
-    ConcurrentCommit,
-    Conflict,
-    IsolationLevel,
-    Rebased,
-    Rule,
-    check,
-)
-from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions
-from delta_maintenance.protocol.row_tracking.domain import DOMAIN, render_domain_configuration
-from delta_maintenance.testing import actions as log
 
 ENABLING = {
     "delta.enableRowTracking": "true",

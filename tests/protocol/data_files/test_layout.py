@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rewrites.data_files import ROW_TRACKING, field, schema_string
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
 
 FEATURES = ("columnMapping", "rowTracking", "domainMetadata", "typeWidening", "deletionVectors")
 

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
-from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.columns.key_hash import hash_texts
@@ -37,6 +35,8 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
+from tests.properties.test_routes import PATHS, VECTORS, files
+from tests.support.suite.play import examples
 
 PLAIN = json.dumps(
     add("p=1/a%20b", stats='{"numRecords":3,"minValues":{"x":"\\\\"}}', tags={"k": "ü"}),

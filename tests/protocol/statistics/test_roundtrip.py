@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from suite.play import examples
 
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
@@ -27,6 +26,7 @@ from delta_maintenance.protocol.statistics.stats import (
     statistics_arrow_type,
     unconvertible_columns,
 )
+from tests.support.suite.play import examples
 
 BOUNDS = pa.struct(
     [

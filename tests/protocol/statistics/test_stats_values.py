@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from logs.typed_statistics import INSTANT, LOCAL, struct
 
 from delta_maintenance.protocol.statistics.stats import (
     align_statistics,
     parse_statistics,
     render_statistics,
 )
+from tests.support.logs.typed_statistics import INSTANT, LOCAL, struct
 
 
 def minimum(kind: pa.DataType) -> pa.StructType:

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from emulators.azure_server import ACCOUNT, ACCOUNT_KEY, AzureServer
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
@@ -22,13 +22,13 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
-from delta_maintenance.storage.azure.put import BLOCK_BLOB, AzurePut
-from delta_maintenance.storage.azure.store import AzureStore
+from delta_maintenance.storage.azure.store import BLOCK_BLOB, AzurePut, AzureStore
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.core.http_session import Answer
-from delta_maintenance.testing.fault_proxy import serve_faults
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from delta_maintenance.storage.core.rest_client import Answer
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.emulators.azure_server import ACCOUNT, ACCOUNT_KEY, AzureServer
+from tests.support.faults.fault_proxy import serve_faults
+from tests.support.servers.loopback import Reply, Request, serve
 
 MIB = 1 << 20
 
@@ -42,13 +42,13 @@ class TestAzureStore(StoreContract):
     def store(self, azure_server: AzureServer, azure_container: str) -> Iterator[AzureStore]:
         self.server = azure_server
         root = f"az://{azure_container}/ware%20house/a b"
-        self.opened = [AzureStore(root, azure_server.storage_options)]
+        self.opened = [AzureStore(Address.parse(root), azure_server.storage_options)]
         yield self.opened[0]
         for store in self.opened:
             store.close()
 
     def reopen(self, store: Store) -> Store:
-        self.opened.append(AzureStore(store.root, self.server.storage_options))
+        self.opened.append(AzureStore(store.address, self.server.storage_options))
         return self.opened[-1]
 
     def fill(self, store: Store, paths: Iterable[str]) -> None:
@@ -67,13 +67,13 @@ def root(azure_container: str) -> str:
 
 @pytest.fixture
 def client(azure_server: AzureServer, azure_container: str, root: str) -> AzureClient:
-    options = AzureOptions.parse(azure_server.storage_options, AzureAddress.parse(root))
+    options = AzureOptions.parse(azure_server.storage_options, AzureAddress.of(Address.parse(root)))
     return AzureClient(options, azure_container, sleep=lambda seconds: None)
 
 
 @pytest.fixture
 def store(client: AzureClient, root: str) -> Iterator[AzureStore]:
-    store = AzureStore(root, client=client, multipart_size=MIB, part_size=MIB)
+    store = AzureStore(Address.parse(root), client=client, multipart_size=MIB, part_size=MIB)
     yield store
     store.close()
 
@@ -81,7 +81,7 @@ def store(client: AzureClient, root: str) -> Iterator[AzureStore]:
 def test_a_table_may_be_the_whole_container(
     azure_server: AzureServer, azure_container: str
 ) -> None:
-    store = AzureStore(f"az://{azure_container}/", azure_server.storage_options)
+    store = AzureStore(Address.parse(f"az://{azure_container}/"), azure_server.storage_options)
     assert store.put_if_absent("0.json", b"{}") is Put.DONE
     assert [status.path for status in store.list_from("")] == ["0.json"]
     store.close()
@@ -153,7 +153,7 @@ def test_names_that_xml_cannot_contain_are_decoded() -> None:
 
     with serve(answer) as url:
         options = {"account_name": "a", "anon": "true", "endpoint": url}
-        store = AzureStore("az://data/t", options)
+        store = AzureStore(Address.parse("az://data/t"), options)
         found = list(store.list_from(""))
         store.close()
     assert [status.path for status in found] == ["50%25", "a\ufffe%"]
@@ -164,7 +164,9 @@ def test_names_that_xml_cannot_contain_are_decoded() -> None:
 def test_blocks_of_two_writers_of_one_name_do_not_mix(
     store: AzureStore, root: str, azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rival = AzureStore(root, azure_server.storage_options, multipart_size=MIB, part_size=MIB)
+    rival = AzureStore(
+        Address.parse(root), azure_server.storage_options, multipart_size=MIB, part_size=MIB
+    )
     staged = AzurePut.stage
     ours, theirs = b"o" * (3 * MIB), b"t" * (3 * MIB)
 
@@ -253,7 +255,7 @@ def test_azure_itself_needs_no_probe(store: AzureStore, monkeypatch: pytest.Monk
 
 
 def test_a_missing_container_is_not_an_empty_table(azure_server: AzureServer) -> None:
-    store = AzureStore("az://no-such-container/t", azure_server.storage_options)
+    store = AzureStore(Address.parse("az://no-such-container/t"), azure_server.storage_options)
     calls: list[Callable[[], object]] = [
         lambda: list(store.list_from("_delta_log")),
         lambda: store.read("x"),
@@ -274,9 +276,9 @@ def test_a_missing_container_is_not_an_empty_table(azure_server: AzureServer) ->
 def test_an_answer_of_a_proxy_is_rejected() -> None:
     with serve(lambda request: Reply(status=200, body=b"<html>Sign in</html>")) as url:
         root, given = "az://data/t", {"account_name": "a", "anon": "true", "endpoint": url}
-        options = AzureOptions.parse(given, AzureAddress.parse(root))
+        options = AzureOptions.parse(given, AzureAddress.of(Address.parse(root)))
         client = AzureClient(options, "data", sleep=lambda seconds: None)
-        store = AzureStore(root, client=client)
+        store = AzureStore(Address.parse(root), client=client)
         with pytest.raises(StorageError, match="NotXML"):
             list(store.list_from(""))
         store.close()
@@ -287,7 +289,7 @@ def test_single_calls_cost_single_requests(azure_server: AzureServer, root: str)
     with serve_faults(azure_server.url) as proxy:
         proxy.choose = lambda request: seen.append(request.method)
         endpoint = {"endpoint": f"{proxy.url}/{ACCOUNT}"}
-        store = AzureStore(root, azure_server.storage_options | endpoint)
+        store = AzureStore(Address.parse(root), azure_server.storage_options | endpoint)
 
         def cost(operation: Callable[[], object]) -> int:
             seen.clear()
@@ -324,7 +326,7 @@ def test_a_shared_access_signature_opens_a_store_and_is_never_logged(
         protocol="https,http",
     )
     given = {k: v for k, v in azure_server.storage_options.items() if k != "account_key"}
-    store = AzureStore(root, given | {"sas_token": f"?{signature}"})
+    store = AzureStore(Address.parse(root), given | {"sas_token": f"?{signature}"})
     caplog.set_level(logging.DEBUG)
     assert store.put_if_absent("a b", b"1") is Put.DONE
     assert [status.path for status in store.list_from("")] == ["a b"]
@@ -349,7 +351,7 @@ def test_a_refused_overwrite_means_that_another_writer_was_first() -> None:
 
 def test_a_wrong_key_is_rejected_and_not_shown(azure_server: AzureServer, root: str) -> None:
     wrong = base64.b64encode(b"hunter2").decode()
-    store = AzureStore(root, azure_server.storage_options | {"account_key": wrong})
+    store = AzureStore(Address.parse(root), azure_server.storage_options | {"account_key": wrong})
     with pytest.raises(StorageAccessError, match="Azure rejects the request") as got:
         store.read("x")
     assert wrong not in str(got.value) and "\n" not in str(got.value)
@@ -358,7 +360,9 @@ def test_a_wrong_key_is_rejected_and_not_shown(azure_server: AzureServer, root: 
 
 @pytest.mark.server
 def test_tokens_require_tls() -> None:
-    store = AzureStore("az://data/t", {"account_name": "a", "endpoint": "http://127.0.0.1:9"})
+    store = AzureStore(
+        Address.parse("az://data/t"), {"account_name": "a", "endpoint": "http://127.0.0.1:9"}
+    )
     with pytest.raises(StorageAccessError, match="without TLS"):
         store.read("x")
     store.close()
@@ -367,7 +371,7 @@ def test_tokens_require_tls() -> None:
 def parse(
     given: dict[str, str], root: str = "az://data/t", environment: dict[str, str] | None = None
 ) -> AzureOptions:
-    return AzureOptions.parse(given, AzureAddress.parse(root), environment)
+    return AzureOptions.parse(given, AzureAddress.of(Address.parse(root)), environment)
 
 
 @pytest.mark.parametrize(

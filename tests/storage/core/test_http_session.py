@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.storage.core.http_session import HttpSession, NoAnswer
-from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
+from delta_maintenance.storage.core.rest_client import HttpSession, NoAnswer
+from tests.support.servers.loopback import Hangup, Reply, Request, serve
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
@@ -20,11 +21,17 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind, check_paths, unclean
-from delta_maintenance.storage.core.walk import MOST_PATH_LENGTH
+from delta_maintenance.storage.core.listing import (
+    MOST_PATH_LENGTH,
+    STATUSES,
+    TREE,
+    EntryKind,
+    check_paths,
+    unclean,
+)
 from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.local import walk as local_tree
-from delta_maintenance.storage.local.open_directories import OpenDirectories
+from delta_maintenance.storage.local.descriptors import OpenDirectories
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
@@ -38,24 +45,33 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store over an empty root that has a neighbour of a similar name."""
     if request.param == "memory":
         made: tuple[Store, Store] = (
-            MemoryStore(f"memory://x/{tmp_path.name}"),
-            MemoryStore(f"memory://x/{tmp_path.name}2"),
+            MemoryStore(Address.parse(f"memory://x/{tmp_path.name}")),
+            MemoryStore(Address.parse(f"memory://x/{tmp_path.name}2")),
         )
     elif request.param == "local":
         made = LocalStore(tmp_path / "t"), LocalStore(tmp_path / "t2")
     elif request.param == "s3":
         server, bucket = (request.getfixturevalue(f"s3_{name}") for name in ("server", "bucket"))
         options = server.storage_options
-        made = S3Store(f"s3://{bucket}/t", options), S3Store(f"s3://{bucket}/t2", options)
+        made = (
+            S3Store(Address.parse(f"s3://{bucket}/t"), options),
+            S3Store(Address.parse(f"s3://{bucket}/t2"), options),
+        )
     elif request.param == "azure":
         server = request.getfixturevalue("azure_server")
         place = f"az://{request.getfixturevalue('azure_container')}"
         options = server.storage_options
-        made = AzureStore(f"{place}/t", options), AzureStore(f"{place}/t2", options)
+        made = (
+            AzureStore(Address.parse(f"{place}/t"), options),
+            AzureStore(Address.parse(f"{place}/t2"), options),
+        )
     else:
         server, bucket = (request.getfixturevalue(f"gcs_{name}") for name in ("server", "bucket"))
         options = server.storage_options
-        made = GCSStore(f"gs://{bucket}/t", options), GCSStore(f"gs://{bucket}/t2", options)
+        made = (
+            GCSStore(Address.parse(f"gs://{bucket}/t"), options),
+            GCSStore(Address.parse(f"gs://{bucket}/t2"), options),
+        )
     store, neighbour = made
     neighbour.put("not-ours", b"x")
     yield store

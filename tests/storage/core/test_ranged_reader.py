@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from delta_maintenance.storage.core.ranged_reader import open_ranges
+from delta_maintenance.storage.core.streams import open_ranges
 
 DATA = (bytes(range(251)) * 12_000)[:3_000_000]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.sftp import PASSWORD, USER, serve_sftp
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import RefusedError, StorageAccessError
@@ -16,6 +15,7 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.store_contract import ODD_NAMES
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.servers.sftp import PASSWORD, USER, serve_sftp
 
 pytestmark = pytest.mark.server
 

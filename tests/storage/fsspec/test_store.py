@@ -25,8 +25,7 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.fsspec.options import as_arguments
 from delta_maintenance.storage.fsspec.store import FsspecStore
-from delta_maintenance.storage.fsspec.times import modified_ms
-from delta_maintenance.storage.fsspec.tree import FsspecTree
+from delta_maintenance.storage.fsspec.tree import FsspecTree, modified_ms
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.store_contract import StoreContract
 
@@ -54,7 +53,7 @@ class TestLocalFiles(StoreContract):
     def store(self, tmp_path: Path) -> ReadThrough:
         folder = tmp_path / "ware house"
         folder.mkdir()
-        return ReadThrough(folder, FsspecStore(folder.as_uri()))
+        return ReadThrough(folder, FsspecStore(Address.parse(folder.as_uri())))
 
 
 class TestWebServer(StoreContract):
@@ -65,7 +64,7 @@ class TestWebServer(StoreContract):
     def store(self, tmp_path: Path, web: str) -> ReadThrough:
         folder = tmp_path / "ware house"
         folder.mkdir()
-        return ReadThrough(folder, FsspecStore(f"{web}/ware house"))
+        return ReadThrough(folder, FsspecStore(Address.parse(f"{web}/ware house")))
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ class Fragile:
 def test_the_memory_file_system_of_fsspec_is_read() -> None:
     system = fsspec.filesystem("memory")
     system.pipe({"/fsspec-store/t/a/x": b"four", "/fsspec-store/t/y": b""})
-    store = FsspecStore("memory://fsspec-store/t")
+    store = FsspecStore(Address.parse("memory://fsspec-store/t"))
     assert store.read("a/x") == b"four"
     found = store.stat("a/x")
     assert found is not None and found.modified_ms > 1_700_000_000_000
@@ -166,7 +165,7 @@ def test_writes_are_refused_with_reason_and_remedy(
 ) -> None:
     (tmp_path / "x").write_bytes(b"1")
     with pytest.raises(RefusedError) as got:
-        call(FsspecStore(tmp_path.as_uri()))
+        call(FsspecStore(Address.parse(tmp_path.as_uri())))
     text = str(got.value)
     assert "no call that creates a file exactly once" in text and "docs/stores.md" in text
     assert "\n" not in text and len(text) < 1000
@@ -176,7 +175,7 @@ def test_writes_are_refused_with_reason_and_remedy(
 def test_patterns_of_fsspec_are_literal(tmp_path: Path) -> None:
     for name in ("x1", "x*", "[x]", "x?"):
         (tmp_path / name).write_bytes(name.encode())
-    store = FsspecStore(tmp_path.as_uri())
+    store = FsspecStore(Address.parse(tmp_path.as_uri()))
     for name in ("x*", "[x]", "x?"):
         assert store.read(name) == name.encode()
     assert store.stat("x[1]") is None and store.stat("?1") is None
@@ -198,7 +197,7 @@ def test_an_ambiguous_name_is_not_read() -> None:
 
 def test_a_listing_is_never_taken_from_a_cache(tmp_path: Path, web: str) -> None:
     for root in (tmp_path.as_uri(), web):
-        store, other = FsspecStore(root), FsspecStore(root)
+        store, other = FsspecStore(Address.parse(root)), FsspecStore(Address.parse(root))
         name = f"{len(root)}"
         assert name not in [status.path for status in store.list_from("")]
         (tmp_path / name).write_bytes(b"1")
@@ -210,7 +209,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "secret").write_bytes(b"1")
     (tmp_path / "t" / "x").symlink_to(tmp_path / "secret")
-    store = FsspecStore((tmp_path / "t").as_uri())
+    store = FsspecStore(Address.parse((tmp_path / "t").as_uri()))
     for look in (lambda: store.stat("x"), lambda: list(store.list_from(""))):
         with pytest.raises(RefusedError, match="link"):
             look()
@@ -235,7 +234,7 @@ def test_a_permanent_failure_is_not_retried() -> None:
 def test_a_file_that_an_archive_does_not_have_is_looked_up_without_a_pause(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("t/_delta_log/0.json", b"{}")
-    store = FsspecStore(f"zip://t::{tmp_path}/t.zip")
+    store = FsspecStore(Address.parse(f"zip://t::{tmp_path}/t.zip"))
     pauses: list[float] = []
     store._tree._sleep = pauses.append
     with pytest.raises(FileNotFoundError):
@@ -245,11 +244,11 @@ def test_a_file_that_an_archive_does_not_have_is_looked_up_without_a_pause(tmp_p
 
 @pytest.mark.server
 def test_a_failing_web_server_does_not_look_like_a_missing_file(tmp_path: Path) -> None:
-    from delta_maintenance.testing.loopback import Reply, serve
+    from tests.support.servers.loopback import Reply, serve
 
     statuses = {"/gone": 404, "/down": 500, "/mine": 403}
     with serve(lambda request: Reply(status=statuses[request.target])) as url:
-        store = FsspecStore(url)
+        store = FsspecStore(Address.parse(url))
         store._tree._sleep = lambda _: None
         assert store.stat("gone") is None
         with pytest.raises(StorageError, match="down"):

@@ -7,8 +7,8 @@ from functools import partial
 from typing import BinaryIO
 
 import pytest
-from emulators.gcs_server import GCSServer
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
@@ -16,13 +16,14 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.core.http_session import Answer
+from delta_maintenance.storage.core.rest_client import Answer
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.put import GCSPut
 from delta_maintenance.storage.gcs.store import GCSStore
-from delta_maintenance.testing.loopback import Reply, serve
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.emulators.gcs_server import GCSServer
+from tests.support.servers.loopback import Reply, serve
 
 PART = 256 << 10
 
@@ -31,13 +32,17 @@ class TestGCSStore(StoreContract):
     @pytest.fixture
     def store(self, gcs_server: GCSServer, gcs_bucket: str) -> Iterator[GCSStore]:
         self.server = gcs_server
-        self.opened = [GCSStore(f"gs://{gcs_bucket}/ware%20house/a b", gcs_server.storage_options)]
+        self.opened = [
+            GCSStore(
+                Address.parse(f"gs://{gcs_bucket}/ware%20house/a b"), gcs_server.storage_options
+            )
+        ]
         yield self.opened[0]
         for store in self.opened:
             store.close()
 
     def reopen(self, store: Store) -> Store:
-        self.opened.append(GCSStore(store.root, self.server.storage_options))
+        self.opened.append(GCSStore(store.address, self.server.storage_options))
         return self.opened[-1]
 
     def fill(self, store: Store, paths: Iterable[str]) -> None:
@@ -51,13 +56,15 @@ class TestGCSStore(StoreContract):
 
 @pytest.fixture
 def store(gcs_server: GCSServer, gcs_bucket: str) -> Iterator[GCSStore]:
-    store = GCSStore(f"gs://{gcs_bucket}/warehouse/table", gcs_server.storage_options)
+    store = GCSStore(
+        Address.parse(f"gs://{gcs_bucket}/warehouse/table"), gcs_server.storage_options
+    )
     yield store
     store.close()
 
 
 def test_a_table_may_be_the_whole_bucket(gcs_server: GCSServer, gcs_bucket: str) -> None:
-    store = GCSStore(f"gs://{gcs_bucket}/", gcs_server.storage_options)
+    store = GCSStore(Address.parse(f"gs://{gcs_bucket}/"), gcs_server.storage_options)
     assert store.put_if_absent("0.json", b"{}") is Put.DONE
     assert [status.path for status in store.list_from("")] == ["0.json"]
     assert store.root == f"gs://{gcs_bucket}"
@@ -105,7 +112,9 @@ def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
     gcs_server: GCSServer, gcs_bucket: str, count: int
 ) -> None:
     options = gcs_server.storage_options
-    store = GCSStore(f"gs://{gcs_bucket}/t", options, multipart_size=PART, part_size=PART)
+    store = GCSStore(
+        Address.parse(f"gs://{gcs_bucket}/t"), options, multipart_size=PART, part_size=PART
+    )
     data = os.urandom(count)
     with store.create("x") as file:
         file.write(data)
@@ -121,7 +130,9 @@ def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
 
 def test_partly_stored_parts_are_resumed(gcs_server: GCSServer, gcs_bucket: str) -> None:
     options = gcs_server.storage_options
-    store = GCSStore(f"gs://{gcs_bucket}/t", options, multipart_size=PART, part_size=2 * PART)
+    store = GCSStore(
+        Address.parse(f"gs://{gcs_bucket}/t"), options, multipart_size=PART, part_size=2 * PART
+    )
     data = os.urandom(5 * PART)
     gcs_server.part_size = PART
     with store.create("x") as file:
@@ -138,8 +149,10 @@ def test_a_concurrent_file_is_kept_during_an_upload(
     gcs_server: GCSServer, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = gcs_server.storage_options
-    store = GCSStore(f"gs://{gcs_bucket}/t", options, multipart_size=PART, part_size=PART)
-    rival = GCSStore(f"gs://{gcs_bucket}/t", options)
+    store = GCSStore(
+        Address.parse(f"gs://{gcs_bucket}/t"), options, multipart_size=PART, part_size=PART
+    )
+    rival = GCSStore(Address.parse(f"gs://{gcs_bucket}/t"), options)
     staged = GCSPut.stage
 
     def overtaken(put: GCSPut, key: str, source: BinaryIO, size: int, put_id: str) -> object:
@@ -161,7 +174,9 @@ def test_a_concurrent_file_is_kept_during_an_upload(
 def test_data_that_contains_the_boundary_is_stored_completely(
     gcs_server: GCSServer, gcs_bucket: str
 ) -> None:
-    store = GCSStore(f"gs://{gcs_bucket}/t", gcs_server.storage_options, new_id=lambda: "id")
+    store = GCSStore(
+        Address.parse(f"gs://{gcs_bucket}/t"), gcs_server.storage_options, new_id=lambda: "id"
+    )
     data = b"one\r\n--part-id\r\n\r\ntwo\r\n--part-id-\r\n--part-id--\r\nthree"
     assert store.put_if_absent("x", data) is Put.DONE
     assert store.read("x") == data
@@ -299,7 +314,7 @@ def test_a_file_replaced_while_it_is_read_is_an_error(store: GCSStore) -> None:
 
 
 def test_a_missing_bucket_is_not_an_empty_table(gcs_server: GCSServer) -> None:
-    store = GCSStore("gs://no-such-bucket/t", gcs_server.storage_options)
+    store = GCSStore(Address.parse("gs://no-such-bucket/t"), gcs_server.storage_options)
     calls: list[Callable[[], object]] = [
         lambda: list(store.list_from("_delta_log")),
         lambda: store.read("x"),
@@ -320,7 +335,7 @@ def test_a_missing_bucket_is_not_an_empty_table(gcs_server: GCSServer) -> None:
 def test_an_answer_of_a_gateway_is_rejected() -> None:
     with serve(lambda request: Reply(status=200, body=b"<html>Sign in</html>")) as url:
         client = GCSClient(GCSOptions(endpoint_url=url), "bucket", sleep=lambda seconds: None)
-        store = GCSStore("gs://bucket/t", client=client)
+        store = GCSStore(Address.parse("gs://bucket/t"), client=client)
         for call in (lambda: list(store.list_from("")), lambda: store.stat("x")):
             with pytest.raises(StorageError, match="NotJSON"):
                 call()
@@ -403,7 +418,7 @@ def test_a_service_account_signs_in_and_its_token_goes_with_every_request(
         "token_uri": f"{gcs_server.url}/token",
     }
     options = gcs_server.storage_options | {"token": json.dumps(key)}
-    store = GCSStore(f"gs://{gcs_bucket}/t", options)
+    store = GCSStore(Address.parse(f"gs://{gcs_bucket}/t"), options)
     assert pem.decode()[30:60] not in repr(store) + repr(GCSOptions.parse(options))
     store.put("x", b"1")
     assert store.read("x") == b"1"
@@ -415,7 +430,7 @@ def test_a_service_account_signs_in_and_its_token_goes_with_every_request(
 @pytest.mark.parametrize("key", ["{not json", '{"type": "service_account"}', '{"type": "hunter2"}'])
 @pytest.mark.server
 def test_an_invalid_key_is_not_repeated(key: str) -> None:
-    store = GCSStore("gs://bucket/t", {"GOOGLE_SERVICE_ACCOUNT_KEY": key})
+    store = GCSStore(Address.parse("gs://bucket/t"), {"GOOGLE_SERVICE_ACCOUNT_KEY": key})
     with pytest.raises(StorageAccessError, match="NoCredentials") as got:
         store.read("x")
     assert "hunter2" not in str(got.value)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pytest
-from servers.hdfs_cluster import make_empty_files
 
+from delta_maintenance.address import Address
 from delta_maintenance.storage import Put
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.servers.hdfs_cluster import make_empty_files
 
 PATIENCE = 2.0
 """Seconds that a client under test waits for an answer: a busy JVM takes its time."""
@@ -29,13 +30,13 @@ class HdfsStoreContract(StoreContract):
 
     @pytest.fixture
     def store(self, root: str) -> Iterator[HdfsStore]:
-        self.opened = [HdfsStore(root)]
+        self.opened = [HdfsStore(Address.parse(root))]
         yield self.opened[0]
         for store in self.opened:
             store.close()
 
     def reopen(self, store: Store) -> Store:
-        self.opened.append(HdfsStore(store.root))
+        self.opened.append(HdfsStore(store.address))
         return self.opened[-1]
 
     def fill(self, store: Store, paths: Iterable[str]) -> None:
@@ -49,4 +50,4 @@ class HdfsStoreContract(StoreContract):
 def open_with(environment: Mapping[str, str], root: str) -> HdfsStore:
     """A store in a process that belongs to this test alone, and gets its environment here."""
     os.environ.update(environment)
-    return HdfsStore(root)
+    return HdfsStore(Address.parse(root))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from servers.secured_hdfs import USER, SecuredHdfs
+
 from tests.storage.hdfs.contract import HdfsStoreContract
+from tests.support.servers.secured_hdfs import USER, SecuredHdfs
 
 
 class TestStore(HdfsStoreContract):

@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from servers.secured_hdfs import USER, SecuredHdfs
 
 from delta_maintenance.address import Address
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.hdfs.native_client import NativeClient
-from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.servers.secured_hdfs import USER, SecuredHdfs
 
 NEXT = "_delta_log/00000000000000000001.json"
 
@@ -194,7 +194,7 @@ def test_a_client_without_kerberos_settings_gets_an_error_with_the_missing_prope
 ) -> None:
     root = secured_hdfs.address(f"/user/{USER}", scheme="hdfs")
     options = NativeOptions.parse(None, Address.parse(root))
-    store = HdfsStore(root, client=NativeClient(options, patience=2, pauses=()))
+    store = HdfsStore(Address.parse(root), client=NativeClient(options, patience=2, pauses=()))
     calls: list[Callable[[], object]] = [
         lambda: store.put_if_absent(NEXT, b"{}"),
         lambda: store.read(NEXT),

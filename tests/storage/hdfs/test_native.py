@@ -12,10 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kills.killed_writers import check, play
-from servers.hdfs_cluster import HdfsCluster
-from servers.rpc_faults import WRITES, serve_rpc_faults
-from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -28,11 +24,15 @@ from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core import request_failure
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.native_client import NativeClient, _failure_of
-from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
-from delta_maintenance.testing.fault_contract import FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault
-from delta_maintenance.testing.loopback import Request
+from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
+from tests.support.faults.fault_proxy import FaultProxy, HttpFault
+from tests.support.faults.rpc_faults import WRITES, serve_rpc_faults
+from tests.support.kills.killed_writers import check, play
+from tests.support.servers.hdfs_cluster import HdfsCluster
+from tests.support.servers.loopback import Request
+from tests.support.stores.fault_contract import FaultContract
 
 BRIEFLY = {
     "dfs.client.failover.sleep.base.millis": "10",
@@ -69,7 +69,7 @@ class TestFaults(FaultContract):
         root = f"{proxy.url}{self.folder}"
         options = NativeOptions.parse(BRIEFLY, Address.parse(root))
         client = NativeClient(options, patience=PATIENCE, sleep=lambda _: None)
-        return HdfsStore(root, client=client)
+        return HdfsStore(Address.parse(root), client=client)
 
     def publishes(self, request: Request) -> bool:
         return request.target == "/rename2"
@@ -89,7 +89,7 @@ def test_an_upload_that_stalls_gets_a_second_attempt(
     with serve_rpc_faults(hdfs.rpc, hdfs.data_transfer_address()) as proxy:
         root = f"{proxy.url}/user/{uuid.uuid4()}"
         options = NativeOptions.parse(BRIEFLY, Address.parse(root))
-        store = HdfsStore(root, client=NativeClient(options, patience=PATIENCE))
+        store = HdfsStore(Address.parse(root), client=NativeClient(options, patience=PATIENCE))
         remaining = [1]
 
         def stall(request: Request) -> HttpFault | None:
@@ -113,7 +113,7 @@ def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:
     with serve_rpc_faults(hdfs.rpc, hdfs.data_transfer_address()) as proxy:
         asked: list[str] = []
         proxy.choose = lambda request: asked.append(request.target)
-        store = HdfsStore(f"{proxy.url}/user/{uuid.uuid4()}")
+        store = HdfsStore(Address.parse(f"{proxy.url}/user/{uuid.uuid4()}"))
 
         def cost(operation: str, *given: object) -> list[str]:
             asked.clear()
@@ -137,10 +137,10 @@ def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:
 def test_another_user_gets_an_error_with_the_missing_permission(
     hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = HdfsStore(hdfs.address(f"/user/{uuid.uuid4()}", scheme="hdfs"))
+    store = HdfsStore(Address.parse(hdfs.address(f"/user/{uuid.uuid4()}", scheme="hdfs")))
     assert store.put_if_absent("a/x", b"1") is Put.DONE
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
-    stranger = HdfsStore(store.root)
+    stranger = HdfsStore(store.address)
     assert stranger.read("a/x") == b"1"
     with pytest.raises(StorageAccessError, match="grant w and x on the directory"):
         stranger.put_if_absent("a/y", b"2")
@@ -153,7 +153,9 @@ def test_another_user_gets_an_error_with_the_missing_permission(
 
 def test_both_addresses_of_a_folder_lead_to_the_same_files(hdfs: HdfsCluster) -> None:
     folder = f"/user/{uuid.uuid4()}/\u00fcber u\u0308ber"
-    native, rest = (HdfsStore(hdfs.address(folder, scheme=s)) for s in ("hdfs", "webhdfs"))
+    native, rest = (
+        HdfsStore(Address.parse(hdfs.address(folder, scheme=s))) for s in ("hdfs", "webhdfs")
+    )
     assert native.put_if_absent("l/u\u0308.json", b"1") is Put.DONE
     assert rest.put_if_absent("l/u\u0308.json", b"2") is Put.EXISTS
     assert rest.put_if_absent("l/\u00fc.json", b"2") is Put.DONE
@@ -167,7 +169,10 @@ def test_the_configuration_of_hadoop_names_the_file_system(
     hdfs: HdfsCluster, tmp_path: Path
 ) -> None:
     folder, conf = f"/user/{uuid.uuid4()}", str(hdfs.folder / "conf")
-    assert HdfsStore(f"hdfs:{folder}", {"config_dir": conf}).put_if_absent("x", b"1") is Put.DONE
+    assert (
+        HdfsStore(Address.parse(f"hdfs:{folder}"), {"config_dir": conf}).put_if_absent("x", b"1")
+        is Put.DONE
+    )
     service = {
         "dfs.ha.namenodes.lake": "gone,there",
         "dfs.namenode.rpc-address.lake.gone": "127.0.0.1:1",
@@ -190,7 +195,7 @@ def test_killed_writers_leave_no_partial_file_and_lose_no_commit(
     address = f"{name_node}{folder}" if scheme == "hdfs" else hdfs.address(folder)
     paths = [f"_delta_log/{version:020}.json" for version in range(30)]
     winners = play(partial(HdfsStore, address), paths, kills=6)
-    store = HdfsStore(address)
+    store = HdfsStore(Address.parse(address))
     check(store, paths, winners)
     store.close()
 
@@ -199,7 +204,7 @@ def test_killed_writers_leave_no_partial_file_and_lose_no_commit(
 def test_a_name_node_that_is_killed_and_restarted_forgets_no_commit(
     hdfs: HdfsCluster, scheme: str
 ) -> None:
-    store = HdfsStore(hdfs.address(f"/user/{uuid.uuid4()}", scheme=scheme))
+    store = HdfsStore(Address.parse(hdfs.address(f"/user/{uuid.uuid4()}", scheme=scheme)))
     stop, told = threading.Event(), dict[str, Put]()
 
     def commit() -> None:

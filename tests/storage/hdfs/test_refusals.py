@@ -11,18 +11,18 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import pytest
-from servers.hdfs_cluster import HdfsCluster
 
+from delta_maintenance.address import Address
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.storage import Put
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.hdfs.clients import open_client
 from delta_maintenance.storage.hdfs.options import parse_options
-from delta_maintenance.storage.hdfs.store import HdfsStore
+from delta_maintenance.storage.hdfs.store import HdfsStore, open_client
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.servers.hdfs_cluster import HdfsCluster
 
 SCHEMES = ("hdfs", "webhdfs")
 FIRST, NEXT = (f"_delta_log/{version:020}.json" for version in (0, 1))
@@ -42,10 +42,10 @@ class Folder:
 
     def open(self) -> HdfsStore:
         """A store that repeats every request once, and at once."""
-        options = parse_options(HdfsStore(self.root).address, None)
+        options = parse_options(HdfsStore(Address.parse(self.root)).address, None)
         client = open_client(options, pauses=(0,))
         client.sleep = lambda _: None
-        return HdfsStore(self.root, client=client)
+        return HdfsStore(Address.parse(self.root), client=client)
 
     def names(self) -> list[str]:
         return [status.path for status in self.store.list_from("_delta_log")]

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from servers.hdfs_cluster import HdfsCluster, make_empty_files
-from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -29,13 +27,15 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.http_session import HttpSession
+from delta_maintenance.storage.core.rest_client import HttpSession
+from delta_maintenance.storage.hdfs.options import WebHdfsOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.storage.hdfs.webhdfs_client import WebHdfsClient
-from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
-from delta_maintenance.testing.fault_contract import FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy, serve_faults
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
+from tests.support.faults.fault_proxy import FaultProxy, serve_faults
+from tests.support.servers.hdfs_cluster import HdfsCluster, make_empty_files
+from tests.support.servers.loopback import Reply, Request, serve
+from tests.support.stores.fault_contract import FaultContract
 
 
 def new_root(hdfs: HdfsCluster) -> str:
@@ -64,7 +64,10 @@ class TestFaults(FaultContract):
         root = f"webhdfs://{proxy.url.removeprefix('http://')}{self.root}"
         options = WebHdfsOptions.parse(None, Address.parse(root))
         session = HttpSession(timeout=(1, PATIENCE))
-        return HdfsStore(root, client=WebHdfsClient(options, session=session, sleep=lambda _: None))
+        return HdfsStore(
+            Address.parse(root),
+            client=WebHdfsClient(options, session=session, sleep=lambda _: None),
+        )
 
     def publishes(self, request: Request) -> bool:
         return "op=RENAME" in request.target
@@ -75,7 +78,7 @@ class TestFaults(FaultContract):
 
 @pytest.fixture
 def store(hdfs: HdfsCluster) -> Iterator[HdfsStore]:
-    store = HdfsStore(new_root(hdfs))
+    store = HdfsStore(Address.parse(new_root(hdfs)))
     yield store
     store.close()
 
@@ -89,7 +92,7 @@ def temporaries(store: Store, directory: str) -> list[str]:
 
 def put_and_hang(root: str, path: str, step: str) -> None:
     """Ends nowhere: stops for good before a step of a put, when the file is under way."""
-    store = HdfsStore(root)
+    store = HdfsStore(Address.parse(root))
     print("started", flush=True)
     if step == "rename":
         store._client.rename = lambda *_, **__: time.sleep(600)
@@ -137,7 +140,7 @@ def test_a_killed_writer_leaves_no_file_and_blocks_no_other(store: HdfsStore, st
 def test_a_killed_data_node_loses_no_acknowledged_file(hdfs: HdfsCluster, store: HdfsStore) -> None:
     assert store.put_if_absent("a", b"before") is Put.DONE
     impatient = HdfsStore(
-        store.root,
+        store.address,
         client=WebHdfsClient(
             WebHdfsOptions.parse(None, store.address),
             session=HttpSession(timeout=(1, PATIENCE)),
@@ -177,7 +180,9 @@ def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:
     with serve_faults(f"http://{hdfs.http}") as proxy:
         asked: list[str] = []
         proxy.choose = lambda request: asked.append(request.target)
-        store = HdfsStore(f"webhdfs://{proxy.url.removeprefix('http://')}/user/{uuid.uuid4()}")
+        store = HdfsStore(
+            Address.parse(f"webhdfs://{proxy.url.removeprefix('http://')}/user/{uuid.uuid4()}")
+        )
 
         def cost(operation: Callable[[], object]) -> int:
             asked.clear()
@@ -221,7 +226,7 @@ def test_another_user_gets_an_error_with_the_missing_permission(
     hdfs: HdfsCluster, store: HdfsStore
 ) -> None:
     assert store.put_if_absent("a/x", b"1") is Put.DONE
-    stranger = HdfsStore(store.root, {"user": "stranger"})
+    stranger = HdfsStore(store.address, {"user": "stranger"})
     assert stranger.read("a/x") == b"1"
     calls: list[Callable[[], object]] = [
         lambda: stranger.put_if_absent("a/y", b"2"),
@@ -271,7 +276,7 @@ def opened(
             sleep=lambda _: None,
             pauses=(0,) * 3,
         )
-        store = HdfsStore(root, client=client)
+        store = HdfsStore(Address.parse(root), client=client)
         yield store
         store.close()
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from delta_maintenance.storage.hdfs.time_limit import Step, StepTimeoutError, within_steps
+from delta_maintenance.storage.hdfs.native_client import Step, StepTimeoutError, within_steps
 
 
 def test_each_step_has_its_own_time() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.storage.local import early_flush
+from delta_maintenance.storage.local import descriptors
 from delta_maintenance.storage.local.store import LocalStore
 
 STEP = 1 << 16
@@ -19,7 +19,7 @@ PIECE = bytes(STEP)
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_flush, "_STEP", STEP)
+    monkeypatch.setattr(descriptors, "_STEP", STEP)
 
 
 class Disk:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kills.killed_writers import check, play
 
 from delta_maintenance.errors import (
     CommitUnknownError,
@@ -24,6 +23,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.kills.killed_writers import check, play
 
 
 class TestLocalStore(StoreContract):

@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -13,19 +14,19 @@ from delta_maintenance.testing.store_contract import StoreContract
 class TestMemoryStore(StoreContract):
     @pytest.fixture
     def store(self) -> MemoryStore:
-        return MemoryStore(f"memory://{uuid.uuid4()}/warehouse/table")
+        return MemoryStore(Address.parse(f"memory://{uuid.uuid4()}/warehouse/table"))
 
     def reopen(self, store: Store) -> Store:
-        return MemoryStore(store.root)
+        return MemoryStore(store.address)
 
 
 def test_stores_of_one_name_share_their_files_and_others_do_not() -> None:
     name = str(uuid.uuid4())
-    MemoryStore(f"memory://{name}/a/t/").put("x", b"1")
-    assert MemoryStore(f"memory://{name}/a/t").read("x") == b"1"
-    assert MemoryStore(f"memory://{name}").read("a/t/x") == b"1"
-    assert MemoryStore(f"memory://{name}/a/t2").stat("x") is None
-    assert MemoryStore(f"memory://{name}2/a/t").stat("x") is None
+    MemoryStore(Address.parse(f"memory://{name}/a/t/")).put("x", b"1")
+    assert MemoryStore(Address.parse(f"memory://{name}/a/t")).read("x") == b"1"
+    assert MemoryStore(Address.parse(f"memory://{name}")).read("a/t/x") == b"1"
+    assert MemoryStore(Address.parse(f"memory://{name}/a/t2")).stat("x") is None
+    assert MemoryStore(Address.parse(f"memory://{name}2/a/t")).stat("x") is None
 
 
 def test_a_store_without_an_address_keeps_its_files_to_itself() -> None:
@@ -45,4 +46,4 @@ def test_files_carry_the_time_of_the_store_s_clock() -> None:
 @pytest.mark.parametrize("root", ["memory:", "memory://", "/a", "memory://n/a/../b"])
 def test_a_malformed_address_is_refused(root: str) -> None:
     with pytest.raises(InvalidRequestError):
-        MemoryStore(root)
+        MemoryStore(Address.parse(root))

@@ -10,21 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from botocore.utils import parse_timestamp
-from emulators.s3_server import S3Server
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.s3 import client
 from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+from tests.support.emulators.s3_server import S3Server
 
 MIB = 1 << 20
 
 
 @pytest.fixture
 def store(s3_server: S3Server, s3_bucket: str) -> Iterator[S3Store]:
-    store = S3Store(f"s3://{s3_bucket}/warehouse/table", s3_server.storage_options)
+    store = S3Store(Address.parse(f"s3://{s3_bucket}/warehouse/table"), s3_server.storage_options)
     yield store
     store.close()
 
@@ -33,13 +34,15 @@ class TestS3Store(StoreContract):
     @pytest.fixture
     def store(self, s3_server: S3Server, s3_bucket: str) -> Iterator[S3Store]:
         self.server = s3_server
-        self.opened = [S3Store(f"s3a://{s3_bucket}/ware%20house/a b", s3_server.storage_options)]
+        self.opened = [
+            S3Store(Address.parse(f"s3a://{s3_bucket}/ware%20house/a b"), s3_server.storage_options)
+        ]
         yield self.opened[0]
         for store in self.opened:
             store.close()
 
     def reopen(self, store: Store) -> Store:
-        self.opened.append(S3Store(store.root, self.server.storage_options))
+        self.opened.append(S3Store(store.address, self.server.storage_options))
         return self.opened[-1]
 
     def fill(self, store: Store, paths: Iterable[str]) -> None:
@@ -52,7 +55,7 @@ class TestS3Store(StoreContract):
 
 
 def test_a_table_may_be_the_whole_bucket(s3_server: S3Server, s3_bucket: str) -> None:
-    store = S3Store(f"s3://{s3_bucket}/", s3_server.storage_options)
+    store = S3Store(Address.parse(f"s3://{s3_bucket}/"), s3_server.storage_options)
     assert store.root == f"s3://{s3_bucket}"
     assert store.put_if_absent("0.json", b"{}") is Put.DONE
     assert [status.path for status in store.list_from("")] == ["0.json"]
@@ -65,7 +68,7 @@ def test_a_table_may_be_the_whole_bucket(s3_server: S3Server, s3_bucket: str) ->
 )
 def test_a_malformed_address_is_refused_without_repeating_it(root: str) -> None:
     with pytest.raises(InvalidRequestError) as got:
-        S3Store(root)
+        S3Store(Address.parse(root))
     assert "hunter2" not in str(got.value)
 
 
@@ -73,7 +76,7 @@ def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
     s3_server: S3Server, s3_bucket: str
 ) -> None:
     store = S3Store(
-        f"s3://{s3_bucket}/t",
+        Address.parse(f"s3://{s3_bucket}/t"),
         s3_server.storage_options,
         multipart_size=6 * MIB,
         part_size=5 * MIB,
@@ -121,7 +124,7 @@ def test_the_times_of_a_listing_pass_by_the_slow_parser(
         return real(value)
 
     monkeypatch.setattr(client, "_timestamp", counted)
-    store = S3Store(f"s3://{s3_bucket}/t", s3_server.storage_options)
+    store = S3Store(Address.parse(f"s3://{s3_bucket}/t"), s3_server.storage_options)
     for name in ("a", "b"):
         store.put(name, b"")
     found = [store.stat(name) for name in ("a", "b")]
@@ -233,7 +236,7 @@ def test_an_unknown_option_is_named_without_its_value(
 def test_a_store_shows_and_pickles_no_secret(s3_bucket: str) -> None:
     secret = str(uuid.uuid4())
     options = {"key": "K", "secret": secret, "token": secret, "endpoint_url": "http://localhost:9"}
-    store = S3Store(f"s3://{s3_bucket}", options)
+    store = S3Store(Address.parse(f"s3://{s3_bucket}"), options)
     for shown in (repr(store), str(store), repr(S3Options.parse(options))):
         assert secret not in shown
     with pytest.raises(TypeError, match="pickle"):

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from servers.endings import end_process
-
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
+from tests.support.servers.endings import end_process
 
 ACCOUNT = "testing"
 # Not a secret: the emulator is configured with it.

@@ -14,7 +14,7 @@ from itertools import count
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from delta_maintenance import clock
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from tests.support.servers.loopback import Reply, Request, serve
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from tests.support.servers.loopback import Reply, Request, serve
 
 _PAGE = """<!doctype html>
 <title>attacking</title>

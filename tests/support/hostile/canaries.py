@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from delta_maintenance.testing.loopback import Hangup, Reply, Request
+from tests.support.servers.loopback import Hangup, Reply, Request
 
 SECRET = "Y2FuYXJ5LWluLXRoZS1jb2FsLW1pbmU="
 """Base64, like account keys."""

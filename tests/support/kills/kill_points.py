@@ -1,8 +1,8 @@
 """Processes that `kill -9` ends in the middle of their work, at a chosen call or time.
 
-Simulated crashes let a process run to the end of its `with` blocks; `kill -9` does not. A nursery
-is a process that has imported all modules. It forks a child for each piece of work, which makes
-hundreds of kills affordable. In the child, every call that changes the disk is counted as two
+Simulated crashes let a process run to the end of its `with` blocks; `kill -9` does not. A fork
+server is a process that has imported all modules. It forks a child for each piece of work, which
+makes hundreds of kills affordable. In the child, every call that changes the disk is counted as two
 moments, before and after it. So is every call of a function that the work names by `watching`.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 _CALLS = ("link", "replace", "unlink", "rmdir", "mkdir", "fsync")
 """The functions of `os` that change the disk, in addition to `open`."""
-SUPPORT = Path(__file__).parent
+_REPOSITORY = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Ended:
     """Its duration."""
 
 
-Nursery = Callable[..., Ended]
+ForkServer = Callable[..., Ended]
 """Runs the work on the table with the given root.
 
 `at` is the moment of the kill, counted from 1; `after` is its time in seconds. Without either, or
@@ -58,15 +58,15 @@ def watching(module: ModuleType, *names: str) -> Callable[[Any], Any]:
 
 
 @contextmanager
-def nursery(work: str, folder: Path) -> Iterator[Nursery]:
-    """Starts a nursery for `work`, which is `module:function` and gets the root of a table."""
-    told = folder / "told.json"
+def fork_server(work: str, folder: Path) -> Iterator[ForkServer]:
+    """Starts a fork server for `work`, which is `module:function` and gets the root of a table."""
+    report = folder / "report.json"
     with subprocess.Popen(
-        [sys.executable, "-m", "kills.kill_points", work, str(told)],
+        [sys.executable, "-m", __name__, work, str(report)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_REPOSITORY), *sys.path])},
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         lines, answers = process.stdin, process.stdout
@@ -77,21 +77,21 @@ def nursery(work: str, folder: Path) -> Iterator[Nursery]:
             assert status in (0, -signal.SIGKILL), f"the work ended with status {status}"
             if status:
                 return Ended(True)
-            found = json.loads(told.read_text())
+            found = json.loads(report.read_text())
             return Ended(False, found["moments"], found["seconds"])
 
         yield run
         lines.close()
 
 
-def _nurse(work: str, told: Path) -> None:
+def _serve(work: str, report: Path) -> None:
     module, _, name = work.partition(":")
     function = getattr(import_module(module), name)
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
         if not child:
-            _work(function, order, told)
+            _work(function, order, report)
         timer = None
         if order["after"]:
             timer = threading.Timer(order["after"], os.kill, [child, signal.SIGKILL])
@@ -105,7 +105,7 @@ def _nurse(work: str, told: Path) -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def _work(function: Callable[[str], object], order: Mapping[str, Any], told: Path) -> None:
+def _work(function: Callable[[str], object], order: Mapping[str, Any], report: Path) -> None:
     moments = _Moments(order["at"])
     moments.watch(*getattr(function, "watched", (os, ())))
     began = time.perf_counter()
@@ -115,7 +115,7 @@ def _work(function: Callable[[str], object], order: Mapping[str, Any], told: Pat
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
     seconds = time.perf_counter() - began
-    told.write_text(json.dumps({"moments": moments.count, "seconds": seconds}))
+    report.write_text(json.dumps({"moments": moments.count, "seconds": seconds}))
     os._exit(0)
 
 
@@ -158,4 +158,4 @@ class _Moments:
 
 
 if __name__ == "__main__":
-    _nurse(sys.argv[1], Path(sys.argv[2]))
+    _serve(sys.argv[1], Path(sys.argv[2]))

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.properties.model import State, replay, state_of
-from tests.table.failures import fails
-
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.testing.actions import (
@@ -22,6 +19,8 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.properties.model import State, replay, state_of
+from tests.table.failures import fails
 
 CLASSIC = f"{4:020d}.checkpoint.parquet"
 Write = Callable[[TableBuilder], list[str]]

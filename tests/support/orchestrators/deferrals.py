@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_spark import FakeSpark, wait_for
-from suite.airflow_versions import TaskDeferred
 
 from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+from tests.support.orchestrators.airflow_versions import TaskDeferred
+from tests.support.orchestrators.fake_spark import FakeSpark, wait_for
 
 LIVES = "import signal; signal.signal(15, signal.SIG_IGN); time.sleep(300)"
 """A driver that works for long, and does not listen to SIGTERM."""

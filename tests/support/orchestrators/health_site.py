@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from assessed_tables import NOW
 
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, HealthPage
+from tests.support.tables.assessed_tables import NOW
 
 POLICY = """\
 version: 1

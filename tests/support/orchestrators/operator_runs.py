@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Param
-from operator_cases import CASES, Case
+
+from tests.support.orchestrators.operator_cases import CASES, Case
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.verb)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from kills.kill_points import watching
-from rewrites.rewritten_tables import COPIED_BYTES
-
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize, purge
 from delta_maintenance.operations.core.context import RunContext
@@ -14,6 +11,8 @@ from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.data.copying import row_groups
 from delta_maintenance.table.read.table import Table
+from tests.support.kills.kill_points import watching
+from tests.support.rewrites.rewritten_tables import COPIED_BYTES
 
 
 def _journalled() -> None:

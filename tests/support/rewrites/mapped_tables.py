@@ -9,12 +9,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
-from rewrites.rewritten_tables import VECTORS, RacedRewrites
-from rewrites.table_rows import live_adds
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
 from delta_maintenance.storage.core.base import Store
+from tests.support.rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
+from tests.support.rewrites.rewritten_tables import VECTORS, RacedRewrites
+from tests.support.rewrites.table_rows import live_adds
 
 ID, NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 MODE, HIGHEST = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"

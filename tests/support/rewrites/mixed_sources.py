@@ -12,16 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
-from rewrites.data_files import (
-    ROW_ID,
-    ROW_TRACKING,
-    ROW_VERSION,
-    field,
-    parquet,
-    put,
-    schema_string,
-    source,
-)
 
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
@@ -31,6 +21,16 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from tests.support.rewrites.data_files import (
+    ROW_ID,
+    ROW_TRACKING,
+    ROW_VERSION,
+    field,
+    parquet,
+    put,
+    schema_string,
+    source,
+)
 
 FIELDS = (
     field("n", "long"),

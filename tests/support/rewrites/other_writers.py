@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rewrites.table_rows import latest, live_adds
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize
@@ -18,6 +17,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.table_rows import latest, live_adds
 
 
 def nested(first: int, count: int, *, element: str = "element") -> pa.Table:

@@ -1,5 +1,6 @@
-"""The writers of a race, each in a process of its own: `python -m rewrites.race_writers ROLE TABLE
-LEDGERS NUMBER SECONDS`.
+"""The writers of a race, each in a process of its own.
+
+    python -m tests.support.rewrites.race_writers ROLE TABLE LEDGERS NUMBER SECONDS
 
 `appender` and `copying-deleter` are `deltalake`, `optimizer` is this library, and `marking-deleter`
 and `merger` are writers of this test that use deletion vectors.
@@ -15,7 +16,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from rewrites.race_ledgers import (
+from delta_maintenance.operations.core.context import RunContext
+from tests.support.rewrites.race_ledgers import (
     APPENDER_IDS,
     BLOCK,
     MERGED_IDS,
@@ -25,8 +27,6 @@ from rewrites.race_ledgers import (
     partition_of,
     text_of,
 )
-
-from delta_maintenance.operations.core.context import RunContext
 
 COPYING, MARKING, MERGING = 1, 2, 3
 """The rows that the copying deleter, the marking deleter and the merger choose, by the ID
@@ -97,7 +97,7 @@ def delete(table: str, ledgers: Path, number: int, until: float) -> None:
 
 def mark(table: str, ledgers: Path, number: int, until: float) -> None:
     """Deletes a few rows of a partition by deletion vectors, about every second."""
-    from rewrites.vector_writers import VectorWriter
+    from tests.support.rewrites.vector_writers import VectorWriter
 
     ledger, chance = Ledger(ledgers, f"marking-deleter-{number}"), random.Random(number)
     writer, done = VectorWriter(table), set[int]()
@@ -113,7 +113,7 @@ def mark(table: str, ledgers: Path, number: int, until: float) -> None:
 
 def merge(table: str, ledgers: Path, number: int, until: float) -> None:
     """Changes the value of three rows and inserts two, about every second."""
-    from rewrites.vector_writers import VectorWriter
+    from tests.support.rewrites.vector_writers import VectorWriter
 
     ledger, chance = Ledger(ledgers, f"merger-{number}"), random.Random(number)
     writer, value, new = VectorWriter(table), 0, MERGED_IDS

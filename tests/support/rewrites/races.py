@@ -16,16 +16,16 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
-from rewrites.race_ledgers import acts, compared, expected
-from rewrites.race_writers import ENDED
-from rewrites.table_rows import live_adds
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
 from delta_maintenance.storage.local.store import LocalStore
+from tests.support.rewrites.race_ledgers import acts, compared, expected
+from tests.support.rewrites.race_writers import ENDED
+from tests.support.rewrites.table_rows import live_adds
 
 APPENDERS = 8
 LANDED = ("committed", "remapped", "re-spun")
-_SUPPORT = Path(__file__).parents[1]
+_REPOSITORY = Path(__file__).parents[3]
 _DEADLINE = 240
 """The number of seconds that a writer may take to start, and for its last action."""
 
@@ -41,9 +41,9 @@ def racing(
     ledgers.mkdir(parents=True, exist_ok=True)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "rewrites.race_writers"]
+            [sys.executable, "-m", "tests.support.rewrites.race_writers"]
             + [role, str(table), str(ledgers), str(number), str(seconds)],
-            env={**os.environ, "PYTHONPATH": str(_SUPPORT)},
+            env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
         )
         for role, number in roles
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from rewrites.data_files import ROW_ID, ROW_VERSION
-from rewrites.rewritten_tables import Rewritten, numbers
+
+from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION
+from tests.support.rewrites.rewritten_tables import Rewritten, numbers
 
 DEFECTS = {"1001", "2000", "5", "33", "5002"}
 """The repeated row IDs of `defective`."""

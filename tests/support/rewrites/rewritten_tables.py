@@ -9,9 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
-from rewrites.table_rows import Row, actions_of, latest, live_adds, live_rows
-from row_ids import RacedStore
 
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.operations import optimize
@@ -21,6 +18,9 @@ from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.table_builder import EPOCH_MS
+from tests.support.operations.row_ids import RacedStore
+from tests.support.rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
+from tests.support.rewrites.table_rows import Row, actions_of, latest, live_adds, live_rows
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=30)
 VECTORS = {"delta.enableDeletionVectors": "true"}

@@ -15,9 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from delta_spark import DeltaSpark, decode
 from py4j.protocol import Py4JJavaError
-from rewrites.race_ledgers import (
+
+from tests.support.oracle.delta_spark import DeltaSpark, decode
+from tests.support.rewrites.race_ledgers import (
     APPENDER_IDS,
     BLOCK,
     MERGED_IDS,
@@ -29,7 +30,7 @@ from rewrites.race_ledgers import (
     partition_of,
     text_of,
 )
-from rewrites.race_writers import COPYING, MARKING, MERGING, chosen
+from tests.support.rewrites.race_writers import COPYING, MARKING, MERGING, chosen
 
 _COPIES = (
     "spark.databricks.delta.delete.deletionVectors.persistent",

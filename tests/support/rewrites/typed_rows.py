@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rewrites.data_files import field, put, schema_string, source
 
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
@@ -22,6 +21,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from tests.support.rewrites.data_files import field, put, schema_string, source
 
 INSTANT = datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=UTC)
 STRUCT = {"type": "struct", "fields": [field("x", "long"), field("y", "string")]}

@@ -19,11 +19,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from rewrites.data_files import inline_vector, removed
-from rewrites.race_ledgers import partition_of, text_of
-from rewrites.table_rows import Action
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
+from tests.support.rewrites.data_files import inline_vector, removed
+from tests.support.rewrites.race_ledgers import partition_of, text_of
+from tests.support.rewrites.table_rows import Action
 
 
 class VectorWriter:

@@ -24,9 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from servers.ports import free_port
-
 from delta_maintenance.storage.hdfs.store import HdfsStore
+from tests.support.servers.ports import free_port
 
 _SPARK = importlib.util.find_spec("pyspark")
 # Located without importing it, because every test session imports this module.

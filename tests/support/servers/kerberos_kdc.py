@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from servers.ports import free_port
+from tests.support.servers.ports import free_port
 
 REALM = "TEST.INVALID"
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from servers.hdfs_cluster import HdfsCluster, serve_hdfs
-from servers.kerberos_kdc import REALM, Kdc, serve_kdc
+
+from tests.support.servers.hdfs_cluster import HdfsCluster, serve_hdfs
+from tests.support.servers.kerberos_kdc import REALM, Kdc, serve_kdc
 
 USER = "alice"
 """The owner of `/user/alice`."""

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
-from servers.endings import end_process
-from servers.ports import free_port
 
 from delta_maintenance.submission.job_report import JobReport, read_report
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import submit_command
+from tests.support.servers.endings import end_process
+from tests.support.servers.ports import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PATIENCE_SECONDS = 480

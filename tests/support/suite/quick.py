@@ -9,8 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from suite.durations import read_durations
-from suite.resources import FOLDERS, RESOURCES, resources_of
+
+from tests.support.suite.durations import read_durations
+from tests.support.suite.resources import FOLDERS, RESOURCES, resources_of
 
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 

@@ -8,13 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulators.azure_server import AzureServer, serve_azure
-from emulators.gcs_server import GCSServer, serve_gcs
-from emulators.s3_server import S3Server, serve_s3
-from servers.azurite import AzuriteUnavailable, azurite_command
-from servers.hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
-from servers.kerberos_kdc import KdcUnavailable
-from servers.secured_hdfs import SecuredHdfs, serve_secured_hdfs
+
+from tests.support.emulators.azure_server import AzureServer, serve_azure
+from tests.support.emulators.gcs_server import GCSServer, serve_gcs
+from tests.support.emulators.s3_server import S3Server, serve_s3
+from tests.support.servers.azurite import AzuriteUnavailable, azurite_command
+from tests.support.servers.hdfs_cluster import (
+    ClusterUnavailable,
+    HdfsCluster,
+    mini_cluster_jar,
+    serve_hdfs,
+)
+from tests.support.servers.kerberos_kdc import KdcUnavailable
+from tests.support.servers.secured_hdfs import SecuredHdfs, serve_secured_hdfs
 
 HADOOP_JARS = Path(__file__).parents[3] / ".tools" / "hadoop"
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()

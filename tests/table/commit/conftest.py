@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from logs.transactions import RacedStore
 
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.transactions import RacedStore
 
 
 @pytest.fixture

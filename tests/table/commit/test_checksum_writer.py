@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sound_tables import checksum_of
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.commit.staged import removes_of
@@ -30,6 +29,7 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.tables.sound_tables import checksum_of
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 VECTORS = log.features("deletionVectors", writer_only=["domainMetadata", "inCommitTimestamp"])

@@ -8,7 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from logs.transactions import (
+
+from delta_maintenance.address import Address
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.protocol.commit.staged import staged_adds
+from delta_maintenance.table.commit.transaction import RowIds
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.transactions import (
     NOW,
     TRACKED,
     RacedStore,
@@ -21,12 +28,6 @@ from logs.transactions import (
     snapshot,
     transaction,
 )
-
-from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.protocol.commit.staged import staged_adds
-from delta_maintenance.table.commit.transaction import RowIds
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
 TIMED = log.protocol(1, 7, writer_features=["inCommitTimestamp"])
 IN_COMMIT = {"delta.enableInCommitTimestamps": "true"}
@@ -247,7 +248,7 @@ def test_a_domain_without_its_feature_is_refused_before_any_write(
 
 @pytest.mark.conformance("LOG-13")
 def test_a_commit_does_not_contain_the_table_address(table: TableBuilder) -> None:
-    table.store.root = "memory://somewhere/else"
+    table.store.address = Address.parse("memory://somewhere/else")
     commit(append(table))
     assert b"somewhere" not in table.read("00000000000000000001.json")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from logs.transactions import RacedStore, append, commit, only, races, snapshot, transaction
 
 from delta_maintenance.errors import (
     CommitUnknownError,
@@ -22,6 +21,15 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.transactions import (
+    RacedStore,
+    append,
+    commit,
+    only,
+    races,
+    snapshot,
+    transaction,
+)
 
 
 @pytest.mark.conformance("TXN-02")

@@ -7,20 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from logs.transactions import (
-    NOW,
-    TRACKED,
-    append,
-    built,
-    commit,
-    info,
-    lines,
-    only,
-    races,
-    snapshot,
-    transaction,
-)
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     CommitConflictError,
     InvalidRequestError,
@@ -34,6 +22,19 @@ from delta_maintenance.table.commit.outcome import Conflicted, Landed, Supersede
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.logs.transactions import (
+    NOW,
+    TRACKED,
+    append,
+    built,
+    commit,
+    info,
+    lines,
+    only,
+    races,
+    snapshot,
+    transaction,
+)
 
 
 @pytest.mark.conformance("TXN-01", "TXN-10", "LOG-03", "LOG-09")
@@ -231,7 +232,7 @@ def test_features_are_removed_only_if_named(table: TableBuilder) -> None:
 def test_on_s3_other_writers_must_be_declared(
     table: TableBuilder, scheme: str, others: Any, why: str
 ) -> None:
-    table.store.root = f"{scheme}://bucket/t"
+    table.store.address = Address.parse(f"{scheme}://bucket/t")
     with pytest.raises(RefusedError, match=why):
         commit(append(table, other_writers=others))
     assert isinstance(commit(append(table, other_writers="conditional_put")), Landed)
@@ -239,7 +240,7 @@ def test_on_s3_other_writers_must_be_declared(
 
 
 def test_on_s3_a_dynamodb_log_is_refused(table: TableBuilder) -> None:
-    table.store.root = "s3://bucket/t"
+    table.store.address = Address.parse("s3://bucket/t")
     table.store.put("_delta_log/.tmp/00000000000000000000.json.uuid", b"{}")
     with pytest.raises(RefusedError, match="DynamoDB"):
         commit(append(table, other_writers="conditional_put"))

@@ -24,8 +24,8 @@ from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.commit.transaction import Writer as Committer
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
 from delta_maintenance.testing.table_builder import EPOCH_MS, log_text
+from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
 
 pytestmark = pytest.mark.cases
 

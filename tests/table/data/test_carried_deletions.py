@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewrites.data_files import field, inline_vector, parquet, put, source
-from tests.table.data.test_rewrite import rewritten, spec_of
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
@@ -25,6 +23,8 @@ from delta_maintenance.table.data.carried_deletions import (
     late_deletions,
     prove_positions,
 )
+from tests.support.rewrites.data_files import field, inline_vector, parquet, put, source
+from tests.table.data.test_rewrite import rewritten, spec_of
 
 State = DeletionVectorDescriptor | str | None
 

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewrites.data_files import field, parquet
-from rewrites.typed_rows import rewritten, spec_of, stored
 
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.nan_bounds import leaves_with_nan
+from tests.support.rewrites.data_files import field, parquet
+from tests.support.rewrites.typed_rows import rewritten, spec_of, stored
 
 STRUCT = {"type": "struct", "fields": [field("g", "float"), field("t", "string")]}
 ARRAY = {"type": "array", "elementType": "float", "containsNull": True}

@@ -16,16 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewrites.data_files import (
-    ROW_ID,
-    ROW_TRACKING,
-    ROW_VERSION,
-    field,
-    parquet,
-    put,
-    schema_string,
-    source,
-)
 
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
@@ -36,6 +26,16 @@ from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from tests.support.rewrites.data_files import (
+    ROW_ID,
+    ROW_TRACKING,
+    ROW_VERSION,
+    field,
+    parquet,
+    put,
+    schema_string,
+    source,
+)
 
 LEAVES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "long": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

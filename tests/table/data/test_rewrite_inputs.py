@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hostile.encrypted_files import encrypted
-from rewrites.data_files import field, parquet, put, schema_string, source
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
@@ -23,6 +21,8 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from tests.support.hostile.encrypted_files import encrypted
+from tests.support.rewrites.data_files import field, parquet, put, schema_string, source
 
 
 def spec(

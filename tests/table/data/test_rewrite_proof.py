@@ -15,16 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import (
-    ROW_ID,
-    ROW_TRACKING,
-    ROW_VERSION,
-    field,
-    parquet,
-    put,
-    schema_string,
-    source,
-)
 
 from delta_maintenance.errors import StorageError, VerificationError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
@@ -43,6 +33,16 @@ from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, DataFileWriter
 from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from tests.support.rewrites.data_files import (
+    ROW_ID,
+    ROW_TRACKING,
+    ROW_VERSION,
+    field,
+    parquet,
+    put,
+    schema_string,
+    source,
+)
 
 FIELDS = (
     field("a", "long"),

@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpus_tables import CORPUS
 from deltalake import DeltaTable, QueryBuilder
 from pyroaring import BitMap64
 
@@ -34,6 +33,7 @@ from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.corpus_tables import CORPUS
 
 TABLES = sorted(path.parent.name for path in CORPUS.glob("*/_delta_log"))
 UUID = "00000000-0000-4000-8000-000000000000"

@@ -8,15 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from logs.checkpointed_logs import (
-    CLASSIC,
-    busy,
-    check_falls_back,
-    expected,
-    leave_only_the_checkpoint,
-)
-from tests.properties.model import state_of
-from tests.table.failures import fails
 
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.testing.actions import (
@@ -31,6 +22,15 @@ from delta_maintenance.testing.actions import (
     remove,
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_table
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import (
+    CLASSIC,
+    busy,
+    check_falls_back,
+    expected,
+    leave_only_the_checkpoint,
+)
+from tests.table.failures import fails
 
 
 def _without(column: str, *children: str) -> Callable[[pa.Table], pa.Table]:

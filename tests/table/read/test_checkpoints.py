@@ -5,9 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from logs.checkpointed_logs import KINDS, busy, expected, leave_only_the_checkpoint
-from tests.properties.model import state_of
-from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.delta_log.file_names import Encoding
@@ -21,8 +18,11 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import KINDS, busy, expected, leave_only_the_checkpoint
+from tests.support.stores.counting_store import CountingStore
+from tests.table.failures import fails
 
 
 @pytest.mark.conformance("CKPT-15", "CKPT-19", "CKPT-21", "CKPT-23", "CKPT-07")

@@ -9,9 +9,6 @@ from typing import Any, BinaryIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs.small_logs import COMMIT_1, START, everything, live, only, started
-from tests.properties.model import replay, state_of
-from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.table.read import log_reader
@@ -27,6 +24,9 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import log_text
+from tests.properties.model import replay, state_of
+from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
+from tests.table.failures import fails
 
 FORMS: dict[str, Callable[[bytes], bytes]] = {
     "as written": lambda data: data,

@@ -6,9 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from logs.small_logs import COMMIT_1, START, everything, live, only, started
-from tests.properties.model import state_of
-from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -27,6 +24,9 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.properties.model import state_of
+from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
+from tests.table.failures import fails
 
 
 @pytest.mark.conformance("LOG-04")

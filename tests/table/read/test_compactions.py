@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from tests.properties.model import replay, state_of
-from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.testing.actions import (
@@ -23,6 +21,8 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import LOG, Line, TableBuilder
+from tests.properties.model import replay, state_of
+from tests.table.failures import fails
 
 LAST = 5
 

@@ -13,17 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs.checkpointed_logs import (
-    CLASSIC,
-    KINDS,
-    busy,
-    check_falls_back,
-    expected,
-    leave_only_the_checkpoint,
-)
-from suite.play import examples
-from tests.properties.model import state_of
-from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -39,6 +28,17 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import (
+    CLASSIC,
+    KINDS,
+    busy,
+    check_falls_back,
+    expected,
+    leave_only_the_checkpoint,
+)
+from tests.support.suite.play import examples
+from tests.table.failures import fails
 
 
 @pytest.mark.conformance("CKPT-16", "CKPT-32")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.features.registry import supports
@@ -14,6 +13,7 @@ from delta_maintenance.protocol.row_tracking.domain import draft_high_water_mark
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import Action, add, domain, features, metadata, protocol
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.table.failures import fails
 
 SHAPES: dict[str, Action] = {
     "spring": {"highWaterMark": 41, "preservedRowIds": True},

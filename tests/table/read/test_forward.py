@@ -20,8 +20,8 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.support.stores.counting_store import CountingStore
 
 VECTOR = deletion_vector(cardinality=12)
 

@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hostile.bombs import BOMBS, shared_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resources import measured
 
 from delta_maintenance.errors import InvalidRequestError, OversizedFileError
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE, ReadLimits
@@ -23,6 +21,8 @@ from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_f
 from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.hostile.bombs import BOMBS, shared_text
+from tests.support.suite.usage import measured
 
 SMALL = ReadLimits(64 << 20)
 NAME = classic_checkpoint_name(1)

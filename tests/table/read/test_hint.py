@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.properties.model import replay, state_of
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.protocol.delta_log.last_checkpoint import render_hint
@@ -17,6 +16,7 @@ from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.properties.model import replay, state_of
 
 NEWEST = 6
 

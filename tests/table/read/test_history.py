@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.table.failures import fails
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -28,6 +27,7 @@ from delta_maintenance.testing.actions import (
     protocol,
 )
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, MINUTE_MS, TableBuilder
+from tests.table.failures import fails
 
 ON = {"delta.enableInCommitTimestamps": "true"}
 FEATURE = features(writer_only=["inCommitTimestamp"])

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from resources import measured
 
 from delta_maintenance.errors import MOST_BYTES, CorruptTableError, StorageError
 from delta_maintenance.operations import backfill_row_ids, checkpoint, fsck
@@ -26,6 +25,7 @@ from delta_maintenance.testing.actions import (
     remove,
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder, parquet_bytes
+from tests.support.suite.usage import measured
 
 NOW = datetime(2026, 6, 30, tzinfo=UTC)
 MANY_FIELDS = {f"key{number}": "v" for number in range(6_000)}

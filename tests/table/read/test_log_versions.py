@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logs.small_logs import live, started
-from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError, NotADeltaTableError, VersionNotFoundError
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_text
+from tests.support.logs.small_logs import live, started
+from tests.table.failures import fails
 
 
 @pytest.mark.conformance("LOG-01")

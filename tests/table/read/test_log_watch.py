@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from watching import watched_table
 
 from delta_maintenance.errors import NotADeltaTableError
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.table.read.log_watch import LogWatch, Sighting
 from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder, log_text
+from tests.support.orchestrators.watching import watched_table
+from tests.support.stores.counting_store import CountingStore
 
 
 @pytest.fixture

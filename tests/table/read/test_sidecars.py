@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from logs.checkpointed_logs import busy, check_falls_back, expected, leave_only_the_checkpoint
-from tests.properties.model import state_of
-from tests.table.failures import fails
 
+from delta_maintenance.address import Address
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.testing.actions import checkpoint_metadata, sidecar
@@ -19,6 +17,14 @@ from delta_maintenance.testing.table_builder import (
     log_table,
     parquet_bytes,
 )
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import (
+    busy,
+    check_falls_back,
+    expected,
+    leave_only_the_checkpoint,
+)
+from tests.table.failures import fails
 
 MANIFEST = f"{4:020d}.checkpoint.{UUID}.json"
 JSON_DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -87,7 +93,7 @@ def test_a_sidecar_may_be_spelt_in_any_way_that_leads_to_its_folder(
     spelling: str, root: str
 ) -> None:
     name = "über 100%.parquet"
-    table = busy(MemoryStore(f"{root}/{spelling.replace(' ', '-')}"))
+    table = busy(MemoryStore(Address.parse(f"{root}/{spelling.replace(' ', '-')}")))
     path = SPELLINGS[spelling].format(
         name=name.replace("%", "%25"),
         encoded="%C3%BCber%20100%25.parquet",
@@ -132,7 +138,7 @@ def write_with_sidecar(table: TableBuilder, name: str | None, path: str) -> str:
     ],
 )
 def test_a_sidecar_outside_the_folder_is_never_opened(path: str) -> None:
-    table = busy(MemoryStore("memory://outside/table"))
+    table = busy(MemoryStore(Address.parse("memory://outside/table")))
     name = write_with_sidecar(table, None, path)
     check_falls_back(table, "is outside _delta_log/_sidecars", name=name)
 

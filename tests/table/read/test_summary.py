@@ -37,8 +37,8 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
+from tests.support.stores.counting_store import CountingStore
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 VECTOR = deletion_vector(cardinality=12)

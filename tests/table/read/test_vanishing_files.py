@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import pytest
-from tests.properties.model import State, replay, state_of
-from tests.table.failures import fails
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -23,6 +21,8 @@ from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.properties.model import State, replay, state_of
+from tests.table.failures import fails
 
 
 class ShakyStore(MemoryStore):

@@ -9,17 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checkpointing import (
-    KEEP_TOMBSTONES,
-    LOG,
-    SHAPES,
-    SIDECARS,
-    V2_KINDS,
-    files_of,
-    only,
-    state_of,
-    write,
-)
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.delta_log.tally import Tally
@@ -37,6 +26,17 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.checkpointing import (
+    KEEP_TOMBSTONES,
+    LOG,
+    SHAPES,
+    SIDECARS,
+    V2_KINDS,
+    files_of,
+    only,
+    state_of,
+    write,
+)
 
 SUPPORTED = features("v2Checkpoint", "deletionVectors")
 

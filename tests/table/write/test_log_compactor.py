@@ -10,7 +10,6 @@ from typing import BinaryIO
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, content_of
@@ -23,6 +22,7 @@ from delta_maintenance.table.write import log_compactor
 from delta_maintenance.table.write.log_compactor import write_compaction
 from delta_maintenance.testing.actions import add, remove, txn
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.suite.play import examples
 
 NAME = compaction_name(0, 3)
 

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from checkpointing import KEEP_TOMBSTONES, SIDECARS, files_of, write
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
@@ -27,6 +26,7 @@ from delta_maintenance.testing.actions import (
     txn,
 )
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.logs.checkpointing import KEEP_TOMBSTONES, SIDECARS, files_of, write
 
 Tamper = Callable[[pa.Table], pa.Table]
 

@@ -44,7 +44,7 @@ def write_batches(
             "the report would be inside the table", file=address, remedy="write it elsewhere"
         )
     place = Address.parse(address)
-    store = open_store(str(place.parent), storage_options)
+    store = open_store(place.parent, storage_options)
     try:
         with (
             store.create(place.name) as file,

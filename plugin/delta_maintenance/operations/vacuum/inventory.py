@@ -46,7 +46,7 @@ def read_inventory(
     """
     place = Address.parse(address)
     alone = place.name.endswith(".parquet")
-    store = open_store(str(place.parent if alone else place), storage_options)
+    store = open_store(place.parent if alone else place, storage_options)
     try:
         files = [place.name] if alone else _files(store)
         found = [path for batch in _batches(store, files) for path in _below(batch, roots)]

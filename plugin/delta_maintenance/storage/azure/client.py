@@ -16,11 +16,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from delta_maintenance import clock
 from delta_maintenance.storage.azure.options import AzureOptions
-from delta_maintenance.storage.core.http_session import Answer, HttpSession
-from delta_maintenance.storage.core.option_values import redacted
-from delta_maintenance.storage.core.packages import require_package
+from delta_maintenance.storage.core.option_values import redacted, require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
-from delta_maintenance.storage.core.rest_client import RestClient
+from delta_maintenance.storage.core.rest_client import Answer, HttpSession, RestClient
 
 
 class AzureFailure(RequestFailure):

@@ -43,11 +43,6 @@ class AzureAddress:
             yield f"{server}.dfs.{domain}/{self.container}{path}"
 
     @classmethod
-    def parse(cls, root: str) -> AzureAddress:
-        """`InvalidRequestError` for an address of another form."""
-        return cls.of(Address.parse(root))
-
-    @classmethod
     def of(cls, address: Address) -> AzureAddress:
         """`InvalidRequestError` for an address of another form."""
         container, at, host = address.authority.partition("@")

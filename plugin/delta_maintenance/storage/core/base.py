@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.storage.core.file_status import FileStatus
-from delta_maintenance.storage.core.paths import check_directory, check_path
+from delta_maintenance.storage.core.paths import FileStatus, check_directory, check_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +43,8 @@ class Store(ABC):
     `StorageAccessError` if only other credentials, permissions or another address can help.
     """
 
-    root: str
-    """The address the user gave, without a trailing slash; for messages."""
+    address: Address
+    """The address of the table."""
 
     parallel_reads: int = 16
     """The number of whole files that are worth reading at once, enough to hide the latency of a
@@ -126,9 +125,9 @@ class Store(ABC):
         return kept
 
     @property
-    def address(self) -> Address:
-        """The parsed address of the table."""
-        return Address.parse(self.root)
+    def root(self) -> str:
+        """The address as text, without a trailing slash; for messages."""
+        return str(self.address)
 
     @property
     def addresses(self) -> tuple[str, ...]:

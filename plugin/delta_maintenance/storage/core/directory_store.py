@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NoReturn
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.core.ranged_reader import open_ranges
 from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
+from delta_maintenance.storage.core.streams import open_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_maintenance.storage.core.listing import Skip
-    from delta_maintenance.storage.core.walk import Listing
+    from delta_maintenance.storage.core.listing import Listing, Skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,9 @@ class DirectoryStore(Store):
 
     is_near = False
 
-    def __init__(self, root: str, tree: FileTree, *, aliases: Iterable[str] = ()) -> None:
-        self.root = root
-        self._addresses = tuple(dict.fromkeys((root, *aliases)))
+    def __init__(self, address: Address, tree: FileTree, *, aliases: Iterable[str] = ()) -> None:
+        self.address = address
+        self._addresses = tuple(dict.fromkeys((str(address), *aliases)))
         self._tree = tree
 
     @property
@@ -112,7 +112,7 @@ class DirectoryStore(Store):
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
         # Imported here and below, so that only tree listings load pyarrow.
-        from delta_maintenance.storage.core.walk import walk
+        from delta_maintenance.storage.core.listing import walk
 
         def scan(path: str) -> Listing:
             return self._scan(path, skip)
@@ -140,7 +140,7 @@ class DirectoryStore(Store):
                 )
 
     def _scan(self, directory: str, skip: Skip | None) -> Listing:
-        from delta_maintenance.storage.core.walk import Listing
+        from delta_maintenance.storage.core.listing import Listing
 
         within = f"{directory}/" if directory else ""
         found = Listing()

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.conditional_put import ConditionalPut
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.core.ranged_reader import open_ranges
 from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
-from delta_maintenance.storage.core.write_streams import open_sink
+from delta_maintenance.storage.core.streams import open_ranges, open_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,15 +105,15 @@ class ObjectStore(Store):
 
     def __init__(
         self,
-        root: str,
+        address: Address,
         bucket: Bucket,
         prefix: str,
         creator: ConditionalPut,
         *,
         aliases: Iterable[str] = (),
     ) -> None:
-        self.root = root
-        self._addresses = tuple(dict.fromkeys((root, *aliases)))
+        self.address = address
+        self._addresses = tuple(dict.fromkeys((str(address), *aliases)))
         self._bucket = bucket
         self._prefix = prefix
         self._creator = creator

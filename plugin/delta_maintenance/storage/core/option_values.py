@@ -1,7 +1,10 @@
-"""Parsing of storage options for all stores. Messages never contain values."""
+"""Parsing of storage options for all stores, whose messages never contain values, and the optional
+packages of stores.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
@@ -68,3 +71,18 @@ def check_endpoint(url: str, name: str) -> str:
             remedy=f"correct {name}; pass credentials in separate options",
         )
     return parts.scheme
+
+
+def require_package(module: str, *, addresses: str, extra: str) -> None:
+    """Checks that the package of a store is installed.
+
+    `InvalidRequestError` if it is not; `extra` is the extra of this distribution that installs it.
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        package = module.replace(".", "-").replace("_", "-")
+        raise InvalidRequestError(
+            f"{addresses} need the package {package}",
+            remedy=f"install delta-maintenance[{extra}]",
+        ) from error

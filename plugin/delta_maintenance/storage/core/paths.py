@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError
@@ -69,3 +70,15 @@ def decode_log_path(path: str) -> str:
 
 _UNCLEAN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\\]")
 _NOT_A_NAME = frozenset(("", ".", ".."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatus:
+    """One file in a listing."""
+
+    path: str
+    """Relative to the store's root, `/`-separated, exactly as stored (never URI-encoded)."""
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Milliseconds since 1970-01-01 UTC."""

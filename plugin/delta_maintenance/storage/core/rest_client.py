@@ -1,13 +1,137 @@
-"""The common part of the REST clients."""
+"""Sessions over HTTP, and the common part of the REST clients."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
 
-from delta_maintenance.storage.core.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.redaction import redact
 from delta_maintenance.storage.core.request_failure import RequestFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of a server, with any status."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names are case-insensitive."""
+    body: bytes
+    """The bytes as sent; content encodings are not decoded."""
+
+
+class NoAnswer(Exception):
+    """No complete answer arrived, so the effect of the request is unknown.
+
+    The error contains no part of the request.
+    """
+
+    def __init__(self, *, code: str, detail: str) -> None:
+        self.code = code
+        self.detail = detail
+        super().__init__(f"{code}: {detail}" if detail else code)
+
+
+class HttpSession:
+    """A pool of HTTP connections. Thread-safe.
+
+    Proxies and certificates from the environment are used, stored passwords are not. `timeout` in
+    seconds limits the time to connect and the time between received bytes. `auth` is an
+    authentication handler of `requests`, for servers that need more than headers.
+    """
+
+    def __init__(self, *, timeout: tuple[float, float] = (5, 60), auth: Any = None) -> None:
+        # Imported here, so that tables on other stores do not load it.
+        import requests
+        from requests.adapters import HTTPAdapter
+
+        self._timeout = timeout
+        self._session = requests.Session()
+        # Without `auth`, the session would replace our header with credentials from ~/.netrc.
+        self._session.auth = auth or _as_it_is
+        # Only the caller retries, because the order of repeated requests decides who wins a commit.
+        adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0, pool_block=True)
+        self._session.mount("https://", adapter)
+        self._session.mount("http://", adapter)
+        # Idempotent: the logger ignores a filter that it already has.
+        logging.getLogger("urllib3.connectionpool").addFilter(_without_secrets)
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | BinaryIO | None = None,
+    ) -> Answer:
+        """Sends one request. A `body` that is a file is sent from its current position to its end.
+
+        `NoAnswer` unless a complete answer arrives.
+        """
+        import requests
+        import urllib3
+
+        try:
+            with self._session.request(
+                method,
+                url,
+                headers={"Accept-Encoding": "identity", **headers},
+                data=body,
+                timeout=self._timeout,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                data: bytes = response.raw.read(decode_content=False)
+            announced = response.headers.get("Content-Length")
+            if method != "HEAD" and announced is not None and len(data) != int(announced):
+                raise EOFError("the answer ended early")
+            return Answer(status=response.status_code, headers=response.headers, body=data)
+        except (
+            requests.RequestException,
+            urllib3.exceptions.HTTPError,
+            OSError,
+            EOFError,
+        ) as error:
+            failure = NoAnswer(code=type(error).__name__, detail=_reason(error))
+        # Raised outside the handler: the caught error contains the address with its signature.
+        raise failure
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._session.close()
+
+
+def _as_it_is(request: Any) -> Any:
+    return request
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """Removes signatures and tokens from the addresses in the log records of the HTTP client."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            redact(value) if isinstance(value, str) else value for value in record.args
+        )
+    return True
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the innermost system error text; the outer errors repeat the address."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        below = getattr(error, "reason", None) or error.__cause__ or error.__context__
+        if not isinstance(below, BaseException):
+            below = next((part for part in error.args if isinstance(part, BaseException)), error)
+        error = below
+    return ""
+
+
+# The number of concurrent requests. Further requests wait.
+_CONNECTIONS = 32
 
 
 class RestClient:

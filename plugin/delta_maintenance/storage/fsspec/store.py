@@ -25,10 +25,9 @@ class FsspecStore(DirectoryStore):
     patterns.
     """
 
-    def __init__(self, root: str, storage_options: Mapping[str, str] | None = None) -> None:
-        address = Address.parse(root)
+    def __init__(self, address: Address, storage_options: Mapping[str, str] | None = None) -> None:
         tree = FsspecTree.open(address, storage_options or {})
-        super().__init__(str(address), tree)
+        super().__init__(address, tree)
         self._scheme = address.scheme or "file"
         self._is_chained = address.is_chained
 

@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from delta_maintenance.storage.core.http_session import Answer, HttpSession
-from delta_maintenance.storage.core.packages import require_package
+from delta_maintenance.storage.core.option_values import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
-from delta_maintenance.storage.core.rest_client import RestClient
+from delta_maintenance.storage.core.rest_client import Answer, HttpSession, RestClient
 from delta_maintenance.storage.gcs.options import GCSOptions
 
 

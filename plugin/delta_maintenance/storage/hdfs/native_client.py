@@ -3,21 +3,79 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.redaction import redact
 from delta_maintenance.storage.core.directory_store import Entry
-from delta_maintenance.storage.core.packages import require_package
+from delta_maintenance.storage.core.option_values import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, patiently
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
-from delta_maintenance.storage.hdfs.native_options import NativeOptions
-from delta_maintenance.storage.hdfs.time_limit import Step, StepTimeoutError, within_steps
+from delta_maintenance.storage.hdfs.options import NativeOptions
 
+R = TypeVar("R")
 T = TypeVar("T")
+
+
+class StepTimeoutError(TimeoutError):
+    """A step took too long. The text of the error is the name of the step."""
+
+
+class Step(Protocol):
+    """Makes one call of an attempt, with its own time limit. Errors name it."""
+
+    def __call__(self, name: str, call: Callable[[], R], /) -> R: ...
+
+
+def within_steps(attempt: Callable[[Step], T], patience: float, *, name: str) -> T:
+    """Returns the result of an attempt in which no step takes longer than `patience` seconds.
+
+    `StepTimeoutError` if one does. Until the first step, its name is that of the attempt. The
+    abandoned thread begins no further step, and does not keep the process alive. Work between the
+    steps counts towards them.
+    """
+    done = threading.Event()
+    # Held while a step begins and while an attempt is abandoned, so that no step begins afterwards.
+    lock = threading.Lock()
+    started = time.monotonic()
+    is_abandoned = False
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def step(step_name: str, call: Callable[[], R]) -> R:
+        nonlocal name, started
+        with lock:
+            if is_abandoned:
+                raise StepTimeoutError(step_name)
+            name, started = step_name, time.monotonic()
+        return call()
+
+    def run() -> None:
+        try:
+            results.append(attempt(step))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        while not done.wait(max(0.0, started + patience - time.monotonic())):
+            with lock:
+                if time.monotonic() - started >= patience:
+                    is_abandoned = True
+                    raise StepTimeoutError(name)
+    except BaseException:
+        # Also if the caller is interrupted.
+        is_abandoned = True
+        raise
+    if errors:
+        raise errors.pop()
+    return results.pop()
 
 
 class NativeClient(HdfsClient):

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -19,18 +19,36 @@ from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.core.directory_store import DirectoryStore, Entry, FileTree
 from delta_maintenance.storage.core.paths import check_path, just_before
 from delta_maintenance.storage.core.request_failure import (
+    PAUSES,
     RequestFailure,
     patiently,
     storage_error,
 )
-from delta_maintenance.storage.core.write_streams import open_sink
+from delta_maintenance.storage.core.streams import open_sink
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
-from delta_maintenance.storage.hdfs.clients import open_client
-from delta_maintenance.storage.hdfs.options import parse_options
+from delta_maintenance.storage.hdfs.options import NativeOptions, WebHdfsOptions, parse_options
 from delta_maintenance.storage.hdfs.put import HdfsPut
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def open_client(
+    options: NativeOptions | WebHdfsOptions, *, pauses: Sequence[float] = PAUSES
+) -> HdfsClient:
+    """Opens a client for the name node's RPC protocol, or for its REST interface.
+
+    `InvalidRequestError` if a package is missing. `pauses` are the seconds to wait before each
+    further attempt of a call.
+    """
+    # Imported on demand, because they need different packages.
+    if isinstance(options, NativeOptions):
+        from delta_maintenance.storage.hdfs.native_client import NativeClient
+
+        return NativeClient(options, pauses=pauses)
+    from delta_maintenance.storage.hdfs.webhdfs_client import WebHdfsClient
+
+    return WebHdfsClient(options, pauses=pauses)
 
 
 class HdfsStore(DirectoryStore):
@@ -43,19 +61,18 @@ class HdfsStore(DirectoryStore):
 
     def __init__(
         self,
-        root: str,
+        address: Address,
         storage_options: Mapping[str, str] | None = None,
         *,
         client: HdfsClient | None = None,
         new_id: clock.NewId = clock.new_id,
     ) -> None:
-        address = Address.parse(root)
         if client is None:
             client = open_client(parse_options(address, storage_options, os.environ))
         folder = f"/{address.path}".rstrip("/")
         # Names that the log of another engine may use for the root; name nodes are not compared.
         aliases = (f"hdfs:{folder}", folder) if folder else ()
-        super().__init__(str(address), _HdfsTree(client, folder), aliases=aliases)
+        super().__init__(address, _HdfsTree(client, folder), aliases=aliases)
         self._client = client
         self._folder = folder
         self._creator = HdfsPut(client, new_id=new_id)

@@ -18,10 +18,15 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.core.write_streams import open_sink
-from delta_maintenance.storage.local.early_flush import EarlyFlush
-from delta_maintenance.storage.local.open_directories import OpenDirectories, remove_if_empty
-from delta_maintenance.storage.local.os_errors import open_source, reason, storage_error
+from delta_maintenance.storage.core.streams import open_sink
+from delta_maintenance.storage.local.descriptors import (
+    EarlyFlush,
+    OpenDirectories,
+    open_source,
+    reason,
+    remove_if_empty,
+    storage_error,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,9 +51,8 @@ class LocalStore(Store):
     is_near = True
 
     def __init__(self, root: str | os.PathLike[str], *, new_id: clock.NewId = clock.new_id) -> None:
-        address = os.fspath(root)
-        self.root = address.rstrip("/") or address
-        self._base = os.path.realpath(address)
+        self.address = Address.of_path(root)
+        self._base = os.path.realpath(root)
         self._new_id = new_id
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
@@ -135,10 +139,6 @@ class LocalStore(Store):
             if stat.S_ISLNK(found.st_mode):
                 raise _refused_link(path)
             os.unlink(segments[-1], dir_fd=parent)
-
-    @property
-    def address(self) -> Address:
-        return Address.of_path(self.root)
 
     @property
     def addresses(self) -> tuple[str, ...]:

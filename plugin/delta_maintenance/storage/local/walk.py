@@ -15,11 +15,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
-from delta_maintenance.storage.core.listing import STATUSES, Skip
+from delta_maintenance.storage.core.listing import STATUSES, Listing, Skip, walk
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
-from delta_maintenance.storage.core.walk import Listing, walk
-from delta_maintenance.storage.local.open_directories import remove_if_empty
-from delta_maintenance.storage.local.os_errors import reason, storage_error
+from delta_maintenance.storage.local.descriptors import reason, remove_if_empty, storage_error
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]

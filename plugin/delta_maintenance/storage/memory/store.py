@@ -31,20 +31,19 @@ class MemoryStore(Store):
 
     def __init__(
         self,
-        root: str | None = None,
+        address: Address | None = None,
         *,
         now_ms: Callable[[], int] = lambda: clock.epoch_millis(clock.now()),
     ) -> None:
         self.now_ms = now_ms
-        if root is None:
-            self.root, self._files, self._prefix = "memory:", _Files(), ""
+        if address is None:
+            self.address, self._files, self._prefix = Address.parse("memory:"), _Files(), ""
             return
-        address = Address.parse(root)
         if address.kind is not StoreKind.MEMORY or not address.authority:
             raise InvalidRequestError(
                 f"{address} is not a memory address", remedy="write memory://NAME/PATH"
             )
-        self.root = str(address)
+        self.address = address
         self._prefix = f"{check_directory(address.path)}/" if address.path else ""
         with _NAMED_LOCK:
             self._files = _NAMED.setdefault(address.authority, _Files())

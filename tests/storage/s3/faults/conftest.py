@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from emulators.s3_server import S3Server
-from servers.s3_faults import Faults
 
+from delta_maintenance.address import Address
 from delta_maintenance.storage.s3.client import S3Client
 from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store
+from tests.support.emulators.s3_server import S3Server
+from tests.support.faults.s3_faults import Faults
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def open_s3(
 
     def open_one(**options: Any) -> S3Store:
         client = S3Client(S3Options.parse(s3_server.storage_options), sleep=pauses.append)
-        opened.append(S3Store(f"s3://{s3_bucket}/t", client=client, **options))
+        opened.append(S3Store(Address.parse(f"s3://{s3_bucket}/t"), client=client, **options))
         return opened[-1]
 
     yield open_one

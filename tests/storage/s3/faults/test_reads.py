@@ -6,8 +6,15 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from emulators.s3_server import Application, Environ, S3Server, StartResponse
-from servers.s3_faults import (
+
+from delta_maintenance.address import Address
+from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
+from delta_maintenance.storage.core.request_failure import PAUSES
+from delta_maintenance.storage.s3.client import S3Client, S3Failure
+from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.store import S3Store
+from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.faults.s3_faults import (
     DENIED,
     LOST_500,
     LOST_503,
@@ -18,12 +25,6 @@ from servers.s3_faults import (
     answer,
     passed,
 )
-
-from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
-from delta_maintenance.storage.core.request_failure import PAUSES
-from delta_maintenance.storage.s3.client import S3Client, S3Failure
-from delta_maintenance.storage.s3.options import S3Options
-from delta_maintenance.storage.s3.store import S3Store
 
 
 def test_a_listing_with_a_failing_page_is_complete_or_an_error(
@@ -134,7 +135,7 @@ def test_a_broken_connection_is_tried_again(
 
 
 def test_a_missing_bucket_is_not_an_empty_table(s3_server: S3Server) -> None:
-    with_s3 = S3Store("s3://no-such-bucket-anywhere/t", s3_server.storage_options)
+    with_s3 = S3Store(Address.parse("s3://no-such-bucket-anywhere/t"), s3_server.storage_options)
     calls: list[Callable[[], object]] = [
         lambda: list(with_s3.list_from("_delta_log")),
         lambda: with_s3.read("x"),
@@ -159,7 +160,8 @@ def test_no_server_at_all_is_a_failure_that_keeps_secrets() -> None:
             "endpoint_url": f"http://127.0.0.1:{unused.getsockname()[1]}",
         }
         store = S3Store(
-            "s3://bucket/t", client=S3Client(S3Options.parse(options), sleep=lambda _: None)
+            Address.parse("s3://bucket/t"),
+            client=S3Client(S3Options.parse(options), sleep=lambda _: None),
         )
         for call in (store.read, store.stat, store.delete):
             with pytest.raises(StorageError, match="EndpointConnectionError") as got:

@@ -10,8 +10,19 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from emulators.s3_server import Application, Environ, S3Server, StartResponse
-from servers.s3_faults import (
+
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    RefusedError,
+    StorageAccessError,
+    StorageError,
+)
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.core.request_failure import PAUSES
+from delta_maintenance.storage.s3.client import S3Client
+from delta_maintenance.storage.s3.store import S3Store
+from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.faults.s3_faults import (
     APPLIED_THEN_500,
     APPLIED_THEN_503,
     APPLIED_THEN_DROPPED,
@@ -29,17 +40,6 @@ from servers.s3_faults import (
     refuted_without_condition,
     without,
 )
-
-from delta_maintenance.errors import (
-    CommitUnknownError,
-    RefusedError,
-    StorageAccessError,
-    StorageError,
-)
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.core.request_failure import PAUSES
-from delta_maintenance.storage.s3.client import S3Client
-from delta_maintenance.storage.s3.store import S3Store
 
 # Who won.
 

@@ -15,8 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewrites.data_files import ROW_ID, ROW_VERSION, inline_vector, parquet
-from rewrites.mixed_sources import (
+
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.compact_protocol import read_struct, struct_bytes
+from delta_maintenance.table.data import data_file_reader
+from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
+from delta_maintenance.table.data.copying import chunks, copied_bin
+from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, inline_vector, parquet
+from tests.support.rewrites.mixed_sources import (
     BIG,
     LEAST,
     SMALL,
@@ -31,13 +38,6 @@ from rewrites.mixed_sources import (
     spec_of,
     stored,
 )
-
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.compact_protocol import read_struct, struct_bytes
-from delta_maintenance.table.data import data_file_reader
-from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
-from delta_maintenance.table.data.copying import chunks, copied_bin
 
 
 @settings(max_examples=150, deadline=None)

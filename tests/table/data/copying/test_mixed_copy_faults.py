@@ -10,12 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import ROW_ID
-from rewrites.mixed_sources import BIG, SMALL, rewritten, rewritten_files, spec_of, stored
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.copying import copied_bin, encoded_groups
+from tests.support.rewrites.data_files import ROW_ID
+from tests.support.rewrites.mixed_sources import (
+    BIG,
+    SMALL,
+    rewritten,
+    rewritten_files,
+    spec_of,
+    stored,
+)
 
 
 class Flipped(MemoryStore):

@@ -9,16 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import parquet
-from rewrites.typed_rows import (
-    OPTIONS,
-    groups_of,
-    metadata_of,
-    rewritten,
-    rows,
-    spec_of,
-    stored,
-)
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -32,6 +22,16 @@ from delta_maintenance.table.compact_protocol import (
 )
 from delta_maintenance.table.data.copying import chunks, row_groups
 from delta_maintenance.table.parquet_footer import read_footer
+from tests.support.rewrites.data_files import parquet
+from tests.support.rewrites.typed_rows import (
+    OPTIONS,
+    groups_of,
+    metadata_of,
+    rewritten,
+    rows,
+    spec_of,
+    stored,
+)
 
 FLOATS = ListValue(BINARY, [b"f"])
 """The path of the column with NaN."""

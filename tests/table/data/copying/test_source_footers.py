@@ -11,15 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewrites.data_files import field, parquet, put, schema_string, source
-from rewrites.mixed_sources import (
-    BIG,
-    PLAIN,
-    SMALL,
-    groups_of,
-    spec_of,
-    stored,
-)
 
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
@@ -40,6 +31,15 @@ from delta_maintenance.table.data.copying import chunks as fields
 from delta_maintenance.table.data.copying import copied_bin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from tests.support.rewrites.data_files import field, parquet, put, schema_string, source
+from tests.support.rewrites.mixed_sources import (
+    BIG,
+    PLAIN,
+    SMALL,
+    groups_of,
+    spec_of,
+    stored,
+)
 
 Change = Callable[[Struct, list[Struct], list[Struct]], None]
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suite.play import examples
-from tests.table.read.files.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
 
 from delta_maintenance.table.read import file_sums
 from delta_maintenance.table.read.file_sums import Instants, sum_files
@@ -25,8 +23,10 @@ from delta_maintenance.testing.actions import (
     metadata,
     remove,
 )
-from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.stores.counting_store import CountingStore
+from tests.support.suite.play import examples
+from tests.table.read.files.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
 
 VECTOR = deletion_vector(cardinality=3)
 LATER_ON = Instants(
