@@ -23,7 +23,7 @@ from verbs.backfills import (
 )
 
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.table.data.footers import RowCounts
+from delta_maintenance.table.data.row_counts import RowCounts
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 

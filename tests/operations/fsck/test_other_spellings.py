@@ -19,7 +19,7 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data.other_spellings import find_other_spellings
+from delta_maintenance.table.data.places import find_other_spellings
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 

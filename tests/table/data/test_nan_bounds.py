@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from rewrites.data_files import field, parquet
 from rewrites.typed_rows import rewritten, spec_of, stored
 
+from delta_maintenance.parquet.nan_bounds import leaves_with_nan
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data.nan_bounds import leaves_with_nan
 
 STRUCT = {"type": "struct", "fields": [field("g", "float"), field("t", "string")]}
 ARRAY = {"type": "array", "elementType": "float", "containsNull": True}

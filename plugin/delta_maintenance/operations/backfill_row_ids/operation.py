@@ -44,7 +44,7 @@ from delta_maintenance.operations.backfill_row_ids.options import (
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
-from delta_maintenance.table.data.footers import RowCounter, count_rows
+from delta_maintenance.table.data.row_counts import RowCounter, count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

@@ -27,7 +27,7 @@ from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.table.data.footers import count_rows
+from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
 
 _TOGETHER = 4096

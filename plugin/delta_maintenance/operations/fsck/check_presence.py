@@ -22,7 +22,7 @@ from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import TREE, EntryKind
-from delta_maintenance.table.data.other_spellings import (
+from delta_maintenance.table.data.places import (
     find_other_spellings,
     reached_by_the_store,
 )

@@ -36,7 +36,7 @@ from delta_maintenance.operations.fsck.check_row_ids import (
 from delta_maintenance.operations.fsck.check_state import check_state
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.log_history import LogHistory, read_history
-from delta_maintenance.table.data.footers import count_rows
+from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.segment import latest_version

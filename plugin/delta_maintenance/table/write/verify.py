@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError, VerificationError
+from delta_maintenance.parquet.files import read_range
 from delta_maintenance.protocol.actions.paths import written_places
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
@@ -23,7 +24,6 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.file_for_arrow import read_range
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.checkpoint_reader import (
     FILE_COLUMNS,

@@ -15,7 +15,7 @@ from rewrites.data_files import parquet
 
 from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
-from delta_maintenance.table.data.copying.footer_bounds import bounds_of
+from delta_maintenance.table.data.copying.proof import bounds_of
 
 SPARK, ARROW = "parquet-mr version 1.16.0 (build x)", "parquet-cpp-arrow version 26.0.0"
 LEAF = StatisticsLeaf(path=("c",), bounded=True)

@@ -10,10 +10,10 @@ import pytest
 from rewrites.data_files import field
 from rewrites.typed_rows import OPTIONS, TYPES, groups_of, metadata_of, rewritten, rows, spec_of
 
+from delta_maintenance.parquet.footers import CREATED_BY
+from delta_maintenance.parquet.thrift import BINARY, read_struct, struct_bytes
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.compact_protocol import BINARY, read_struct, struct_bytes
 from delta_maintenance.table.data.bins import RewrittenBin
-from delta_maintenance.table.data.copying.chunks import CREATED_BY
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 NAMES = list(TYPES)

@@ -3,14 +3,23 @@
 Arrow parses the footer of the stored file; at the positions that it finds, each column chunk must
 have the CRC-32 of the bytes that were copied, and all other metadata must equal that of the source.
 The rows of encoded row groups are decoded and hashed, and so are encoded columns of row tracking.
+
+Column statistics from the footers of data files, if a footer is exact.
+
+Footers are not used for INT96, whose order is undefined, and for lists and maps, because footers do
+not count their nulls. For strings and for decimals stored as bytes, only the footers of some
+writers are used. All other columns must be decoded. Implements "Per-file Statistics" for rows that
+are not decoded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +27,10 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
-from delta_maintenance.protocol.statistics.collect import StatisticsCollector
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
-from delta_maintenance.table.compact_protocol import (
+from delta_maintenance.parquet import footers as fields
+from delta_maintenance.parquet.files import read_range
+from delta_maintenance.parquet.footers import Chunk, read_footer
+from delta_maintenance.parquet.thrift import (
     I64,
     LIST,
     STRUCT,
@@ -30,22 +38,45 @@ from delta_maintenance.table.compact_protocol import (
     Struct,
     read_struct,
 )
-from delta_maintenance.table.data.copying import chunks as fields
-from delta_maintenance.table.data.copying.chunks import (
-    Chunk,
-    NotCopiedError,
-    reading_sources,
-)
-from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
-from delta_maintenance.table.data.copying.footer_bounds import bounds_of
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+from delta_maintenance.table.data.copying.sources import NotCopiedError, reading_sources
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
-from delta_maintenance.table.file_for_arrow import read_range
-from delta_maintenance.table.parquet_footer import read_footer
 
 _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 _NONE_DELETED = np.zeros(0, np.int64)
+
+_LONG = 64
+"""The length in bytes from which some writers truncate strings in footers."""
+_COMPLETE = ("parquet-mr version ", "parquet-cpp-arrow version ")
+"""Writers whose footers contain complete strings or none."""
+_EXACT = Context(prec=38)
+_FLOATS = ("FLOAT", "DOUBLE")
+_INTEGERS = ("INT32", "INT64")
+_BYTES = ("FIXED_LEN_BYTE_ARRAY", "BYTE_ARRAY")
+
+
+@dataclass(slots=True)
+class TrackingChecksums:
+    """The CRC-32 of row IDs and of row commit versions, in the order of the rows."""
+
+    rows: int = 0
+    crcs: list[int] = field(default_factory=lambda: [0, 0])
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> bool:
+        """Adds rows with these two columns. Returns False, and adds nothing, if a value is null."""
+        if any(column.null_count for column in batch.columns):
+            return False
+        self.rows += batch.num_rows
+        for at, column in enumerate(batch.columns):
+            for chunk in getattr(column, "chunks", [column]):
+                values = chunk.to_numpy(zero_copy_only=True)
+                self.crcs[at] = crc32(values.data.cast("B"), self.crcs[at])
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +172,41 @@ def moved_index(index: Struct, distance: int) -> Struct:
     found = index.copy()
     found.put(_PAGE_LOCATIONS, LIST, ListValue(STRUCT, list(locations)))
     return found
+
+
+def bounds_of(
+    leaf: StatisticsLeaf, kind: pa.DataType, chunk: pq.ColumnChunkMetaData, created_by: str
+) -> ColumnBounds | None:
+    """Returns the bounds of a column chunk in the footer; None if the column must be decoded.
+
+    `kind` is the type of the column in the table and in the file. Lists and maps have no chunk of
+    their own. A chunk with NaN must have no bounds (`nan_bounds`).
+    """
+    found = chunk.statistics
+    if found is None or not found.has_null_count:
+        return None
+    nulls = int(found.null_count)
+    if not 0 <= nulls <= chunk.num_values:
+        return None
+    if not leaf.bounded or nulls == chunk.num_values:
+        return ColumnBounds(nulls=nulls, kind=kind)
+    if not found.has_min_max:
+        return None
+    least, greatest = found.min_raw, found.max_raw
+    if pa.types.is_string(kind):
+        return _of_texts(nulls, kind, least, greatest, created_by)
+    if pa.types.is_decimal(kind) and chunk.physical_type in _BYTES:
+        return _of_decimals(nulls, kind, least, greatest, created_by)
+    if pa.types.is_floating(kind) and chunk.physical_type in _FLOATS:
+        return _of_floats(nulls, kind, least, greatest)
+    integers = isinstance(least, int) and isinstance(greatest, int)
+    if chunk.physical_type not in _INTEGERS or not integers:
+        return None
+    if pa.types.is_decimal(kind):
+        least, greatest = (_decimal(value, kind.scale) for value in (least, greatest))
+    elif not _is_integral(kind):
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
 
 
 def _encoded_sums(parquet: ParquetInput, expected: Expected, schema: pa.Schema) -> RowSums:
@@ -286,3 +352,51 @@ def _type_of(layout: DataFileLayout, path: Sequence[str]) -> pa.DataType:
     for name in path[1:]:
         kind = kind.field(name).type
     return kind
+
+
+def _of_texts(
+    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
+) -> ColumnBounds | None:
+    values = [value.encode() if isinstance(value, str) else value for value in (least, greatest)]
+    if not all(isinstance(value, bytes) and len(value) < _LONG for value in values):
+        return None
+    if not created_by.startswith(_COMPLETE):
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
+
+
+def _of_floats(nulls: int, kind: pa.DataType, least: Any, greatest: Any) -> ColumnBounds | None:
+    """Zeros need no care: in the log, each bound of zero has the safe sign."""
+    if not (isinstance(least, float) and isinstance(greatest, float)):
+        return None
+    if math.isnan(least) or math.isnan(greatest):
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+
+
+def _of_decimals(
+    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
+) -> ColumnBounds | None:
+    """Decodes unscaled values in two's complement. Arrow hides the bounds of releases that compared
+    them as unsigned bytes.
+    """
+    if not (isinstance(least, bytes) and isinstance(greatest, bytes)):
+        return None
+    if not created_by.startswith(_COMPLETE):
+        return None
+    values = [
+        _decimal(int.from_bytes(raw, "big", signed=True), kind.scale) for raw in (least, greatest)
+    ]
+    if values[0] > values[1]:
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
+
+
+def _decimal(unscaled: int, scale: int) -> Decimal:
+    return Decimal(unscaled).scaleb(-scale, _EXACT)
+
+
+def _is_integral(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_signed_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    )

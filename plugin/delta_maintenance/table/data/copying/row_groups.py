@@ -4,10 +4,16 @@ The bytes of each column chunk are copied, with its page index and its bloom fil
 only the positions change. Row groups that were encoded in memory, and columns of row tracking that
 a source lacks, are added in the same way. The new file is then read back from the store
 (`proof`). Implements "File Metadata" and "Page Index" of the Parquet format.
+
+Row groups that are encoded in memory, to stand between copied ones in a new data file.
+
+They are those of `DataFileWriter`, which writes them to a file in memory. Memory holds one row
+group before and after it is encoded.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,10 +24,11 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import CorruptTableError, StorageError, VerificationError
-from delta_maintenance.protocol.data_files.row_digest import RowSums
-from delta_maintenance.protocol.statistics.collect import StatisticsCollector
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.compact_protocol import (
+from delta_maintenance.parquet import footers as fields
+from delta_maintenance.parquet.files import read_range
+from delta_maintenance.parquet.footers import COLUMNS, MAGIC, ROW_GROUPS, Chunk, read_footer
+from delta_maintenance.parquet.pages import MalformedPageError, read_pages
+from delta_maintenance.parquet.thrift import (
     BINARY,
     I16,
     I32,
@@ -34,29 +41,40 @@ from delta_maintenance.table.compact_protocol import (
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.table.data.copying import chunks as fields
-from delta_maintenance.table.data.copying.chunks import (
-    MAGIC,
-    MOST_CHUNK,
-    Chunk,
-    reading_sources,
-)
-from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
-from delta_maintenance.table.data.copying.frames import FileFrame, key_value_list
+from delta_maintenance.protocol.data_files.row_digest import RowSums
+from delta_maintenance.protocol.statistics.collect import StatisticsCollector
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.copying.proof import (
     CopiedChunk,
     CopiedGroup,
     Expected,
+    TrackingChecksums,
     moved_index,
     read_back_copy,
 )
-from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
-from delta_maintenance.table.file_for_arrow import read_range
-from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
+from delta_maintenance.table.data.copying.sources import (
+    MOST_CHUNK,
+    FileFrame,
+    NotCopiedError,
+    OwnFile,
+    key_value_list,
+    reading_sources,
+)
+from delta_maintenance.table.data.data_file_writer import (
+    GROUP_ROWS,
+    DataFileSpec,
+    DataFileWriter,
+    WrittenFile,
+    memory_bytes,
+)
 
 _PIECE = 1 << 20
 _LAST_ORDINAL = (1 << 15) - 1
 _PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
+
+_NAME = "rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +142,98 @@ def copy_file(
         name=name, rows=rows, size=size, modified_ms=status.modified_ms, stats=stats
     )
     return written, sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedGroup:
+    """An encoded row group."""
+
+    file: io.BytesIO
+    tree: Struct
+    metadata: pq.RowGroupMetaData
+    created_by: str
+
+    @property
+    def columns(self) -> list[Struct]:
+        """The column chunks."""
+        return self.tree.structs(COLUMNS)
+
+
+class GroupEncoder:
+    """Encodes rows as row groups of the usual size."""
+
+    def __init__(self, spec: DataFileSpec, *, names_calendar: bool) -> None:
+        """`names_calendar` says whether the footer of the new file names a calendar, without which
+        Spark 3 does not read early dates.
+        """
+        self.statistics = StatisticsCollector(spec.statistics, spec.layout.schema)
+        self.dictionaries: Sequence[str] = ()
+        """String columns of the last row group that repeat their values."""
+        self._spec = spec
+        self._names_calendar = names_calendar
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> Iterator[EncodedGroup]:
+        """Adds rows; yields a row group once there are enough of them."""
+        self._waiting.append(batch)
+        self._bytes += memory_bytes(batch)
+        self._rows += batch.num_rows
+        if self._bytes >= self._spec.group_bytes or self._rows >= GROUP_ROWS:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[EncodedGroup]:
+        """Yields the remaining rows.
+
+        Raises `NotCopiedError` if they include early dates, and the file names no calendar.
+        """
+        batches, self._waiting = self._waiting, []
+        self._bytes = self._rows = 0
+        if not batches:
+            return
+        data, self.dictionaries, early = _encoded(self._spec, batches, self.statistics)
+        if early and not self._names_calendar:
+            raise NotCopiedError("the copied row groups come from a file without a calendar")
+        yield from _groups(data)
+
+
+def encoded_row_tracking(
+    rows: pa.Table, spec: DataFileSpec
+) -> tuple[EncodedGroup, TrackingChecksums]:
+    """Encodes the row IDs and row commit versions of one row group, none of which is null."""
+    checksums = TrackingChecksums()
+    if not checksums.add(rows):
+        raise AssertionError("readers complete missing row IDs")
+    sink = io.BytesIO()
+    _, version = rows.column_names
+    pq.write_table(
+        rows,
+        sink,
+        row_group_size=rows.num_rows,
+        version="2.6",
+        data_page_version=spec.page_version,
+        compression=spec.codec,
+        use_dictionary=[version],
+        store_schema=False,
+        write_page_index=True,
+    )
+    [group] = _groups(sink.getvalue())
+    return group, checksums
+
+
+def own_file(spec: DataFileSpec) -> OwnFile:
+    """Returns the footer of a file with encoded row groups."""
+    files = [spec.layout, spec.layout.untracked]
+    nothing = StatisticsColumns(leaves=(), tight_bounds=False)
+    tracked, untracked = (
+        _encoded(
+            DataFileSpec(layout=layout, statistics=nothing),
+            (),
+            StatisticsCollector(nothing, layout.schema),
+        )[0]
+        for layout in files
+    )
+    return OwnFile.of(tracked, untracked)
 
 
 def _copied_groups(sink: BinaryIO, sources: Iterable[GroupSource]) -> Iterator[CopiedGroup]:
@@ -270,3 +380,26 @@ def _write(sink: BinaryIO, data: bytes) -> None:
         raise
     except OSError as error:
         raise StorageError(f"cannot write the new data file: {error}") from error
+
+
+def _encoded(
+    spec: DataFileSpec, batches: Sequence[pa.RecordBatch], statistics: StatisticsCollector
+) -> tuple[bytes, Sequence[str], bool]:
+    store = MemoryStore()
+    with DataFileWriter(store, _NAME, spec, statistics=statistics) as writer:
+        for batch in batches:
+            writer.write(batch)
+    return store.read(_NAME), writer.dictionaries, writer.has_early_days
+
+
+def _groups(data: bytes) -> Iterator[EncodedGroup]:
+    file = io.BytesIO(data)
+    metadata = pq.read_metadata(file)
+    footer, _ = read_footer(file)
+    for at, tree in enumerate(read_struct(footer)[0].structs(ROW_GROUPS)):
+        yield EncodedGroup(
+            file=file,
+            tree=tree,
+            metadata=metadata.row_group(at),
+            created_by=metadata.created_by,
+        )

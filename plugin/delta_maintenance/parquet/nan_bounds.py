@@ -15,14 +15,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.table.compact_protocol import (
-    LIST,
-    STRUCT,
-    ListValue,
-    Struct,
-    with_edited_structs,
-)
-from delta_maintenance.table.data.copying.chunks import (
+from delta_maintenance.parquet.footers import (
     CHUNK_METADATA,
     COLUMN_INDEX,
     COLUMN_INDEX_SIZE,
@@ -31,8 +24,15 @@ from delta_maintenance.table.data.copying.chunks import (
     ROW_GROUPS,
     STATISTICS,
     Chunk,
+    footer_size,
 )
-from delta_maintenance.table.parquet_footer import footer_size
+from delta_maintenance.parquet.thrift import (
+    LIST,
+    STRUCT,
+    ListValue,
+    Struct,
+    with_edited_structs,
+)
 
 _NAN_IS_GREATEST = re.compile(r"parquet-mr version 1\.1[0-7]\.(?!.*trino)", re.I)
 """Writers that omit the bounds if any value is NaN: parquet-mr 1.10 to 1.17. Others ignore NaN, and

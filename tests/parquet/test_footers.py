@@ -15,7 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rewrites.data_files import parquet
 
-from delta_maintenance.table.compact_protocol import (
+from delta_maintenance.parquet.footers import (
+    read_footer,
+    require_readable_columns,
+    require_readable_file,
+)
+from delta_maintenance.parquet.thrift import (
     BINARY,
     I32,
     I64,
@@ -27,11 +32,6 @@ from delta_maintenance.table.compact_protocol import (
     struct_bytes,
 )
 from delta_maintenance.table.data.parquet_input import ParquetInput
-from delta_maintenance.table.parquet_footer import (
-    read_footer,
-    require_readable_columns,
-    require_readable_file,
-)
 
 ROWS = pa.table({"id": [1, 2, 3], "s": [{"a": "x", "m": [1.5, None]}] * 3})
 SCHEMA = pq.ParquetFile(io.BytesIO(parquet(ROWS))).schema
