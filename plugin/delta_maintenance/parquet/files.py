@@ -1,8 +1,7 @@
 """Files that Arrow reads through Python without copying bytes in memory, and ranges of files.
 
-Reads parts of a file ahead, in the calling thread.
-
-Arrow would read them in threads of its own, which can abort the process at its end (decision 0035).
+`ReadAhead` reads in the calling thread. Arrow would read in threads of its own, which can abort the
+process at its end (decision 0035).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from delta_maintenance.policies.due import assessed_operations
 from delta_maintenance.policies.failures import failure_of
 from delta_maintenance.policies.looks import Looks
 from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun
-from delta_maintenance.table.read.files.known_sums import SumMemory
+from delta_maintenance.table.read.file_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 

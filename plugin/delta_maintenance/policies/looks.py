@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.table.read.files.known_sums import SumMemory
+from delta_maintenance.table.read.file_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 

@@ -31,7 +31,7 @@ from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange
 
 _TOLD_ACTIONS = 100_000

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from delta_maintenance.spark.log_shares import SCHEMA, LogPart
-from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -1,7 +1,4 @@
-"""Parallel work on the items of a stream, a few at a time, with results in order.
-
-Idle workers that take over parts of the work on other workers' bins.
-"""
+"""Parallel work: on the items of a stream, with results in order, and by idle workers on bins."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The gate of every verb that writes to a table.
-
-What the log must say of each live file before any file is rewritten.
+"""What every verb that writes requires of a table, and a rewrite of each live file.
 
 `fsck` reports the same problems as corruption. A rewrite would make them permanent, or give the row
 IDs of live files to other rows.
@@ -25,7 +23,7 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.protocol.statistics.stats import num_records
-from delta_maintenance.table.read.files.view import record_counts
+from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 
 EXAMINE = "run fsck, and follow the remedy of each finding"

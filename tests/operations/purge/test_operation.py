@@ -17,8 +17,7 @@ from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
-from delta_maintenance.table.read.files.known_sums import SumMemory
+from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
 from delta_maintenance.table.read.table import Table
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from delta_maintenance.operations.clean_log.options import FileGroup, GroupKind
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import checksummed_file, is_expired
+from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.log_inventory import LogInventory
-from delta_maintenance.table.read.segment import LogEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

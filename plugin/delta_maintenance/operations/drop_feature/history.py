@@ -22,9 +22,8 @@ from delta_maintenance.operations.drop_feature.traces import (
 )
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.read.history import read_commit_info
-from delta_maintenance.table.read.log_age import file_times, told_time
-from delta_maintenance.table.read.relisting import relisting
+from delta_maintenance.table.read.history import file_times, read_commit_info, told_time
+from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

@@ -26,9 +26,9 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.log_file import LogEntry, relisting
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.relisting import relisting
-from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing, list_log
+from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _ANY_KEYS = MapKeys(partition_columns=frozenset())

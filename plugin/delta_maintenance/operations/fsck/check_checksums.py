@@ -25,10 +25,8 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 )
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.log_file import read_hint
+from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LogEntry
 
 _IN_DETAIL = 20
 """The number of newest checksums whose histograms and lists of files are compared."""

@@ -15,7 +15,7 @@ from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL_NAME
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, walk
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 Path = tuple[str, ...]
 

@@ -24,8 +24,8 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.row_tracking.used_ids import Numbers
 from delta_maintenance.table.data.row_counts import RowCounter
+from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _KEPT = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")

@@ -18,8 +18,9 @@ from delta_maintenance.protocol.delta_log.file_names import LogFileKind, commit_
 from delta_maintenance.protocol.delta_log.gaps import version_gaps
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.read.log_inventory import LogInventory
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
+from delta_maintenance.table.read.segment import LogListing
 from delta_maintenance.table.write.log_compactor import compare_compaction
 
 _YOUNG = timedelta(days=1)

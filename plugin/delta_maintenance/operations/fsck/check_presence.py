@@ -26,7 +26,7 @@ from delta_maintenance.table.data.places import (
     find_other_spellings,
     reached_by_the_store,
 )
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 _LOOKED_UP = 1 << 16
 

@@ -42,9 +42,9 @@ from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.data.places import copy_files
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.log_file import read_hint
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles, list_log
+from delta_maintenance.table.read.segment import CheckpointFiles, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.log_deletion import put_hint

@@ -26,9 +26,8 @@ from delta_maintenance.protocol.columns.arrays import integers, to_bools
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.table.parallel import in_parallel
-from delta_maintenance.table.read.active_files import ActiveFiles
+from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE, FileRules
 

@@ -42,7 +42,7 @@ from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
 from delta_maintenance.operations.vacuum.report import DeadFileListing, write_report
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
-from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Conflicted
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress

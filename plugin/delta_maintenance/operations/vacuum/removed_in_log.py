@@ -27,10 +27,15 @@ from delta_maintenance.protocol.ndjson.parse import (
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.log_age import told_time
-from delta_maintenance.table.read.log_file import read_hint, read_listed
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
+from delta_maintenance.table.read.history import told_time
+from delta_maintenance.table.read.log_file import (
+    LOG_DIRECTORY,
+    LogEntry,
+    read_ahead,
+    read_hint,
+    read_listed,
+)
+from delta_maintenance.table.read.segment import LogListing
 
 LAST_VACUUM = "_last_vacuum_info"
 """The file in which Delta Spark stores where its next `lite` vacuum begins, relative to

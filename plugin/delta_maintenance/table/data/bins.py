@@ -1,8 +1,7 @@
-"""Bins of data files that are rewritten together, and the results of rewriting them.
+"""Bins of data files that are rewritten together, their rows, and the results of rewriting them.
 
-A bin is the unit of work, of proof and of conflict. All values can be pickled.
-
-Reads the sources of a bin, small ones ahead, with errors that tell which must be left out.
+A bin is the unit of work, of proof and of conflict. All values can be pickled. Small sources are
+read ahead, and errors tell which source must be left out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Conversion of paths in the log to names in the store.
-
-Finds files that are stored under another spelling of their path, and copies them.
+"""The names in the store of the paths in the log.
 
 Some writers encode the names of their files once more, or once less, than the paths in the log.
 Copies between stores can change letter case or the Unicode form of names. Readers then miss a file
-that still exists.
+that still exists; it is found here under the other spelling.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ For one bin, memory holds a row group before it is encoded (`DataFileSpec.group_
 compressed bytes of a row group of the current source (at most 32 MiB, or the files read ahead), and
 one batch.
 
-Estimates the size of rewritten data files from a few of their rows, without writing a file.
+`size_ratio` estimates the size of new files from a few rows, without writing a file.
 """
 
 from __future__ import annotations

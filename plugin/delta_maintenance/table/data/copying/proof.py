@@ -4,12 +4,10 @@ Arrow parses the footer of the stored file; at the positions that it finds, each
 have the CRC-32 of the bytes that were copied, and all other metadata must equal that of the source.
 The rows of encoded row groups are decoded and hashed, and so are encoded columns of row tracking.
 
-Column statistics from the footers of data files, if a footer is exact.
-
-Footers are not used for INT96, whose order is undefined, and for lists and maps, because footers do
-not count their nulls. For strings and for decimals stored as bytes, only the footers of some
-writers are used. All other columns must be decoded. Implements "Per-file Statistics" for rows that
-are not decoded.
+Statistics come from footers that are exact. Footers are not used for INT96, whose order is
+undefined, and for lists and maps, because footers do not count their nulls. For strings and for
+decimals stored as bytes, only the footers of some writers are used. All other columns must be
+decoded. Implements "Per-file Statistics" for rows that are not decoded.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Builds a new data file from row groups of other files, without decoding them.
 
 The bytes of each column chunk are copied, with its page index and its bloom filter. In the footer,
-only the positions change. Row groups that were encoded in memory, and columns of row tracking that
-a source lacks, are added in the same way. The new file is then read back from the store
-(`proof`). Implements "File Metadata" and "Page Index" of the Parquet format.
-
-Row groups that are encoded in memory, to stand between copied ones in a new data file.
-
-They are those of `DataFileWriter`, which writes them to a file in memory. Memory holds one row
-group before and after it is encoded.
+only the positions change. Rows that cannot be copied, and columns of row tracking that a source
+lacks, are encoded as row groups in memory and added in the same way. Memory holds one of them
+before and after it is encoded. The new file is then read back from the store (`proof`). Implements
+"File Metadata" and "Page Index" of the Parquet format.
 """
 
 from __future__ import annotations

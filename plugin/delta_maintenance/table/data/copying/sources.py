@@ -2,12 +2,9 @@
 
 This requires that a new data file would have the same columns, including the names of list elements
 and the field IDs, and that this module knows all positions in the footer. Only the hidden columns
-of row tracking may be missing; they are added. All other metadata is kept as stored. Implements
-"File Metadata" of the Parquet format.
-
-The part of a footer that all row groups of a file share, and which files can have it in common.
-
-Implements "File Metadata" of the Parquet format.
+of row tracking may be missing; they are added. All other metadata is kept as stored. The frame is
+the part of a footer that all row groups of a file share. Implements "File Metadata" of the Parquet
+format.
 """
 
 from __future__ import annotations

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from suite.play import examples
 from tests.table.read.files.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
 
-from delta_maintenance.table.read import file_sums
-from delta_maintenance.table.read.file_sums import Instants, sum_files
-from delta_maintenance.table.read.files import stated_sizes
-from delta_maintenance.table.read.files.known_sums import SumMemory
+from delta_maintenance.table.read import file_sums, summary
+from delta_maintenance.table.read.file_sums import Instants, SumMemory, sum_files
 from delta_maintenance.table.read.segment import list_entries
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import (
@@ -62,7 +60,7 @@ def looked(
 def test_sums_follow_usual_commits(
     by_checksum: bool, replays: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stated_sizes, "FEWEST_FILES", 1)
+    monkeypatch.setattr(summary, "FEWEST_FILES", 1)
     table, memory = begun(), SumMemory()
     checksums = [*list_entries(table.store)] if by_checksum else []
     looked(table, memory, checksums=checksums)
