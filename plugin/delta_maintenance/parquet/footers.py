@@ -157,6 +157,13 @@ def footer_of(file: BinaryIO) -> tuple[Struct, int]:
     return read_struct(footer)[0], end
 
 
+def end_of_file(footer: bytes) -> bytes:
+    """Returns what follows the last page or index of a file: the footer, its length and a magic
+    number.
+    """
+    return footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
 def _read_tail(source: BinaryIO) -> tuple[bytes, int]:
     """Returns the end of a file, including the whole footer if there is one, and the size of the
     file.

@@ -24,6 +24,7 @@ from delta_maintenance.parquet.footers import (
     ROW_GROUPS,
     STATISTICS,
     Chunk,
+    end_of_file,
     footer_size,
 )
 from delta_maintenance.parquet.thrift import (
@@ -103,7 +104,7 @@ def without_nan_bounds(end: bytes, leaves: Mapping[int, frozenset[int]]) -> byte
 
     size = footer_size(end)
     footer = with_edited_structs(end[-size : -len(MAGIC) - 4], ROW_GROUPS, edited)
-    return end[:-size] + footer + len(footer).to_bytes(4, "little") + MAGIC
+    return end[:-size] + end_of_file(footer)
 
 
 def _has_bounds(chunk: Struct) -> bool:

@@ -25,14 +25,9 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.files import read_range
-from delta_maintenance.parquet.footers import Chunk, read_footer
+from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS, read_footer
+from delta_maintenance.parquet.row_groups import CopiedChunk
 from delta_maintenance.parquet.thrift import (
-    I64,
-    LIST,
-    STRUCT,
-    ListValue,
     Struct,
     read_struct,
 )
@@ -45,7 +40,6 @@ from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_nam
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
 
-_PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 _NONE_DELETED = np.zeros(0, np.int64)
 
 _LONG = 64
@@ -75,21 +69,6 @@ class TrackingChecksums:
                 values = chunk.to_numpy(zero_copy_only=True)
                 self.crcs[at] = crc32(values.data.cast("B"), self.crcs[at])
         return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedChunk:
-    """A column chunk in the new file."""
-
-    source: Chunk
-    tree: Struct
-    """The Thrift struct with the positions in the new file."""
-    crc: int
-    """The CRC-32 of the bytes that were read from the source."""
-    index: bytes | None
-    """The offset index with the positions in the new file."""
-    column_index: bytes | None
-    bloom_filter: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +115,7 @@ def read_back_copy(
             )
         require_schema(parquet.schema_in_utc, schema, name)
         footer, _ = read_footer(file)
-        trees = read_struct(footer)[0].structs(fields.ROW_GROUPS)
+        trees = read_struct(footer)[0].structs(ROW_GROUPS)
         for number, (group, tree) in enumerate(zip(groups, trees, strict=True)):
             found = parquet.metadata.row_group(number)
             problem = _difference(file, group, tree, found, piece)
@@ -153,23 +132,6 @@ def read_back_copy(
                     if group.origin == "first":
                         parquet.decode_first(schema.names, number)
             return _statistics(parquet, expected, spec), sums
-
-
-def columns_of(group: Struct) -> list[Struct]:
-    """Returns the column chunks of a row group."""
-    return group.structs(fields.COLUMNS)
-
-
-def moved_index(index: Struct, distance: int) -> Struct:
-    """Returns an offset index whose pages were moved by so many bytes."""
-    locations = []
-    for location in index.structs(_PAGE_LOCATIONS):
-        moved = location.copy()
-        moved.put(_PAGE_OFFSET, I64, (location.number(_PAGE_OFFSET) or 0) + distance)
-        locations.append(moved)
-    found = index.copy()
-    found.put(_PAGE_LOCATIONS, LIST, ListValue(STRUCT, list(locations)))
-    return found
 
 
 def bounds_of(
@@ -241,72 +203,16 @@ def _difference(
     file: BinaryIO, group: CopiedGroup, tree: Struct, found: pq.RowGroupMetaData, piece: int | None
 ) -> str | None:
     """Returns the first difference of a row group from its source, as a clause, or None."""
-    columns = columns_of(tree)
+    columns = tree.structs(COLUMNS)
     if found.num_rows != group.source.num_rows or len(columns) != len(group.chunks):
         return "a row group with other rows or columns"
     for at, (copied, column) in enumerate(zip(group.chunks, columns, strict=True)):
-        stored, chunk, source = found.column(at), Chunk.of(column), copied.source
-        start = stored.dictionary_page_offset or stored.data_page_offset
-        first_page = (source.metadata.number(fields.DATA_PAGE) or 0) - source.start
-        if (
-            _unplaced(column) != _unplaced(source.tree)
-            or (start, stored.total_compressed_size) != (chunk.start, source.size)
-            or stored.data_page_offset - start != first_page
-            or not _has_indexes(file, copied, chunk)
-        ):
+        stored = found.column(at)
+        if not copied.has_metadata(file, column, stored):
             return f"other metadata for the column {stored.path_in_schema}"
-        if piece is not None and _crc(file, start, source.size, piece) != copied.crc:
+        if piece is not None and not copied.has_bytes(file, column, piece):
             return f"other bytes for the column {stored.path_in_schema}"
     return None
-
-
-def _crc(file: BinaryIO, start: int, size: int, piece: int) -> int:
-    crc, end = 0, start + size
-    for at in range(start, end, piece):
-        crc = crc32(read_range(file, at, min(piece, end - at)), crc)
-    return crc
-
-
-def _has_indexes(file: BinaryIO, copied: CopiedChunk, chunk: Chunk) -> bool:
-    """Whether page index and bloom filter are where the footer says, and match the pages."""
-    place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
-    if (place is None) != (copied.index is None):
-        return False
-    if place is not None:
-        index, _ = read_struct(read_range(file, *place))
-        written, _ = read_struct(copied.index or b"\0")
-        if moved_index(index, copied.source.start - chunk.start) != moved_index(
-            written, copied.source.start - Chunk.of(copied.tree).start
-        ):
-            return False
-        locations = [each.number(_PAGE_OFFSET) or 0 for each in index.structs(_PAGE_LOCATIONS)]
-        if any(not chunk.start <= at < chunk.start + chunk.size for at in locations):
-            return False
-    for data, tree, at, size in (
-        (copied.column_index, chunk.tree, fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE),
-        (copied.bloom_filter, chunk.metadata, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE),
-    ):
-        place = chunk.range_of(at, size, tree)
-        if (None if place is None else read_range(file, *place)) != data:
-            return False
-    return True
-
-
-def _unplaced(tree: Struct) -> tuple[Struct, Struct]:
-    """Returns copies of a column chunk and its metadata without positions."""
-    metadata, chunk = Chunk.of(tree).metadata.copy(), tree.copy()
-    metadata.drop(
-        fields.DATA_PAGE, fields.DICTIONARY_PAGE, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE
-    )
-    chunk.drop(
-        fields.CHUNK_METADATA,
-        fields.CHUNK_OFFSET,
-        fields.OFFSET_INDEX,
-        fields.OFFSET_INDEX_SIZE,
-        fields.COLUMN_INDEX,
-        fields.COLUMN_INDEX_SIZE,
-    )
-    return chunk, metadata
 
 
 def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -> str:

@@ -18,12 +18,17 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import CorruptTableError, StorageError, VerificationError
 from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.files import read_range
-from delta_maintenance.parquet.footers import COLUMNS, MAGIC, ROW_GROUPS, Chunk, read_footer
-from delta_maintenance.parquet.pages import MalformedPageError, read_pages
+from delta_maintenance.parquet.footers import (
+    COLUMNS,
+    MAGIC,
+    ROW_GROUPS,
+    Chunk,
+    end_of_file,
+    read_footer,
+)
+from delta_maintenance.parquet.row_groups import CopiedChunk, copy_chunk
 from delta_maintenance.parquet.thrift import (
     BINARY,
     I16,
@@ -43,11 +48,9 @@ from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.copying.proof import (
-    CopiedChunk,
     CopiedGroup,
     Expected,
     TrackingChecksums,
-    moved_index,
     read_back_copy,
 )
 from delta_maintenance.table.data.copying.sources import (
@@ -68,8 +71,6 @@ from delta_maintenance.table.data.data_file_writer import (
 
 _PIECE = 1 << 20
 _LAST_ORDINAL = (1 << 15) - 1
-_PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
-
 _NAME = "rows"
 
 
@@ -235,7 +236,7 @@ def own_file(spec: DataFileSpec) -> OwnFile:
 def _copied_groups(sink: BinaryIO, sources: Iterable[GroupSource]) -> Iterator[CopiedGroup]:
     _write(sink, MAGIC)
     for number, source in enumerate(sources):
-        chunks = tuple(_copy(sink, file, Chunk.of(chunk)) for file, chunk in source.chunks)
+        chunks = tuple(_copied(sink, file, Chunk.of(chunk)) for file, chunk in source.chunks)
         yield CopiedGroup(
             tree=_group_tree(source, number, chunks),
             source=source.metadata,
@@ -246,65 +247,12 @@ def _copied_groups(sink: BinaryIO, sources: Iterable[GroupSource]) -> Iterator[C
         )
 
 
-def _copy(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
+def _copied(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
+    position = sink.tell()
     with reading_sources():
-        data = read_range(source, chunk.start, chunk.size)
-        # Bytes that are not valid pages must not be copied.
-        values = chunk.metadata.number(fields.NUM_VALUES) or 0
-        pages = read_pages(memoryview(data), values=values, codec="", texts=False, checksums=True)
-        if (pages.values, pages.size) != (values, chunk.size):
-            raise MalformedPageError("a column has other pages than its footer says")
-        if pages.indexed and not pages.has_dictionary:
-            raise MalformedPageError("a column lacks its dictionary")
-        index, column_index = _page_index(source, chunk)
-        place = chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)
-        bloom_filter = None if place is None else read_range(source, *place)
-    distance = sink.tell() - chunk.start
+        copied, data = copy_chunk(source, chunk, to=position)
     _write(sink, data)
-    metadata = chunk.metadata.copy()
-    metadata.drop(fields.DICTIONARY_PAGE, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE)
-    for number in (fields.DATA_PAGE, fields.DICTIONARY_PAGE):
-        position = chunk.metadata.number(number)
-        if position:
-            metadata.put(number, I64, position + distance)
-    tree = chunk.tree.copy()
-    tree.drop(
-        fields.OFFSET_INDEX,
-        fields.OFFSET_INDEX_SIZE,
-        fields.COLUMN_INDEX,
-        fields.COLUMN_INDEX_SIZE,
-    )
-    tree.put(fields.CHUNK_METADATA, STRUCT, metadata)
-    position = chunk.tree.number(fields.CHUNK_OFFSET)
-    tree.put(fields.CHUNK_OFFSET, I64, position + distance if position else 0)
-    return CopiedChunk(
-        source=chunk,
-        tree=tree,
-        crc=crc32(data),
-        index=None if index is None else struct_bytes(moved_index(index, distance)),
-        column_index=column_index,
-        bloom_filter=bloom_filter,
-    )
-
-
-def _page_index(source: BinaryIO, chunk: Chunk) -> tuple[Struct | None, bytes | None]:
-    """Reads the offset index and the bytes of the column index, which requires an offset index."""
-    place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
-    if place is None:
-        return None, None
-    index, _ = read_struct(read_range(source, *place))
-    locations = index.structs(_PAGE_LOCATIONS)
-    if max(index.fields, default=0) > 2 or any(
-        max(location.fields, default=0) > 3 for location in locations
-    ):
-        # An unknown field could contain a position.
-        return None, None
-    for location in locations:
-        position = location.number(_PAGE_OFFSET)
-        if position is None or not chunk.start <= position < chunk.start + chunk.size:
-            raise MalformedThriftError("an offset index has pages of another column")
-    place = chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)
-    return index, None if place is None else read_range(source, *place)
+    return copied
 
 
 def _group_tree(source: GroupSource, number: int, chunks: Sequence[CopiedChunk]) -> Struct:
@@ -328,12 +276,15 @@ def _finish(sink: BinaryIO, groups: Sequence[CopiedGroup], frame: FileFrame, row
     """Writes the indexes and the footer, and returns the size of the file in bytes."""
     for group in groups:
         for chunk in group.chunks:
-            _append_indexes(sink, chunk)
+            for index in chunk.indexes(sink):
+                _write(sink, index)
     trees = []
     for group in groups:
         tree = group.tree
         tree.put(fields.COLUMNS, LIST, ListValue(STRUCT, [chunk.tree for chunk in group.chunks]))
-        tree.put(fields.GROUP_OFFSET, I64, min(_start(chunk) for chunk in group.chunks))
+        tree.put(
+            fields.GROUP_OFFSET, I64, min(Chunk.of(chunk.tree).start for chunk in group.chunks)
+        )
         trees.append(tree)
     footer = Struct()
     footer.put(fields.VERSION, I32, frame.version)
@@ -347,26 +298,8 @@ def _finish(sink: BinaryIO, groups: Sequence[CopiedGroup], frame: FileFrame, row
         footer.put(fields.CREATED_BY, BINARY, frame.created_by)
     if frame.column_orders is not None:
         footer.put(fields.COLUMN_ORDERS, LIST, frame.column_orders)
-    data = struct_bytes(footer)
-    _write(sink, data + len(data).to_bytes(4, "little") + MAGIC)
+    _write(sink, end_of_file(struct_bytes(footer)))
     return sink.tell()
-
-
-def _append_indexes(sink: BinaryIO, chunk: CopiedChunk) -> None:
-    metadata = Chunk.of(chunk.tree).metadata
-    for data, tree, at, size in (
-        (chunk.bloom_filter, metadata, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE),
-        (chunk.column_index, chunk.tree, fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE),
-        (chunk.index, chunk.tree, fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE),
-    ):
-        if data is not None:
-            tree.put(at, I64, sink.tell())
-            tree.put(size, I32, len(data))
-            _write(sink, data)
-
-
-def _start(chunk: CopiedChunk) -> int:
-    return Chunk.of(chunk.tree).start
 
 
 def _write(sink: BinaryIO, data: bytes) -> None:

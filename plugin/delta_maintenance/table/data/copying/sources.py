@@ -21,31 +21,8 @@ import pyarrow.parquet as pq
 
 from delta_maintenance import __version__
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
-from delta_maintenance.parquet.footers import (
-    BLOOM_FILTER,
-    BLOOM_FILTER_SIZE,
-    COLUMN_INDEX,
-    COLUMN_INDEX_SIZE,
-    COLUMN_ORDERS,
-    COLUMNS,
-    CREATED_BY,
-    DATA_PAGE,
-    DICTIONARY_PAGE,
-    FILE_PATH,
-    INDEX_PAGE,
-    KEY,
-    KEY_VALUE,
-    KEY_VALUES,
-    MAGIC,
-    NUM_VALUES,
-    OFFSET_INDEX,
-    OFFSET_INDEX_SIZE,
-    ROW_GROUPS,
-    SCHEMA,
-    VERSION,
-    Chunk,
-    footer_of,
-)
+from delta_maintenance.parquet import footers as fields
+from delta_maintenance.parquet.footers import MAGIC, Chunk, footer_of
 from delta_maintenance.parquet.pages import MalformedPageError
 from delta_maintenance.parquet.thrift import (
     BINARY,
@@ -165,8 +142,10 @@ class CopySource:
             if not complete and not (layout.tracks_rows and _has_layout(parquet, layout.untracked)):
                 return None
             tree, end = footer_of(file)
-            groups = tuple(tree.structs(ROW_GROUPS))
-            chunks = [Chunk.of(chunk) for group in groups for chunk in group.structs(COLUMNS)]
+            groups = tuple(tree.structs(fields.ROW_GROUPS))
+            chunks = [
+                Chunk.of(chunk) for group in groups for chunk in group.structs(fields.COLUMNS)
+            ]
             sizes = sum(chunk.size for chunk in chunks)
             if sizes < least * len(groups) or not _is_known(tree, groups):
                 return None
@@ -287,7 +266,7 @@ def frame_of(
     columns to which those of the added ones could be appended.
     """
     count = parquet.metadata.num_columns
-    ours, theirs = own.frame.column_orders, tree.get(COLUMN_ORDERS)
+    ours, theirs = own.frame.column_orders, tree.get(fields.COLUMN_ORDERS)
     wanted = own.schema if complete else own.untracked
     is_own = _first(ours, count) == theirs and bool(parquet.parquet_schema.equals(wanted))
     frame = _frame(tree, parquet, is_own=is_own)
@@ -297,7 +276,7 @@ def frame_of(
         return replace(frame, schema=own.frame.schema, column_orders=ours)
     if not (isinstance(theirs, ListValue) and isinstance(ours, ListValue)):
         return None
-    schema = tree.structs(SCHEMA)
+    schema = tree.structs(fields.SCHEMA)
     added = _elements(own.frame.schema)[-TRACKING_COLUMNS:]
     root = schema[0].copy()
     root.put(_NUM_CHILDREN, I32, (root.number(_NUM_CHILDREN) or 0) + len(added))
@@ -314,9 +293,9 @@ def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
     found = []
     for key, value in pairs.items():
         entry = Struct()
-        entry.put(KEY, BINARY, key)
+        entry.put(fields.KEY, BINARY, key)
         if value is not None:
-            entry.put(KEY_VALUE, BINARY, value)
+            entry.put(fields.KEY_VALUE, BINARY, value)
         found.append(entry)
     return found
 
@@ -368,8 +347,8 @@ def _is_known(tree: Struct, groups: Sequence[Struct]) -> bool:
     for group in groups:
         if max(group.fields) > _KNOWN["group"]:
             return False
-        for chunk in group.structs(COLUMNS):
-            if max(chunk.fields) > _KNOWN["chunk"] or chunk.get(FILE_PATH) is not None:
+        for chunk in group.structs(fields.COLUMNS):
+            if max(chunk.fields) > _KNOWN["chunk"] or chunk.get(fields.FILE_PATH) is not None:
                 return False
     return True
 
@@ -377,7 +356,7 @@ def _is_known(tree: Struct, groups: Sequence[Struct]) -> bool:
 def _is_movable(chunk: Chunk, end: int) -> bool:
     """Whether the chunk fits in memory, and all of its parts end before the position `end`."""
     metadata = chunk.metadata
-    if max(metadata.fields) > _KNOWN["metadata"] or metadata.get(INDEX_PAGE) is not None:
+    if max(metadata.fields) > _KNOWN["metadata"] or metadata.get(fields.INDEX_PAGE) is not None:
         return False
     ranges = [(chunk.start, chunk.size, MOST_CHUNK), *_indexes(chunk)]
     return all(
@@ -389,9 +368,9 @@ def _is_movable(chunk: Chunk, end: int) -> bool:
 def _indexes(chunk: Chunk) -> Iterator[tuple[int, int, int]]:
     """Yields position, size and maximum size of each page index and bloom filter of a chunk."""
     for most, found in (
-        (_MOST_OFFSETS, chunk.range_of(OFFSET_INDEX, OFFSET_INDEX_SIZE, chunk.tree)),
-        (MOST_CHUNK, chunk.range_of(COLUMN_INDEX, COLUMN_INDEX_SIZE, chunk.tree)),
-        (MOST_CHUNK, chunk.range_of(BLOOM_FILTER, BLOOM_FILTER_SIZE, chunk.metadata)),
+        (_MOST_OFFSETS, chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)),
+        (MOST_CHUNK, chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)),
+        (MOST_CHUNK, chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)),
     ):
         if found is not None:
             yield (*found, most)
@@ -411,12 +390,13 @@ def _is_consistent(parquet: ParquetInput, groups: Sequence[Struct]) -> bool:
     return all(
         _agrees(Chunk.of(tree), group.column(at), group.num_rows, repeats=repeats[at])
         for group, trees in zip(found, groups, strict=True)
-        for at, tree in enumerate(trees.structs(COLUMNS))
+        for at, tree in enumerate(trees.structs(fields.COLUMNS))
     )
 
 
 def _agrees(chunk: Chunk, found: pq.ColumnChunkMetaData, rows: int, *, repeats: bool) -> bool:
-    values, data = chunk.metadata.number(NUM_VALUES), chunk.metadata.number(DATA_PAGE) or 0
+    number = chunk.metadata.number
+    values, data = number(fields.NUM_VALUES), number(fields.DATA_PAGE) or 0
     seen = (
         found.num_values,
         found.total_compressed_size,
@@ -424,7 +404,7 @@ def _agrees(chunk: Chunk, found: pq.ColumnChunkMetaData, rows: int, *, repeats: 
         found.dictionary_page_offset or 0,
     )
     return (
-        seen == (values, chunk.size, data, chunk.metadata.number(DICTIONARY_PAGE) or 0)
+        seen == (values, chunk.size, data, number(fields.DICTIONARY_PAGE) or 0)
         and (found.num_values >= rows if repeats else found.num_values == rows)
         and chunk.start <= data < chunk.start + chunk.size
     )
@@ -432,13 +412,13 @@ def _agrees(chunk: Chunk, found: pq.ColumnChunkMetaData, rows: int, *, repeats: 
 
 def _frame(tree: Struct, parquet: ParquetInput, *, is_own: bool) -> FileFrame:
     return FileFrame(
-        version=tree.number(VERSION) or 1,
-        schema=tree.get(SCHEMA),
-        column_orders=tree.get(COLUMN_ORDERS),
+        version=tree.number(fields.VERSION) or 1,
+        schema=tree.get(fields.SCHEMA),
+        column_orders=tree.get(fields.COLUMN_ORDERS),
         is_own=is_own,
         int96=bool(parquet.int96),
         codecs=_codecs(parquet.metadata),
-        created_by=_text(tree.get(CREATED_BY)),
+        created_by=_text(tree.get(fields.CREATED_BY)),
         key_values=_key_values(tree),
     )
 
@@ -463,8 +443,8 @@ def _codecs(metadata: pq.FileMetaData) -> frozenset[str]:
 def _key_values(tree: Struct) -> Mapping[bytes, bytes | None]:
     """Returns the key-value metadata that readers of the new file may need."""
     found: dict[bytes, bytes | None] = {}
-    for entry in tree.structs(KEY_VALUES):
-        key, value = _text(entry.get(KEY)), entry.get(KEY_VALUE)
+    for entry in tree.structs(fields.KEY_VALUES):
+        key, value = _text(entry.get(fields.KEY)), entry.get(fields.KEY_VALUE)
         if key == _ARROW_SCHEMA or key.startswith(_SPARK):
             found[key] = value if isinstance(value, bytes) else None
     return found
