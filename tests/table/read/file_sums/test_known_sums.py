@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from suite.play import examples
-from tests.table.read.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
+from tests.table.read.file_sums.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
 
 from delta_maintenance.table.read import file_sums, summary
 from delta_maintenance.table.read.file_sums import Instants, SumMemory, sum_files
