@@ -29,8 +29,7 @@ from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.action_file import ParquetStyle
-from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, layout_of
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, ParquetStyle, layout_of
 from delta_maintenance.table.write.checkpoint_writer import write_checkpoint
 from delta_maintenance.table.write.sidecar_reuse import NotReusableError, ReuseSurvey
 from delta_maintenance.table.write.sidecar_writer import SidecarSet, roll_sidecars

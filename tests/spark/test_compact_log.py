@@ -19,7 +19,7 @@ from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.spark import job
 from delta_maintenance.spark.compact_log import SparkRange
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.testing.actions import (
     Action,
     add,

@@ -23,7 +23,7 @@ from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.models import Assessment
-from delta_maintenance.table.read.files.known_sums import SumMemory
+from delta_maintenance.table.read.file_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 

@@ -22,7 +22,7 @@ from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.storage.core.listing import EntryKind
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.table import Table, open_table
 
 _logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from delta_maintenance.spark.log_shares import (
 from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange
 
 _TOLD_ACTIONS = 100_000

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.data.footers import RowCounts, count_rows
+from delta_maintenance.table.data.row_counts import RowCounts, count_rows
 
 SCHEMA = "at long, rows long, problem string"
 """`at` is the number of the file in the request."""

@@ -27,8 +27,8 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import ActiveFiles, active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import CheckpointPart, read_part
+from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE
 

@@ -37,8 +37,8 @@ from delta_maintenance.table.read.checkpoint_reader import (
     FileActionBatch,
     read_part,
 )
+from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.read.sidecar_search import (
     SUMMARISED,
     NamedPlaces,

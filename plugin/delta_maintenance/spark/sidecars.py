@@ -37,8 +37,8 @@ from delta_maintenance.spark.share_writer import PassedOn, Report, ShareWriting,
 from delta_maintenance.spark.sidecar_survey import survey_on_spark
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey, require_reusable

@@ -1,19 +1,21 @@
-"""Parallel work on the items of a stream, a few at a time, with results in order."""
+"""Parallel work: on the items of a stream, with results in order, and by idle workers on bins."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
+from threading import Semaphore
 from typing import TypeVar
 
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-
 _THREADS = 2
+
+T = TypeVar("T")
 
 
 def in_parallel(
@@ -44,6 +46,56 @@ def in_advance(items: Iterator[Item]) -> Generator[Item, None, None]:
         while found := following.result():
             following = pool.submit(_next, items)
             yield from found
+
+
+class Helpers:
+    """Counts the idle workers of one run, initially none. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._free = Semaphore(0)
+
+    def add(self, count: int = 1) -> None:
+        """Adds idle workers."""
+        if count:
+            self._free.release(count)
+
+    def take(self) -> bool:
+        """Takes one idle worker, without waiting; False if there is none. `add` returns it."""
+        return self._free.acquire(blocking=False)
+
+
+class Helped:
+    """Runs tasks of one worker, one at a time: in another thread if a worker is idle, otherwise
+    immediately in the calling thread.
+    """
+
+    def __init__(self, helpers: Helpers | None) -> None:
+        self._helpers = helpers
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, task: Callable[[], T]) -> Future[T]:
+        """Starts a task and returns its future, which also holds the error of the task. Without an
+        idle worker, the task is complete on return.
+        """
+        helpers = self._helpers
+        if helpers is None or not helpers.take():
+            done: Future[T] = Future()
+            try:
+                done.set_result(task())
+            except Exception as error:
+                done.set_exception(error)
+            return done
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1)
+        future = self._pool.submit(task)
+        future.add_done_callback(lambda _: helpers.add())
+        return future
+
+    def close(self) -> None:
+        """Waits for the running task, and ends the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
 def _next(items: Iterator[Item]) -> list[Item]:

@@ -1,19 +1,35 @@
-"""The gate of every verb that writes to a table."""
+"""What every verb that writes requires of a table, and a rewrite of each live file.
+
+`fsck` reports the same problems as corruption. A rewrite would make them permanent, or give the row
+IDs of live files to other rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.features.registry import (
     Operation,
     require_supported,
+    supports,
     without_features,
 )
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
+from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
 
 EXAMINE = "run fsck, and follow the remedy of each finding"
 """The remedy for a table with a contradiction."""
+
+_LARGEST = 2**63 - 1
 
 
 def require_writable(
@@ -39,3 +55,81 @@ def require_consistent(snapshot: Snapshot) -> None:
         raise CorruptTableError(
             problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRules:
+    """The rules for the file actions of one version."""
+
+    version: int
+    has_vectors: bool
+    """Whether the table supports deletion vectors."""
+    row_ids: RowTrackingState
+    mark: int
+    """The high-water mark of row IDs."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> FileRules:
+        """Derives the rules. Raises `CorruptTableError` for an unreadable high-water mark."""
+        row_ids = row_tracking_state(snapshot.protocol, snapshot.metadata.configuration)
+        mark = row_tracking.NO_ROW_ID
+        if row_ids is not RowTrackingState.UNSUPPORTED:
+            domain = snapshot.state.domains.get(row_tracking.DOMAIN)
+            mark = row_tracking.high_water_mark(None if domain is None else domain.configuration)
+        return cls(
+            version=snapshot.version,
+            has_vectors=supports(snapshot.protocol, "deletionVectors"),
+            row_ids=row_ids,
+            mark=min(mark, _LARGEST),
+        )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that the rules need besides path, deletion vector and statistics."""
+        tracks = self.row_ids is not RowTrackingState.UNSUPPORTED
+        return ("baseRowId", "defaultRowCommitVersion") if tracks else ()
+
+    def problem(self, adds: pa.Table) -> str | None:
+        """The first problem of a batch of live files, as one clause."""
+        return self._of_vectors(adds) or self._of_row_ids(adds)
+
+    def _of_vectors(self, adds: pa.Table) -> str | None:
+        if "deletionVector" not in adds.column_names:
+            return None
+        vectors = adds["deletionVector"]
+        if vectors.null_count == len(vectors):
+            return None
+        files = adds.filter(pc.is_valid(vectors))
+        if not self.has_vectors:
+            return _first(files, "has a deletion vector, which the table does not support")
+        marked = pc.struct_field(files["deletionVector"], "cardinality")
+        over = pc.fill_null(pc.greater(marked, record_counts(files)), False)
+        return _first(files.filter(over), "has fewer rows than its deletion vector marks")
+
+    def _of_row_ids(self, adds: pa.Table) -> str | None:
+        state = self.row_ids
+        if state is RowTrackingState.UNSUPPORTED or not adds.num_rows:
+            return None
+        base, born = (
+            adds[name]
+            if name in adds.column_names
+            else pa.chunked_array([pa.nulls(adds.num_rows, pa.int64())])
+            for name in self.fields
+        )
+        late = pc.fill_null(pc.greater(born, self.version), False)
+        found = _first(adds.filter(late), "has a row commit version after that of the table")
+        if found is None and state is RowTrackingState.ENABLED:
+            found = _first(adds.filter(pc.is_null(base)), "has no row IDs")
+        if found is not None or state is RowTrackingState.SUSPENDED:
+            return found
+        # Row counts are taken from the text, and parsed only where they decide.
+        for stated in (stated_row_counts, num_records):
+            rows = pc.max_element_wise(pc.fill_null(record_counts(adds, stated=stated), 1), 0)
+            above = pc.greater(pc.add(base, pc.subtract(rows, 1)), self.mark)
+            above = pc.fill_null(pc.and_(above, pc.greater(rows, 0)), False)
+            adds, base = adds.filter(above), base.filter(above)
+        return _first(adds, f"has row IDs above the high-water mark {self.mark}")
+
+
+def _first(files: pa.Table, problem: str) -> str | None:
+    return f"the file {files['path'][0].as_py()} {problem}" if files.num_rows else None

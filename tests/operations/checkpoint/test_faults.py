@@ -260,7 +260,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.support.logs.checkpointing import SHAPES, write
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.segment import hinted_version
+from delta_maintenance.table.read.segment import (hinted_version)
 from delta_maintenance.table.read.table import Table
 
 for seed in sys.stdin:

@@ -16,7 +16,7 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.storage.core.paths import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data.other_spellings import find_other_spellings
+from delta_maintenance.table.data.places import find_other_spellings
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from tests.support.faults.every_fault import files_of as all_files

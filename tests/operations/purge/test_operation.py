@@ -15,8 +15,7 @@ from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
-from delta_maintenance.table.read.files.known_sums import SumMemory
+from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.data_files import DataTable
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten, ids

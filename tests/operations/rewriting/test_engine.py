@@ -12,7 +12,7 @@ from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
-from delta_maintenance.table.data.helpers import Helpers
+from delta_maintenance.table.parallel import Helpers
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import commits, contract
 from delta_maintenance.operations.rewriting.sources import FollowedSources
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.data import carried_deletions, rewrite
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log

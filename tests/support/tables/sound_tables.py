@@ -21,7 +21,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     render_checksum,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.commit.checksum_writer import state_of
+from delta_maintenance.table.commit.checksums import state_of
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata
-from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.read.table import Table

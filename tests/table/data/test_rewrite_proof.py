@@ -31,8 +31,8 @@ from delta_maintenance.table.data import (
 )
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, DataFileWriter
-from delta_maintenance.table.data.helpers import Helpers
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from delta_maintenance.table.parallel import Helpers
 from tests.support.rewrites.data_files import (
     ROW_ID,
     ROW_TRACKING,

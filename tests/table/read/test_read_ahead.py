@@ -12,8 +12,8 @@ import pytest
 
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LogEntry, list_log
+from delta_maintenance.table.read.log_file import LogEntry, read_ahead
+from delta_maintenance.table.read.segment import list_log
 
 SMALL, LARGE = b"{}\n", b"{}\n" * 100_000
 

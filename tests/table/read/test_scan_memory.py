@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.table.read import checkpoint_reader, log_reader, read_ahead, snapshot
+from delta_maintenance.table.read import checkpoint_reader, log_file, log_reader, snapshot
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder, log_text
 
@@ -27,7 +27,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[FileReplay]:
 
     monkeypatch.setattr(snapshot, "FileReplay", make)
     monkeypatch.setattr(log_reader, "_BATCH_BYTES", 1 << 18)
-    monkeypatch.setattr(read_ahead, "_READ_AHEAD_BYTES", 1 << 18)
+    monkeypatch.setattr(log_file, "_READ_AHEAD_BYTES", 1 << 18)
     return made
 
 

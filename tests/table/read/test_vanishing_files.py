@@ -17,7 +17,7 @@ from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read import log_reader
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.relisting import relisting
+from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
 from delta_maintenance.testing.table_builder import LOG, TableBuilder

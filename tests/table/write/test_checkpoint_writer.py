@@ -12,8 +12,8 @@ import pytest
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.delta_log.tally import Tally
-from delta_maintenance.table.write import action_file, checkpoint_writer
-from delta_maintenance.table.write.action_file import ParquetStyle
+from delta_maintenance.table.write import checkpoint_spec, checkpoint_writer
+from delta_maintenance.table.write.checkpoint_spec import ParquetStyle
 from delta_maintenance.testing.actions import (
     Action,
     add,
@@ -168,7 +168,7 @@ def test_every_column_and_field_may_be_null_and_lists_have_three_levels() -> Non
 def test_a_row_has_one_action_and_a_row_group_one_type_of_action(
     kind: str, per_sidecar: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(action_file, "_ROW_GROUP_ROWS", 2)
+    monkeypatch.setattr(checkpoint_spec, "_ROW_GROUP_ROWS", 2)
     files = [add(f"f{number}") for number in range(5)] + [remove(f"r{number}") for number in (1, 2)]
     table = table_of(*files, txn("app", 1), domain("d", "x"))
     for path, file in written(table, kind, per_sidecar).items():

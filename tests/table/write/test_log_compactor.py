@@ -17,7 +17,8 @@ from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.ndjson.line_buffers import TextLines
 from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, list_log
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.write import log_compactor
 from delta_maintenance.table.write.log_compactor import write_compaction
 from delta_maintenance.testing.actions import add, remove, txn

@@ -14,7 +14,7 @@ from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayou
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.write import checkpoint_writer, sidecar_writer
-from delta_maintenance.table.write.action_file import ActionFile
+from delta_maintenance.table.write.checkpoint_spec import ActionFile
 from delta_maintenance.table.write.staging import publish
 from delta_maintenance.testing.actions import (
     add,

@@ -42,12 +42,12 @@ from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lacks_row_ids
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
-from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.preconditions import require_committable
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
-from delta_maintenance.table.data.footers import RowCounter
+from delta_maintenance.table.data.row_counts import RowCounter
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError

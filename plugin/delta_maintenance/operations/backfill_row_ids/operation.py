@@ -42,7 +42,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
-from delta_maintenance.table.data.footers import count_rows
+from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_consistent

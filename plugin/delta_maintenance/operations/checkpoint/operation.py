@@ -35,8 +35,12 @@ from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointErr
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_writable
-from delta_maintenance.table.write.action_file import ParquetStyle
-from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, WrittenKind, layout_of
+from delta_maintenance.table.write.checkpoint_spec import (
+    CheckpointSpec,
+    ParquetStyle,
+    WrittenKind,
+    layout_of,
+)
 from delta_maintenance.table.write.checkpoint_writer import WrittenCheckpoint, write_checkpoint
 from delta_maintenance.table.write.sidecar_reuse import (
     NotReusableError,

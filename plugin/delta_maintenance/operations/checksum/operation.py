@@ -18,10 +18,10 @@ from delta_maintenance.protocol.delta_log.file_names import LogFileKind, checksu
 from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, render_checksum
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.table.commit.computed_checksum import computed_checksum
+from delta_maintenance.table.commit.checksums import computed_checksum
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import take_inventory
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_writable

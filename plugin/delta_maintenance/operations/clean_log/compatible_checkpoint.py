@@ -26,18 +26,12 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
 )
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.read.segment import (
-    LOG_DIRECTORY,
-    CheckpointFiles,
-    LogEntry,
-    LogListing,
-)
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.segment import CheckpointFiles, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.action_file import ParquetStyle
-from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, layout_of
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, ParquetStyle, layout_of
 from delta_maintenance.table.write.checkpoint_writer import write_checkpoint
-from delta_maintenance.table.write.staging import Staging, publish, staging
-from delta_maintenance.table.write.verify import verify_checkpoint
+from delta_maintenance.table.write.staging import Staging, publish, staging, verify_checkpoint
 
 
 def lacks_classic_name(checkpoint: CheckpointFiles, listing: LogListing) -> bool:

@@ -39,7 +39,8 @@ from delta_maintenance.protocol.delta_log.retention import midnight_before, minu
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.log_age import file_times, newest_commit_not_after
+from delta_maintenance.table.read.history import file_times, newest_commit_not_after
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import (
     SoundCheckpoint,
     newest_sound_checkpoint,
@@ -48,7 +49,6 @@ from delta_maintenance.table.read.log_inventory import (
     take_inventory,
 )
 from delta_maintenance.table.read.segment import (
-    LOG_DIRECTORY,
     CheckpointFiles,
     LogListing,
     hinted_version,

@@ -29,7 +29,8 @@ from delta_maintenance.operations.compact_log.options import (
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.features.registry import Operation
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing, list_log
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_writable

@@ -36,7 +36,7 @@ from delta_maintenance.operations.rewriting.models import RewriteOptions, Rewrit
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.protocol.commit.conflicts import UNBACKFILL
-from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction

@@ -36,11 +36,10 @@ from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_line
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.read.history import read_commit_info
-from delta_maintenance.table.read.log_age import file_times, told_time
+from delta_maintenance.table.read.history import file_times, read_commit_info, told_time
+from delta_maintenance.table.read.log_file import LogEntry, relisting
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.relisting import relisting
-from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing, list_log
+from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 

@@ -40,7 +40,7 @@ from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory, read_history, read_live_files
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.footers import count_rows
+from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.segment import latest_version

@@ -40,11 +40,10 @@ from delta_maintenance.protocol.ndjson.split import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.read.files.view import record_counts
-from delta_maintenance.table.read.log_file import read_listed
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing
+from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed
+from delta_maintenance.table.read.segment import CheckpointFiles, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 
 HISTORY_FIELDS = {

@@ -14,9 +14,8 @@ from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.history import adjusted_times
-from delta_maintenance.table.read.log_file import read_listed
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LogEntry, LogListing
+from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed
+from delta_maintenance.table.read.segment import LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 
 MAINTENANCE_OPERATIONS = frozenset(

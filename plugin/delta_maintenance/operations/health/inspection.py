@@ -13,7 +13,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import CheckpointSummary, TableSummary
 

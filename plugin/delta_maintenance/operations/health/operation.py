@@ -43,9 +43,8 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.protocol.row_tracking.domain import row_tracking_state
 from delta_maintenance.protocol.schema.clustering import clustering_columns
-from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
-from delta_maintenance.table.read.files.known_sums import SumMemory
-from delta_maintenance.table.read.log_age import file_times
+from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
+from delta_maintenance.table.read.history import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.snapshot import Snapshot
 

@@ -31,7 +31,7 @@ from delta_maintenance.operations.rewriting.sources import Followed, FollowedSou
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import staged_adds, staged_removes
 from delta_maintenance.protocol.data_files.row_digest import RowSums
-from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer

@@ -23,7 +23,7 @@ from delta_maintenance.table.data.bins import Proof, RewriteSpec
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_writable
-from delta_maintenance.table.write.action_file import ParquetStyle
+from delta_maintenance.table.write.checkpoint_spec import ParquetStyle
 
 COPIED_GROUP_BYTES = 8 << 20
 """The average size in bytes from which row groups are copied instead of merged."""

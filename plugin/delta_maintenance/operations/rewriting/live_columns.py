@@ -36,13 +36,11 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.parquet_input import ParquetInput, reading_error
 from delta_maintenance.table.data.places import place_of
-from delta_maintenance.table.file_rules import FileRules
 from delta_maintenance.table.parallel import in_parallel
-from delta_maintenance.table.read.active_files import ActiveFiles
+from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.files.view import record_counts
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.writable import EXAMINE
+from delta_maintenance.table.writable import EXAMINE, FileRules
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -48,7 +48,7 @@ from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.schema.partition_filter import partition_filter
 from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.data.sample import size_ratio
+from delta_maintenance.table.data.rewrite import size_ratio
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_writable
 

@@ -25,7 +25,7 @@ from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_fi
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 

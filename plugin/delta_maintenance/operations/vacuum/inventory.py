@@ -19,7 +19,7 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import TREE, EntryKind, tree_of
 from delta_maintenance.storage.core.paths import decode_log_path
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.table import Table
 
 COLUMNS = {

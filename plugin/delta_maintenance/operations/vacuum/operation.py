@@ -37,7 +37,7 @@ from delta_maintenance.operations.vacuum.planning import (
 from delta_maintenance.operations.vacuum.references import record_vacuumed
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
-from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Conflicted
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress

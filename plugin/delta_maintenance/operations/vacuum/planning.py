@@ -40,9 +40,9 @@ from delta_maintenance.operations.vacuum.references import (
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
-from delta_maintenance.table.commit.follow import advance
-from delta_maintenance.table.read.log_age import file_times, newest_commit_not_after
-from delta_maintenance.table.read.relisting import relisting
+from delta_maintenance.table.commit.concurrent_commits import advance
+from delta_maintenance.table.read.history import file_times, newest_commit_not_after
+from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

@@ -36,10 +36,15 @@ from delta_maintenance.protocol.vacuum.protected_paths import (
 from delta_maintenance.protocol.vacuum.visibility import Reason, VisibilityRules, reasons
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import ActiveFiles
-from delta_maintenance.table.read.log_age import told_time
-from delta_maintenance.table.read.log_file import read_hint, read_listed
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
+from delta_maintenance.table.read.history import told_time
+from delta_maintenance.table.read.log_file import (
+    LOG_DIRECTORY,
+    LogEntry,
+    read_ahead,
+    read_hint,
+    read_listed,
+)
+from delta_maintenance.table.read.segment import LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.sidecar_writer import commit_times
 

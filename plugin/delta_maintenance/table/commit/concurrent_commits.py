@@ -1,16 +1,26 @@
-"""Reading the commits that other writers made concurrently."""
+"""Reads the commits that other writers made concurrently, and advances a snapshot over them.
+
+`follow` is for operations that make many commits: opening the table again before each commit would
+read the whole log each time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.features.in_commit_timestamps import is_active
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.log_file import read_listed
-from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.commit.outcome import Landed
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_listed
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import LogSegment, latest_version, list_log
+from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 
 _FIELDS = {
     "add": ("path", "deletionVector", "stats", "baseRowId", "defaultRowCommitVersion"),
@@ -53,4 +63,119 @@ def read_concurrent_commit(
         domains=actions.domains,
         adds=files.adds,
         removes=files.removes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """The latest version and the commits that led to it."""
+
+    snapshot: Snapshot
+    commits: tuple[ConcurrentCommit, ...]
+    """The commits of other writers since the old snapshot, by ascending version."""
+
+
+def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
+    """The latest version, with one listing and one read for each commit since `snapshot`.
+
+    `own` is a commit of the caller that changes neither protocol nor metadata. It is applied
+    without being read. Raises `VanishedFileError` if commits in between were deleted; the table
+    then has to be opened again.
+    """
+    listing = list_log(snapshot.store, first_version=snapshot.version + 1)
+    newest = max(latest_version(listing) or 0, own.version if own is not None else 0)
+    if newest <= snapshot.version:
+        return Advance(snapshot=snapshot, commits=())
+    versions = range(snapshot.version + 1, newest + 1)
+    missing = next((version for version in versions if version not in listing.commits), None)
+    if missing is not None:
+        raise _vanished(snapshot, f"commit {missing} was deleted")
+    entries = [listing.commits[version] for version in versions]
+    commits = _read(snapshot, [e for e in entries if own is None or e.file.version != own.version])
+    return Advance(snapshot=_advanced(snapshot, entries, commits, own), commits=commits)
+
+
+def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[ConcurrentCommit, ...]:
+    columns = snapshot.physical_partition_columns
+
+    def read(entry: LogEntry) -> ConcurrentCommit:
+        return read_concurrent_commit(snapshot.store, entry, partition_columns=columns)
+
+    try:
+        commits = read_ahead(snapshot.store, entries, read)
+        return tuple(commit for _, commit in commits)[::-1]
+    except FileNotFoundError as error:
+        raise _vanished(snapshot, f"{error.filename} was deleted") from None
+
+
+def _advanced(
+    snapshot: Snapshot,
+    entries: Sequence[LogEntry],
+    commits: Sequence[ConcurrentCommit],
+    own: Landed | None,
+) -> Snapshot:
+    by_version = {commit.version: commit for commit in commits}
+    state, last = snapshot.state, entries[-1]
+    replay = StateReplay()
+    for version in range(snapshot.version + len(entries), snapshot.version, -1):
+        commit = by_version.get(version)
+        if commit is None:
+            assert own is not None
+            replay.add(domains=own.domains)
+        else:
+            replay.add(
+                protocol=commit.protocol,
+                metadata=commit.metadata,
+                txns=commit.txns.values(),
+                domains=commit.domains.values(),
+            )
+    replay.add(
+        protocol=state.protocol,
+        metadata=state.metadata,
+        txns=state.txns.values(),
+        domains=state.domains.values(),
+    )
+    assert replay.protocol is not None and replay.metadata is not None
+    newest = by_version.get(snapshot.version + len(entries), own)
+    info = None if newest is None else newest.commit_info
+    in_commit = None
+    if info is not None and is_active(replay.protocol, replay.metadata.configuration):
+        in_commit = info.in_commit_timestamp
+    segment = _extended(snapshot.segment, entries)
+    return Snapshot(
+        store=snapshot.store,
+        segment=segment,
+        tail=LogTail(snapshot.store, segment.tail),
+        checkpoint=snapshot.checkpoint,
+        state=replace(
+            state,
+            protocol=replay.protocol,
+            metadata=replay.metadata,
+            txns=replay.txns,
+            domains=replay.present_domains(),
+            commit_info=info,
+        ),
+        timestamp_ms=in_commit if in_commit is not None else last.status.modified_ms,
+        warnings=snapshot.warnings,
+        reopen=lambda error: _advanced(snapshot.avoiding(error), entries, commits, own),
+    )
+
+
+def _extended(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
+    return replace(
+        segment,
+        version=segment.version + len(entries),
+        tail=(*segment.tail, *entries),
+        commits=(*segment.commits, *entries),
+        last_commit=entries[-1],
+    )
+
+
+def _vanished(snapshot: Snapshot, problem: str) -> VanishedFileError:
+    return VanishedFileError(
+        f"{problem} after version {snapshot.version} was read",
+        table=snapshot.table,
+        version=snapshot.version,
+        file=LOG_DIRECTORY,
+        remedy="open the table again",
     )

@@ -17,8 +17,8 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.commit.build import OPERATION_ID
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LogEntry, list_log
+from delta_maintenance.table.read.log_file import LogEntry, read_ahead
+from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _SKEW_MS = 600_000

@@ -15,7 +15,7 @@ from delta_maintenance.protocol.features.registry import (
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_writable
 

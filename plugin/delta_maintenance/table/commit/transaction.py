@@ -62,7 +62,7 @@ from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.table.commit.checksum_writer import write_checksum
+from delta_maintenance.table.commit.checksums import write_checksum
 from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -78,7 +78,8 @@ from delta_maintenance.table.commit.preconditions import (
     require_committable,
     require_no_external_log,
 )
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, list_log
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE
 

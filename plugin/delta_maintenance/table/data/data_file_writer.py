@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import StorageError, VerificationError
+from delta_maintenance.parquet.nan_bounds import leaves_with_nan, without_nan_bounds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.helpers import Helped, Helpers
-from delta_maintenance.table.data.nan_bounds import leaves_with_nan, without_nan_bounds
+from delta_maintenance.table.parallel import Helped, Helpers
 
 GROUP_BYTES = 32 << 20
 """The size in memory, before encoding, at which a row group is written."""

@@ -27,10 +27,7 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
-from delta_maintenance.protocol.schema.types import ColumnMappingMode
-from delta_maintenance.table.data.data_file_writer import memory_bytes
-from delta_maintenance.table.data.decoded_sizes import (
+from delta_maintenance.parquet.decoded_sizes import (
     MOST_DICTIONARY,
     Leaf,
     LeafSizes,
@@ -39,9 +36,12 @@ from delta_maintenance.table.data.decoded_sizes import (
     rows_together,
     too_large,
 )
-from delta_maintenance.table.data.read_ahead import FilePart, ReadAhead
-from delta_maintenance.table.parquet_footer import require_readable_file
-from delta_maintenance.table.read.parquet_pages import PLAIN, PageBytes
+from delta_maintenance.parquet.files import FilePart, ReadAhead
+from delta_maintenance.parquet.footers import require_readable_file
+from delta_maintenance.parquet.pages import PLAIN, PageBytes
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
+from delta_maintenance.protocol.schema.types import ColumnMappingMode
+from delta_maintenance.table.data.data_file_writer import memory_bytes
 
 ROWS = 1 << 15
 """The maximum number of rows in a batch."""

@@ -13,8 +13,8 @@ from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums,
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import WrittenFile
-from delta_maintenance.table.data.helpers import Helped, Helpers
 from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.parallel import Helped, Helpers
 
 
 def read_back(

@@ -9,25 +9,44 @@ arguments and results can be pickled.
 For one bin, memory holds a row group before it is encoded (`DataFileSpec.group_bytes`), the
 compressed bytes of a row group of the current source (at most 32 MiB, or the files read ahead), and
 one batch.
+
+`size_ratio` estimates the size of new files from a few rows, without writing a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+import pyarrow as pa
+
 from delta_maintenance.clock import NewId, new_id
-from delta_maintenance.errors import RefusedError, VerificationError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, VerificationError
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.bins import Bin, Refusal, RewriteSpec, RewrittenBin, Run
-from delta_maintenance.table.data.copying.copied_bin import copied_bin
-from delta_maintenance.table.data.data_file_reader import DataFileReader
-from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
-from delta_maintenance.table.data.helpers import Helpers
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.bins import (
+    Bin,
+    Refusal,
+    RewriteSpec,
+    RewrittenBin,
+    Run,
+    SourceError,
+    fetched,
+    require_rows,
+    source_rows,
+)
+from delta_maintenance.table.data.copying.copied_bin import copied_bin, copied_sources
+from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile, memory_bytes
 from delta_maintenance.table.data.read_back import read_back
-from delta_maintenance.table.data.source_rows import SourceError, fetched, require_rows, source_rows
+from delta_maintenance.table.data.row_counts import count_rows
+from delta_maintenance.table.parallel import Helpers
+
+_SAMPLE = "sample.parquet"
+_ROW_BYTES = 4 << 20
+"""The size in memory of the rows that are read from a file, in bytes; one batch can exceed it."""
 
 
 def rewrite_bin(
@@ -72,6 +91,36 @@ def rewrite_bin(
             sums=attempt.proved(),
             refused=tuple(refused),
         )
+
+
+def size_ratio(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> float | None:
+    """Returns the expected ratio of bytes after to bytes before a rewrite of these files.
+
+    Encodes some rows of each file in memory, deleted rows included. Files whose row groups are
+    copied keep their size. Files without rows and files that cannot be read do not count; None if
+    no file counts.
+    """
+    counts = count_rows(store, pa.array([file.path for file in files], pa.string())).counts
+    # Row IDs only have to exist: those of new files take next to no space.
+    files = [
+        replace(
+            file,
+            deletion_vector=None,
+            num_records=rows,
+            base_row_id=0,
+            default_row_commit_version=0,
+        )
+        for file, rows in zip(files, counts.to_pylist(), strict=True)
+        if rows
+    ]
+    copied = _copied(store, files, spec)
+    decoded = [file for number, file in enumerate(files) if number not in copied]
+    unchanged = sum(file.size for file in files) - sum(file.size for file in decoded)
+    encoded = _encoded_ratio(store, decoded, spec)
+    if encoded is None:
+        return 1.0 if unchanged else None
+    size = sum(file.size for file in decoded)
+    return (unchanged + encoded * size) / (unchanged + size)
 
 
 class _Attempt:
@@ -185,3 +234,38 @@ def _require_one_partition(work: Bin) -> None:
                 file=source.path,
                 remedy="plan again",
             )
+
+
+def _copied(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> frozenset[int]:
+    work = Bin(number=0, sources=tuple(files), reasons=(("small",),) * len(files))
+    try:
+        return copied_sources(store, work, spec)
+    except (DeltaMaintenanceError, SourceError):
+        return frozenset()
+
+
+def _encoded_ratio(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> float | None:
+    before = 0.0
+    kept = MemoryStore()
+    reader = DataFileReader(store, spec.files.layout)
+    with DataFileWriter(kept, _SAMPLE, spec.files) as writer:
+        for file in files:
+            before += _offered(reader, file, writer)
+    return writer.result().size / before if before else None
+
+
+def _offered(reader: DataFileReader, file: SourceFile, writer: DataFileWriter) -> float:
+    """Writes the first rows of a file. Returns their share of the bytes of the file."""
+    assert file.num_records
+    rows = size = 0
+    try:
+        for found in reader.read(file):
+            writer.write(found.batch)
+            rows += found.batch.num_rows
+            size += memory_bytes(found.batch)
+            if size >= _ROW_BYTES:
+                break
+    except DeltaMaintenanceError:
+        # The rewrite reports it.
+        pass
+    return file.size * min(1.0, rows / file.num_records)

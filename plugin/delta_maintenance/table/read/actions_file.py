@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.limits import ReadLimits
+from delta_maintenance.parquet.guarded_reading import guarded_batches, open_footer
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -29,7 +30,6 @@ from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_advance
-from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -1,21 +1,31 @@
 """Live files and tombstones of a version: the rows of each batch that remain after log replay.
 
 Both engines read the log through this module. The local engine reads it as one stream; Spark
-divides the logical files into shares, and reads each share as a stream.
+divides the logical files into shares, and reads each share as a stream. The views are what users
+see of the files: one row per file, with the documented fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from delta_maintenance.protocol.actions.file_columns import logical_file_keys
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    REMOVE_TYPES,
+    ROW_COUNT,
+    deletion_vector_ids,
+    logical_file_keys,
+)
 from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
+from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.read.log_reader import TailBatch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -91,6 +101,75 @@ def active_files(
     )
 
 
+class FirstActions:
+    """Collects the oldest action of each logical file. Takes 9 bytes for each action."""
+
+    def __init__(self) -> None:
+        self._hashes: list[Hashes] = []
+        self._is_remove: list[np.ndarray] = []
+
+    def watching(self, batches: Iterator[TailBatch]) -> Iterator[TailBatch]:
+        """Yields the batches of commits, which come newest first, and collects their actions."""
+        for batch in batches:
+            order = np.concatenate([batch.add_order, batch.remove_order])
+            # Of an add and a remove in one commit, the remove comes first: it names the file as it
+            # was before.
+            is_remove = np.repeat([False, True], [len(batch.add_order), len(batch.remove_order)])
+            oldest_last = np.lexsort((is_remove, order))
+            hashes = np.concatenate([key_hashes(batch.adds), key_hashes(batch.removes)])
+            self._hashes.append(hashes[oldest_last])
+            self._is_remove.append(is_remove[oldest_last])
+            yield batch
+
+    def removes(self) -> Hashes:
+        """Returns the hashes of the keys of files whose oldest action is a remove, ascending."""
+        hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes])[::-1]
+        is_remove = np.concatenate([np.empty(0, np.bool_), *self._is_remove])[::-1]
+        found, first = np.unique(hashes, return_index=True)
+        oldest: Hashes = found[is_remove[first]]
+        return oldest
+
+
+def key_hashes(actions: pa.Table) -> Hashes:
+    """Returns the hash of the logical file of each action."""
+    chunks = logical_file_keys(actions).chunks if actions.num_rows else []
+    return np.concatenate([np.empty(0, np.uint64), *map(hash_texts, chunks)])
+
+
+def file_view(batch: pa.Table) -> pa.Table:
+    """Returns the rows of `Snapshot.live_files` for a batch of adds."""
+    return pa.table(
+        {
+            "path": batch["path"],
+            "dv": deletion_vector_ids(batch),
+            "size": column_of(batch, "size", ADD_TYPES),
+            "partition_values": column_of(batch, "partitionValues", ADD_TYPES),
+            "num_records": record_counts(batch, stated=stated_row_counts),
+            "base_row_id": column_of(batch, "baseRowId", ADD_TYPES),
+            "default_row_commit_version": column_of(batch, "defaultRowCommitVersion", ADD_TYPES),
+        }
+    )
+
+
+def view_keys(view: pa.Table) -> pa.ChunkedArray:
+    """Returns the logical file of each row as one string."""
+    path, vector = view["path"], view["dv"]
+    with_vector = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
+    return pc.if_else(pc.is_valid(vector), with_vector, path)
+
+
+def tombstone_view(batch: pa.Table) -> pa.Table:
+    """Returns the rows of `Snapshot.tombstones` for a batch of removes."""
+    vouched = pc.fill_null(column_of(batch, "extendedFileMetadata", REMOVE_TYPES), False)
+    view = file_view(batch)
+    for index, name in ((2, "size"), (3, "partition_values")):
+        column = view[name]
+        view = view.set_column(index, name, _where(vouched, column))
+    return view.append_column(
+        "deletion_timestamp", column_of(batch, "deletionTimestamp", REMOVE_TYPES)
+    )
+
+
 def _repeated(adds: pa.Table, removes: pa.Table, hashes: Hashes, ages: np.ndarray) -> str | None:
     """Returns the path of a file for which one commit has two actions.
 
@@ -109,3 +188,45 @@ def _repeated(adds: pa.Table, removes: pa.Table, hashes: Hashes, ages: np.ndarra
 
 def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:
     return batch if stands.all() else batch.filter(booleans(stands))
+
+
+def _where(condition: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pc.all(condition).as_py() in (True, None):
+        return column
+    rows = pc.if_else(condition, pa.array(np.arange(len(column))), pa.scalar(None, pa.int64()))
+    return column.take(rows)
+
+
+def record_counts(
+    batch: pa.Table,
+    *,
+    stated: Callable[[pa.ChunkedArray], pa.Array | pa.ChunkedArray] = num_records,
+) -> pa.ChunkedArray:
+    """Returns the physical rows of each add of a scan, from either form of its statistics, or null.
+
+    `stated` reads them from JSON: `num_records` for decisions, `stated_row_counts` for totals. A
+    scan with the field `ROW_COUNT` has already done the latter.
+    """
+    if ROW_COUNT in batch.column_names:
+        told = batch[ROW_COUNT]
+    else:
+        told = stated(column_of(batch, "stats", ADD_TYPES))
+        told = pa.chunked_array([told]) if isinstance(told, pa.Array) else told
+    if "stats_parsed" not in batch.column_names or not told.null_count:
+        return told
+    parsed = []
+    for chunk in batch["stats_parsed"].chunks:
+        names = [field.name for field in chunk.type]
+        parsed.append(
+            pc.struct_field(chunk, "numRecords").cast(pa.int64())
+            if "numRecords" in names
+            else pa.nulls(len(chunk), pa.int64())
+        )
+    return pc.coalesce(told, pa.chunked_array(parsed, pa.int64()))
+
+
+def column_of(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
+    """Returns a column of a batch; nulls of its type if the batch does not have it."""
+    if name in batch.column_names:
+        return batch[name]
+    return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])

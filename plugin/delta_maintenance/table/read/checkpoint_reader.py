@@ -39,8 +39,8 @@ from delta_maintenance.table.read.actions_file import (
     UnusableCheckpointError,
     problem_of,
 )
-from delta_maintenance.table.read.log_file import read_text
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_text
+from delta_maintenance.table.read.segment import CheckpointFiles
 
 __all__ = [
     "FILE_COLUMNS",

@@ -23,14 +23,8 @@ from delta_maintenance.table.read.checkpoint_reader import (
     Checkpoint,
     UnusableCheckpointError,
 )
-from delta_maintenance.table.read.segment import (
-    LOG_DIRECTORY,
-    CheckpointFiles,
-    LogEntry,
-    LogListing,
-    arrange,
-    list_entries,
-)
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, arrange, list_entries
 
 
 @dataclass(frozen=True, slots=True)

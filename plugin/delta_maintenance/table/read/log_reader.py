@@ -18,9 +18,7 @@ from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, parse
 from delta_maintenance.protocol.ndjson.split_stream import split_pieces
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
-from delta_maintenance.table.read.log_file import read_listed
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed
 
 _PIECE_BYTES = 4 << 20
 # Small enough for the allocator to reuse the same memory for each batch.

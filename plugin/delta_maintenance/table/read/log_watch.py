@@ -18,14 +18,8 @@ from delta_maintenance.protocol.delta_log.file_names import (
 )
 from delta_maintenance.protocol.ndjson.digest import PREFIX_BYTES, CommitDigest, digest_commit
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.segment import (
-    LOG_DIRECTORY,
-    LogEntry,
-    LogListing,
-    arrange,
-    hinted_version,
-    latest_version,
-)
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.segment import LogListing, arrange, hinted_version, latest_version
 
 NAMES = 1000
 """The maximum number of names that a poll takes from a listing: one page on S3 and Google Cloud

@@ -19,35 +19,19 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
-    LogFile,
     LogFileKind,
     parse_log_file_name,
     version_prefix,
 )
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
-from delta_maintenance.storage.core.base import FileStatus, Store
-from delta_maintenance.table.read.log_file import read_hint
-
-LOG_DIRECTORY = "_delta_log"
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_hint
 
 _CHECKPOINT_RANK = {
     LogFileKind.CLASSIC_CHECKPOINT: 0,
     LogFileKind.MULTIPART_CHECKPOINT: 1,
     LogFileKind.UUID_CHECKPOINT: 2,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A file of the log: its parsed name, and its entry in the listing."""
-
-    file: LogFile
-    status: FileStatus
-
-    @property
-    def path(self) -> str:
-        """Relative to the table root."""
-        return self.status.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.parquet.files import read_range
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import places_to_find, written_places
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
@@ -31,7 +32,6 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
-from delta_maintenance.table.file_for_arrow import read_range
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 
 SUMMARISED = {

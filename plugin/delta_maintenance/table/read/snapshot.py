@@ -46,8 +46,13 @@ from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
     ActiveFiles,
     FileCounts,
+    FirstActions,
     active_files,
     active_in_tail,
+    column_of,
+    file_view,
+    tombstone_view,
+    view_keys,
 )
 from delta_maintenance.table.read.checkpoint_reader import (
     FILE_COLUMNS,
@@ -55,16 +60,10 @@ from delta_maintenance.table.read.checkpoint_reader import (
     FileActionBatch,
     UnusableCheckpointError,
 )
-from delta_maintenance.table.read.files.index import FileIndex
-from delta_maintenance.table.read.files.removed_first import FirstActions
-from delta_maintenance.table.read.files.view import (
-    column_of,
-    file_view,
-    tombstone_view,
-    view_keys,
-)
+from delta_maintenance.table.read.file_index import FileIndex
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogSegment
+from delta_maintenance.table.read.segment import LogSegment
 from delta_maintenance.table.read.sidecar_search import (
     NamedPlaces,
     SearchedSidecar,

@@ -33,7 +33,7 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.read.files.index import FileIndex
+from delta_maintenance.table.read.file_index import FileIndex
 from delta_maintenance.table.read.history import (
     CommitEntry,
     InCommitTimes,
@@ -41,12 +41,9 @@ from delta_maintenance.table.read.history import (
     read_commit_info,
     version_at,
 )
-from delta_maintenance.table.read.log_file import read_listed
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_listed, relisting
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.segment import (
-    LOG_DIRECTORY,
-    LogEntry,
     LogListing,
     LogSegment,
     arrange,

@@ -1,17 +1,31 @@
-"""The inputs of a checkpoint's content: its kind, its columns, and the expiry of tombstones."""
+"""The content of a checkpoint: its kind, its columns, the expiry of tombstones, and its files.
+
+An `ActionFile` is a Parquet file of actions: a classic checkpoint, or a sidecar.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import Literal
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
+from delta_maintenance.protocol.delta_log.sidecar_summary import (
+    ByteRange,
+    SidecarSummary,
+    SummaryBuilder,
+)
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.schema.types import (
     ColumnMappingMode,
@@ -23,9 +37,23 @@ from delta_maintenance.protocol.schema.types import (
 )
 from delta_maintenance.protocol.statistics.stats import statistics_arrow_type
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.action_file import ParquetStyle
 
 WrittenKind = Literal["classic", "v2-classic", "v2-json", "v2-parquet"]
+
+_ROW_GROUP_ROWS = 1 << 16
+_WRITES_IN_FLIGHT = 2
+# Columns with repeated values. Dictionaries of the other columns would only cost time.
+_REPEATING = ("key_value.key", "key_value.value", "modificationTime", "clusteringProvider")
+_CODECS = {
+    "none": "none",
+    "uncompressed": "none",
+    "snappy": "snappy",
+    "gzip": "gzip",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "brotli": "brotli",
+    "zstd": "zstd",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +126,167 @@ def adds_for_commits(snapshot: Snapshot, batches: Iterable[pa.Table]) -> Iterato
             yield pa.Table.from_batches([pa.RecordBatch.from_struct_array(c) for c in chunks])
 
 
+@dataclass(frozen=True, slots=True)
+class ParquetStyle:
+    """The encoding of the Parquet files of a checkpoint ("Table Properties")."""
+
+    codec: str = "zstd"
+    page_version: str = "1.0"
+
+    @classmethod
+    def of_table(cls, codec: str | None, format_version: str | None) -> Self:
+        """From `delta.parquet.compression.codec` and `delta.parquet.format.version`.
+
+        Raises `RefusedError` for values that the protocol does not list.
+        """
+        known = _CODECS.get((codec or "zstd").strip().lower())
+        if known is None:
+            raise RefusedError(
+                f"delta.parquet.compression.codec is {codec!r}, which is not a Parquet codec",
+                remedy=f"set it to one of {', '.join(sorted(_CODECS))}",
+            )
+        version = (format_version or "1.0.0").strip()
+        if version != "1.0.0" and not version.startswith("2."):
+            raise RefusedError(
+                f"delta.parquet.format.version is {format_version!r}",
+                remedy="set it to 1.0.0 or 2.x.y",
+            )
+        return cls(known, "1.0" if version == "1.0.0" else "2.0")
+
+
+class ActionFile:
+    """A Parquet file of actions that is being written. Each row group has one kind of action.
+
+    Readers that only need the protocol, or only the live files, can thus skip the rest. Encoding
+    runs in a thread of its own, while the caller reads on. A sidecar ends with a filter of its
+    places (`membership_filter`), between the last row group and the footer, and with its summary in
+    the metadata of the footer.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        layout: FileActionLayout,
+        style: ParquetStyle,
+        *,
+        is_sidecar: bool = False,
+    ) -> None:
+        self._name = path.name
+        self._layout = layout
+        self._schema = schema
+        self._tally = Tally()
+        self._contents = SummaryBuilder() if is_sidecar else None
+        self.summary: SidecarSummary | None = None
+        """The summary of a sidecar, once it is closed."""
+        self._waiting: dict[str, list[pa.ChunkedArray]] = {"add": [], "remove": []}
+        self._thread = ThreadPoolExecutor(1)
+        self._in_flight: list[Future[None]] = []
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression=style.codec,
+            compression_level=1 if style.codec == "zstd" else None,
+            data_page_version=style.page_version,
+            use_dictionary=[path for path, _ in _leaves(schema) if path.endswith(_REPEATING)],
+            # Arrow leaves NaN out of bounds, and readers may skip rows by those of `stats_parsed`.
+            write_statistics=[
+                path for path, kind in _leaves(schema) if not pa.types.is_floating(kind)
+            ],
+            coerce_timestamps="us",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def close(self) -> None:
+        """Writes the remaining rows and completes the file."""
+        try:
+            for action in self._waiting:
+                self._flush(action)
+            for future in self._in_flight:
+                future.result()
+            if self._contents is not None:
+                self.summary = self._append_summary(self._contents)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the file without completing it."""
+        self._thread.shutdown()
+        self._writer.close()
+        self._sink.close()
+
+    @property
+    def tally(self) -> Tally:
+        """The totals of the file actions written so far."""
+        return self._tally if self._contents is None else self._contents.tally
+
+    def _append_summary(self, contents: SummaryBuilder) -> SidecarSummary:
+        known, place = contents.filter(), None
+        if known.is_even:
+            data = known.to_bytes()
+            place = ByteRange(offset=self._sink.tell(), length=len(data))
+            self._sink.write(data)
+        summary = contents.summary(place)
+        self._writer.add_key_value_metadata(summary.to_tags(self._name))
+        return summary
+
+    def write_files(
+        self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
+    ) -> None:
+        """Appends file actions, in the columns of a snapshot's scan."""
+        contents = self._tally if self._contents is None else self._contents
+        contents.include(adds, tombstones, add_hashes=add_hashes)
+        if adds.num_rows:
+            self._put("add", self._layout.adds(adds))
+        if tombstones.num_rows:
+            self._put("remove", self._layout.removes(tombstones))
+
+    def write_singles(self, table: pa.Table) -> None:
+        """Appends the other actions, in a row group of their own."""
+        self._submit(table)
+
+    def _put(self, action: str, rows: pa.ChunkedArray) -> None:
+        self._waiting[action].append(rows)
+        if sum(len(part) for part in self._waiting[action]) >= _ROW_GROUP_ROWS:
+            self._flush(action)
+
+    def _flush(self, action: str) -> None:
+        parts, self._waiting[action] = self._waiting[action], []
+        if parts:
+            chunks = [chunk for part in parts for chunk in part.chunks]
+            self._submit(pa.table({action: pa.chunked_array(chunks)}))
+
+    def _submit(self, table: pa.Table) -> None:
+        while len(self._in_flight) >= _WRITES_IN_FLIGHT:
+            self._in_flight.pop(0).result()
+        self._in_flight.append(self._thread.submit(self._write, table))
+
+    def _write(self, table: pa.Table) -> None:
+        columns = [
+            table[name]
+            if name in table.column_names
+            else pa.chunked_array([pa.nulls(table.num_rows, kind)])
+            for name, kind in zip(self._schema.names, self._schema.types, strict=True)
+        ]
+        self._writer.write_table(
+            pa.table(columns, schema=self._schema), row_group_size=_ROW_GROUP_ROWS
+        )
+
+
 def _partition_types(
     metadata: Metadata, schema: StructType, mode: ColumnMappingMode
 ) -> dict[str, DeltaType]:
@@ -111,3 +300,21 @@ def _partition_types(
             )
         partitions[physical_name(column, mode)] = column.type
     return partitions
+
+
+def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
+    for field in schema:
+        yield from _leaves_of(field.name, field.type)
+
+
+def _leaves_of(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    if pa.types.is_struct(kind):
+        for child in kind:
+            yield from _leaves_of(f"{path}.{child.name}", child.type)
+    elif pa.types.is_map(kind):
+        yield from _leaves_of(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves_of(f"{path}.key_value.value", kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves_of(f"{path}.list.element", kind.value_type)
+    else:
+        yield path, kind

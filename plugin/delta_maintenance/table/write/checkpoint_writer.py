@@ -43,13 +43,9 @@ from delta_maintenance.protocol.delta_log.last_checkpoint import (
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.log_file import read_hint
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint, stated_files
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.stated_checksum import stated_files
-from delta_maintenance.table.write.action_file import ActionFile
-from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
-from delta_maintenance.table.write.local_sidecars import LocalSidecars
+from delta_maintenance.table.write.checkpoint_spec import ActionFile, CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
     NotReusableError,
     ReuseSurvey,
@@ -57,13 +53,13 @@ from delta_maintenance.table.write.sidecar_reuse import (
     require_newest,
 )
 from delta_maintenance.table.write.sidecar_writer import (
+    LocalSidecars,
     SidecarEngine,
     SidecarSet,
     checkpoint_actions,
     sidecar_schema,
 )
-from delta_maintenance.table.write.staging import Staging, publish, staging
-from delta_maintenance.table.write.verify import verify_checkpoint
+from delta_maintenance.table.write.staging import Staging, publish, staging, verify_checkpoint
 
 _INLINE_JSON_ACTIONS = 10_000
 

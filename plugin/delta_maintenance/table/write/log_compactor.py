@@ -25,9 +25,7 @@ from delta_maintenance.protocol.ndjson.line_buffers import (
 from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
-from delta_maintenance.table.read.log_file import read_listed
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_listed
 from delta_maintenance.table.write.staging import require_whole
 
 _BATCH_BYTES = 3_000_000

@@ -10,8 +10,9 @@ from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import V2CheckpointHint, render_hint
 from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import SoundCheckpoint
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, hinted_version
+from delta_maintenance.table.read.segment import hinted_version
 
 _BATCH = 1000
 _CLOCK_SKEW = timedelta(minutes=5)

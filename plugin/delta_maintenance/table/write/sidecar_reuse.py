@@ -31,7 +31,8 @@ from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, FileActionBatch
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, list_log
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.sidecar_search import SearchedSidecar
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec

@@ -14,7 +14,7 @@ import pytest
 
 from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
-from delta_maintenance.table.data.copying.footer_bounds import bounds_of
+from delta_maintenance.table.data.copying.proof import bounds_of
 from tests.support.rewrites.data_files import parquet
 
 SPARK, ARROW = "parquet-mr version 1.16.0 (build x)", "parquet-cpp-arrow version 26.0.0"

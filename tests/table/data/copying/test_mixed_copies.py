@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delta_maintenance.parquet import footers
+from delta_maintenance.parquet.thrift import read_struct, struct_bytes
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.compact_protocol import read_struct, struct_bytes
 from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
-from delta_maintenance.table.data.copying import chunks, copied_bin
+from delta_maintenance.table.data.copying import copied_bin
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, inline_vector, parquet
 from tests.support.rewrites.mixed_sources import (
     BIG,
@@ -213,7 +214,7 @@ def test_a_source_whose_bounds_have_no_defined_order_is_decoded() -> None:
     data = stored(BIG)
     size = int.from_bytes(data[-8:-4], "little")
     footer, _ = read_struct(data[-8 - size : -8])
-    footer.drop(chunks.COLUMN_ORDERS)
+    footer.drop(footers.COLUMN_ORDERS)
     tail = struct_bytes(footer)
     old = data[: -8 - size] + tail + len(tail).to_bytes(4, "little") + b"PAR1"
     store = MemoryStore()

@@ -13,7 +13,7 @@ import pytest
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data.copying import copied_bin, encoded_groups
+from delta_maintenance.table.data.copying import copied_bin, row_groups
 from tests.support.rewrites.data_files import ROW_ID
 from tests.support.rewrites.mixed_sources import (
     BIG,
@@ -75,9 +75,9 @@ def _other_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
 @pytest.mark.conformance("RW-40", "RW-41")
 @pytest.mark.parametrize("fault", [_lost, _twice, _changed, _other_ids])
 def test_a_fault_of_the_encoder_is_found(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = encoded_groups.GroupEncoder.write
+    write = row_groups.GroupEncoder.write
     monkeypatch.setattr(
-        encoded_groups.GroupEncoder, "write", lambda self, batch: write(self, fault(batch))
+        row_groups.GroupEncoder, "write", lambda self, batch: write(self, fault(batch))
     )
     with pytest.raises(VerificationError, match=r"rows"):
         rewritten(MemoryStore(), [BIG, SMALL], spec_of(tracked=True))

@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table import compact_protocol
-from delta_maintenance.table.compact_protocol import (
+from delta_maintenance.parquet import footers, thrift
+from delta_maintenance.parquet.footers import read_footer
+from delta_maintenance.parquet.thrift import (
     BINARY,
     ListValue,
     Struct,
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.table.data.copying import chunks, row_groups
-from delta_maintenance.table.parquet_footer import read_footer
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.copying import row_groups
 from tests.support.rewrites.data_files import parquet
 from tests.support.rewrites.typed_rows import (
     OPTIONS,
@@ -86,11 +86,11 @@ def test_page_indexes_and_bloom_filters_belong_to_their_pages_in_the_new_file() 
         has_nan = file == files["f1"] and before.metadata.get(3) == FLOATS
         assert column_index(file, before) != b""
         assert column_index(data, after) == (b"" if has_nan else column_index(file, before))
-        place = after.metadata.number(chunks.BLOOM_FILTER)
+        place = after.metadata.number(footers.BLOOM_FILTER)
         if place is not None:
             filters += 1
-            size = after.metadata.number(chunks.BLOOM_FILTER_SIZE) or 0
-            was = before.metadata.number(chunks.BLOOM_FILTER) or 0
+            size = after.metadata.number(footers.BLOOM_FILTER_SIZE) or 0
+            was = before.metadata.number(footers.BLOOM_FILTER) or 0
             assert bytes_of(data, place, size) == bytes_of(file, was, size)
     assert filters == 6
 
@@ -275,12 +275,12 @@ def in_chunk(number: int) -> Callable[[bytes], int]:
 
 def in_index(data: bytes) -> int:
     chunk = chunks_of(data)[5]
-    return (chunk.tree.number(chunks.OFFSET_INDEX) or 0) + 4
+    return (chunk.tree.number(footers.OFFSET_INDEX) or 0) + 4
 
 
 def in_column_index(data: bytes) -> int:
     chunk = chunks_of(data)[5]
-    return (chunk.tree.number(chunks.COLUMN_INDEX) or 0) + 8
+    return (chunk.tree.number(footers.COLUMN_INDEX) or 0) + 8
 
 
 @pytest.mark.conformance("RW-40")
@@ -295,8 +295,8 @@ def test_a_changed_byte_in_storage_is_found(at: Callable[[bytes], int]) -> None:
 @pytest.mark.parametrize("fault", ["position", "lost group", "swapped", "rows", "statistics"])
 def test_a_wrong_footer_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(value: Struct) -> bytes:
-        groups = value.structs(chunks.ROW_GROUPS)
-        if groups and value.get(chunks.SCHEMA) is not None:
+        groups = value.structs(footers.ROW_GROUPS)
+        if groups and value.get(footers.SCHEMA) is not None:
             _break(fault, value, groups)
         return struct_bytes(value)
 
@@ -307,24 +307,24 @@ def test_a_wrong_footer_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _break(fault: str, footer: Struct, groups: list[Struct]) -> None:
-    listed = footer.get(chunks.ROW_GROUPS)
-    assert isinstance(listed, compact_protocol.ListValue)
-    first = groups[1].structs(chunks.COLUMNS)[0].get(chunks.CHUNK_METADATA)
-    other = groups[2].structs(chunks.COLUMNS)[0].get(chunks.CHUNK_METADATA)
+    listed = footer.get(footers.ROW_GROUPS)
+    assert isinstance(listed, thrift.ListValue)
+    first = groups[1].structs(footers.COLUMNS)[0].get(footers.CHUNK_METADATA)
+    other = groups[2].structs(footers.COLUMNS)[0].get(footers.CHUNK_METADATA)
     assert isinstance(first, Struct) and isinstance(other, Struct)
     if fault == "position":
-        for number in (chunks.DATA_PAGE, chunks.DICTIONARY_PAGE):
+        for number in (footers.DATA_PAGE, footers.DICTIONARY_PAGE):
             if first.number(number) is not None:
-                first.put(number, compact_protocol.I64, (first.number(number) or 0) + 1)
+                first.put(number, thrift.I64, (first.number(number) or 0) + 1)
     elif fault == "lost group":
         del listed.values[-1]
     elif fault == "swapped":
         listed.values[1:3] = listed.values[2:0:-1]
     elif fault == "rows":
-        groups[0].put(chunks.GROUP_ROWS, compact_protocol.I64, 39)
+        groups[0].put(footers.GROUP_ROWS, thrift.I64, 39)
     else:
         # The statistics of another row group.
-        first.put(12, compact_protocol.STRUCT, other.get(12))
+        first.put(12, thrift.STRUCT, other.get(12))
 
 
 def test_any_struct_is_written_as_it_was_read() -> None:
@@ -334,24 +334,24 @@ def test_any_struct_is_written_as_it_was_read() -> None:
         assert (struct_bytes(tree), end) == (footer, len(footer))
 
 
-def chunks_of(data: bytes) -> list[chunks.Chunk]:
+def chunks_of(data: bytes) -> list[footers.Chunk]:
     footer, _ = read_footer(io.BytesIO(data))
-    groups = read_struct(footer)[0].structs(chunks.ROW_GROUPS)
-    return [chunks.Chunk.of(chunk) for group in groups for chunk in group.structs(chunks.COLUMNS)]
+    groups = read_struct(footer)[0].structs(footers.ROW_GROUPS)
+    return [footers.Chunk.of(chunk) for group in groups for chunk in group.structs(footers.COLUMNS)]
 
 
 def bytes_of(data: bytes, start: int, size: int) -> bytes:
     return data[start : start + size]
 
 
-def locations(data: bytes, chunk: chunks.Chunk) -> list[tuple[int, int]]:
+def locations(data: bytes, chunk: footers.Chunk) -> list[tuple[int, int]]:
     """The positions and sizes of the pages of a chunk, by its offset index."""
-    index, _ = read_struct(data, chunk.tree.number(chunks.OFFSET_INDEX) or 0)
+    index, _ = read_struct(data, chunk.tree.number(footers.OFFSET_INDEX) or 0)
     found = [(each.number(1) or 0, each.number(2) or 0) for each in index.structs(1)]
     assert found
     return found
 
 
-def column_index(data: bytes, chunk: chunks.Chunk) -> bytes:
-    start = chunk.tree.number(chunks.COLUMN_INDEX) or 0
-    return bytes_of(data, start, chunk.tree.number(chunks.COLUMN_INDEX_SIZE) or 0)
+def column_index(data: bytes, chunk: footers.Chunk) -> bytes:
+    start = chunk.tree.number(footers.COLUMN_INDEX) or 0
+    return bytes_of(data, start, chunk.tree.number(footers.COLUMN_INDEX_SIZE) or 0)

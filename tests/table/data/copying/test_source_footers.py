@@ -12,11 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.protocol.actions.model import Metadata
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns
-from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.compact_protocol import (
+from delta_maintenance.parquet import footers as fields
+from delta_maintenance.parquet.thrift import (
     I32,
     I64,
     LIST,
@@ -26,8 +23,11 @@ from delta_maintenance.table.compact_protocol import (
     read_struct,
     struct_bytes,
 )
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
-from delta_maintenance.table.data.copying import chunks as fields
 from delta_maintenance.table.data.copying import copied_bin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin

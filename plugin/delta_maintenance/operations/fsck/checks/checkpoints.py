@@ -48,9 +48,9 @@ from delta_maintenance.table.read.checkpoint_reader import (
     FileActionBatch,
     UnusableCheckpointError,
 )
-from delta_maintenance.table.read.log_file import read_hint
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
+from delta_maintenance.table.read.segment import CheckpointFiles
 from delta_maintenance.table.read.sidecar_search import read_filter
 
 

@@ -24,7 +24,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 from delta_maintenance.protocol.actions.paths import as_uris, locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.table.data.footers import count_rows
+from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
 
 _TOGETHER = 4096

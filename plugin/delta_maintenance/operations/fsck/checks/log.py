@@ -41,10 +41,9 @@ from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL_NAME
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, walk
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.log_file import read_hint
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
-from delta_maintenance.table.read.read_ahead import read_ahead
-from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
+from delta_maintenance.table.read.segment import LogListing
 from delta_maintenance.table.write.log_compactor import compare_compaction
 
 _YOUNG = timedelta(days=1)

@@ -22,8 +22,8 @@ from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import TREE, EntryKind
-from delta_maintenance.table.data.other_spellings import find_other_spellings, reached_by_the_store
-from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.data.places import find_other_spellings, reached_by_the_store
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 _LOOKED_UP = 1 << 16
 

@@ -41,7 +41,7 @@ from delta_maintenance.protocol.schema.types import (
     parse_schema,
     walk,
 )
-from delta_maintenance.table.data.footers import RowCounter
+from delta_maintenance.table.data.row_counts import RowCounter
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _NEEDED = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}

@@ -17,31 +17,45 @@ import pyarrow as pa
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.compact_protocol import Struct
-from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run
-from delta_maintenance.table.data.copying.chunks import COLUMNS, NotCopiedError, reading_sources
-from delta_maintenance.table.data.copying.encoded_groups import (
-    EncodedGroup,
-    GroupEncoder,
-    encoded_row_tracking,
-    own_file,
-)
-from delta_maintenance.table.data.copying.frames import FileFrame, OwnFile
-from delta_maintenance.table.data.copying.row_groups import GroupSource, copy_file
-from delta_maintenance.table.data.copying.sources import CopyBudget, CopySource
-from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
-from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
-from delta_maintenance.table.data.deleted_rows import DeletedRows, Positions
-from delta_maintenance.table.data.nan_bounds import (
+from delta_maintenance.parquet.footers import COLUMNS
+from delta_maintenance.parquet.nan_bounds import (
     doubtful_columns,
     leaves_with_nan,
     without_bounds,
 )
+from delta_maintenance.parquet.thrift import Struct
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.bins import (
+    Bin,
+    RewriteSpec,
+    RewrittenBin,
+    Run,
+    fetched,
+    require_rows,
+    source_rows,
+)
+from delta_maintenance.table.data.copying.row_groups import (
+    EncodedGroup,
+    GroupEncoder,
+    GroupSource,
+    copy_file,
+    encoded_row_tracking,
+    own_file,
+)
+from delta_maintenance.table.data.copying.sources import (
+    CopyBudget,
+    CopySource,
+    FileFrame,
+    NotCopiedError,
+    OwnFile,
+    reading_sources,
+)
+from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
+from delta_maintenance.table.data.deleted_rows import DeletedRows, Positions
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.places import place_of
-from delta_maintenance.table.data.source_rows import fetched, require_rows, source_rows
 
 _BUDGET = CopyBudget(chunks=10_000, index_bytes=32 << 20)
 """The metadata of copied row groups that a bin holds; sources beyond it are decoded."""

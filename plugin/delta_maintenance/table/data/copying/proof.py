@@ -3,14 +3,21 @@
 Arrow parses the footer of the stored file; at the positions that it finds, each column chunk must
 have the CRC-32 of the bytes that were copied, and all other metadata must equal that of the source.
 The rows of encoded row groups are decoded and hashed, and so are encoded columns of row tracking.
+
+Statistics come from footers that are exact. Footers are not used for INT96, whose order is
+undefined, and for lists and maps, because footers do not count their nulls. For strings and for
+decimals stored as bytes, only the footers of some writers are used. All other columns must be
+decoded. Implements "Per-file Statistics" for rows that are not decoded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,49 +25,50 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
-from delta_maintenance.protocol.statistics.collect import StatisticsCollector
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
-from delta_maintenance.table.compact_protocol import (
-    I64,
-    LIST,
-    STRUCT,
-    ListValue,
+from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS, read_footer
+from delta_maintenance.parquet.row_groups import CopiedChunk
+from delta_maintenance.parquet.thrift import (
     Struct,
     read_struct,
 )
-from delta_maintenance.table.data.copying import chunks as fields
-from delta_maintenance.table.data.copying.chunks import (
-    Chunk,
-    NotCopiedError,
-    reading_sources,
-)
-from delta_maintenance.table.data.copying.encoded_groups import TrackingChecksums
-from delta_maintenance.table.data.copying.footer_bounds import bounds_of
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+from delta_maintenance.table.data.copying.sources import NotCopiedError, reading_sources
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
-from delta_maintenance.table.file_for_arrow import read_range
-from delta_maintenance.table.parquet_footer import read_footer
 
-_PAGE_LOCATIONS, _PAGE_OFFSET = 1, 1
 _NONE_DELETED = np.zeros(0, np.int64)
 
+_LONG = 64
+"""The length in bytes from which some writers truncate strings in footers."""
+_COMPLETE = ("parquet-mr version ", "parquet-cpp-arrow version ")
+"""Writers whose footers contain complete strings or none."""
+_EXACT = Context(prec=38)
+_FLOATS = ("FLOAT", "DOUBLE")
+_INTEGERS = ("INT32", "INT64")
+_BYTES = ("FIXED_LEN_BYTE_ARRAY", "BYTE_ARRAY")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedChunk:
-    """A column chunk in the new file."""
 
-    source: Chunk
-    tree: Struct
-    """The Thrift struct with the positions in the new file."""
-    crc: int
-    """The CRC-32 of the bytes that were read from the source."""
-    index: bytes | None
-    """The offset index with the positions in the new file."""
-    column_index: bytes | None
-    bloom_filter: bytes | None
+@dataclass(slots=True)
+class TrackingChecksums:
+    """The CRC-32 of row IDs and of row commit versions, in the order of the rows."""
+
+    rows: int = 0
+    crcs: list[int] = field(default_factory=lambda: [0, 0])
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> bool:
+        """Adds rows with these two columns. Returns False, and adds nothing, if a value is null."""
+        if any(column.null_count for column in batch.columns):
+            return False
+        self.rows += batch.num_rows
+        for at, column in enumerate(batch.columns):
+            for chunk in getattr(column, "chunks", [column]):
+                values = chunk.to_numpy(zero_copy_only=True)
+                self.crcs[at] = crc32(values.data.cast("B"), self.crcs[at])
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +115,7 @@ def read_back_copy(
             )
         require_schema(parquet.schema_in_utc, schema, name)
         footer, _ = read_footer(file)
-        trees = read_struct(footer)[0].structs(fields.ROW_GROUPS)
+        trees = read_struct(footer)[0].structs(ROW_GROUPS)
         for number, (group, tree) in enumerate(zip(groups, trees, strict=True)):
             found = parquet.metadata.row_group(number)
             problem = _difference(file, group, tree, found, piece)
@@ -126,21 +134,39 @@ def read_back_copy(
             return _statistics(parquet, expected, spec), sums
 
 
-def columns_of(group: Struct) -> list[Struct]:
-    """Returns the column chunks of a row group."""
-    return group.structs(fields.COLUMNS)
+def bounds_of(
+    leaf: StatisticsLeaf, kind: pa.DataType, chunk: pq.ColumnChunkMetaData, created_by: str
+) -> ColumnBounds | None:
+    """Returns the bounds of a column chunk in the footer; None if the column must be decoded.
 
-
-def moved_index(index: Struct, distance: int) -> Struct:
-    """Returns an offset index whose pages were moved by so many bytes."""
-    locations = []
-    for location in index.structs(_PAGE_LOCATIONS):
-        moved = location.copy()
-        moved.put(_PAGE_OFFSET, I64, (location.number(_PAGE_OFFSET) or 0) + distance)
-        locations.append(moved)
-    found = index.copy()
-    found.put(_PAGE_LOCATIONS, LIST, ListValue(STRUCT, list(locations)))
-    return found
+    `kind` is the type of the column in the table and in the file. Lists and maps have no chunk of
+    their own. A chunk with NaN must have no bounds (`nan_bounds`).
+    """
+    found = chunk.statistics
+    if found is None or not found.has_null_count:
+        return None
+    nulls = int(found.null_count)
+    if not 0 <= nulls <= chunk.num_values:
+        return None
+    if not leaf.bounded or nulls == chunk.num_values:
+        return ColumnBounds(nulls=nulls, kind=kind)
+    if not found.has_min_max:
+        return None
+    least, greatest = found.min_raw, found.max_raw
+    if pa.types.is_string(kind):
+        return _of_texts(nulls, kind, least, greatest, created_by)
+    if pa.types.is_decimal(kind) and chunk.physical_type in _BYTES:
+        return _of_decimals(nulls, kind, least, greatest, created_by)
+    if pa.types.is_floating(kind) and chunk.physical_type in _FLOATS:
+        return _of_floats(nulls, kind, least, greatest)
+    integers = isinstance(least, int) and isinstance(greatest, int)
+    if chunk.physical_type not in _INTEGERS or not integers:
+        return None
+    if pa.types.is_decimal(kind):
+        least, greatest = (_decimal(value, kind.scale) for value in (least, greatest))
+    elif not _is_integral(kind):
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
 
 
 def _encoded_sums(parquet: ParquetInput, expected: Expected, schema: pa.Schema) -> RowSums:
@@ -177,72 +203,16 @@ def _difference(
     file: BinaryIO, group: CopiedGroup, tree: Struct, found: pq.RowGroupMetaData, piece: int | None
 ) -> str | None:
     """Returns the first difference of a row group from its source, as a clause, or None."""
-    columns = columns_of(tree)
+    columns = tree.structs(COLUMNS)
     if found.num_rows != group.source.num_rows or len(columns) != len(group.chunks):
         return "a row group with other rows or columns"
     for at, (copied, column) in enumerate(zip(group.chunks, columns, strict=True)):
-        stored, chunk, source = found.column(at), Chunk.of(column), copied.source
-        start = stored.dictionary_page_offset or stored.data_page_offset
-        first_page = (source.metadata.number(fields.DATA_PAGE) or 0) - source.start
-        if (
-            _unplaced(column) != _unplaced(source.tree)
-            or (start, stored.total_compressed_size) != (chunk.start, source.size)
-            or stored.data_page_offset - start != first_page
-            or not _has_indexes(file, copied, chunk)
-        ):
+        stored = found.column(at)
+        if not copied.has_metadata(file, column, stored):
             return f"other metadata for the column {stored.path_in_schema}"
-        if piece is not None and _crc(file, start, source.size, piece) != copied.crc:
+        if piece is not None and not copied.has_bytes(file, column, piece):
             return f"other bytes for the column {stored.path_in_schema}"
     return None
-
-
-def _crc(file: BinaryIO, start: int, size: int, piece: int) -> int:
-    crc, end = 0, start + size
-    for at in range(start, end, piece):
-        crc = crc32(read_range(file, at, min(piece, end - at)), crc)
-    return crc
-
-
-def _has_indexes(file: BinaryIO, copied: CopiedChunk, chunk: Chunk) -> bool:
-    """Whether page index and bloom filter are where the footer says, and match the pages."""
-    place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
-    if (place is None) != (copied.index is None):
-        return False
-    if place is not None:
-        index, _ = read_struct(read_range(file, *place))
-        written, _ = read_struct(copied.index or b"\0")
-        if moved_index(index, copied.source.start - chunk.start) != moved_index(
-            written, copied.source.start - Chunk.of(copied.tree).start
-        ):
-            return False
-        locations = [each.number(_PAGE_OFFSET) or 0 for each in index.structs(_PAGE_LOCATIONS)]
-        if any(not chunk.start <= at < chunk.start + chunk.size for at in locations):
-            return False
-    for data, tree, at, size in (
-        (copied.column_index, chunk.tree, fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE),
-        (copied.bloom_filter, chunk.metadata, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE),
-    ):
-        place = chunk.range_of(at, size, tree)
-        if (None if place is None else read_range(file, *place)) != data:
-            return False
-    return True
-
-
-def _unplaced(tree: Struct) -> tuple[Struct, Struct]:
-    """Returns copies of a column chunk and its metadata without positions."""
-    metadata, chunk = Chunk.of(tree).metadata.copy(), tree.copy()
-    metadata.drop(
-        fields.DATA_PAGE, fields.DICTIONARY_PAGE, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE
-    )
-    chunk.drop(
-        fields.CHUNK_METADATA,
-        fields.CHUNK_OFFSET,
-        fields.OFFSET_INDEX,
-        fields.OFFSET_INDEX_SIZE,
-        fields.COLUMN_INDEX,
-        fields.COLUMN_INDEX_SIZE,
-    )
-    return chunk, metadata
 
 
 def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -> str:
@@ -286,3 +256,51 @@ def _type_of(layout: DataFileLayout, path: Sequence[str]) -> pa.DataType:
     for name in path[1:]:
         kind = kind.field(name).type
     return kind
+
+
+def _of_texts(
+    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
+) -> ColumnBounds | None:
+    values = [value.encode() if isinstance(value, str) else value for value in (least, greatest)]
+    if not all(isinstance(value, bytes) and len(value) < _LONG for value in values):
+        return None
+    if not created_by.startswith(_COMPLETE):
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
+
+
+def _of_floats(nulls: int, kind: pa.DataType, least: Any, greatest: Any) -> ColumnBounds | None:
+    """Zeros need no care: in the log, each bound of zero has the safe sign."""
+    if not (isinstance(least, float) and isinstance(greatest, float)):
+        return None
+    if math.isnan(least) or math.isnan(greatest):
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+
+
+def _of_decimals(
+    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
+) -> ColumnBounds | None:
+    """Decodes unscaled values in two's complement. Arrow hides the bounds of releases that compared
+    them as unsigned bytes.
+    """
+    if not (isinstance(least, bytes) and isinstance(greatest, bytes)):
+        return None
+    if not created_by.startswith(_COMPLETE):
+        return None
+    values = [
+        _decimal(int.from_bytes(raw, "big", signed=True), kind.scale) for raw in (least, greatest)
+    ]
+    if values[0] > values[1]:
+        return None
+    return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
+
+
+def _decimal(unscaled: int, scale: int) -> Decimal:
+    return Decimal(unscaled).scaleb(-scale, _EXACT)
+
+
+def _is_integral(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_signed_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    )

@@ -2,56 +2,86 @@
 
 This requires that a new data file would have the same columns, including the names of list elements
 and the field IDs, and that this module knows all positions in the footer. Only the hidden columns
-of row tracking may be missing; they are added. All other metadata is kept as stored. Implements
-"File Metadata" of the Parquet format.
+of row tracking may be missing; they are added. All other metadata is kept as stored. The frame is
+the part of a footer that all row groups of a file share. Implements "File Metadata" of the Parquet
+format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_maintenance import __version__
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.parquet import footers as fields
+from delta_maintenance.parquet.footers import MAGIC, Chunk, footer_of
+from delta_maintenance.parquet.pages import MalformedPageError
+from delta_maintenance.parquet.thrift import (
+    BINARY,
+    I32,
+    STRUCT,
+    ListValue,
+    MalformedThriftError,
+    Struct,
+    Value,
+)
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.table.compact_protocol import Struct
-from delta_maintenance.table.data.copying.chunks import (
-    BLOOM_FILTER,
-    BLOOM_FILTER_SIZE,
-    COLUMN_INDEX,
-    COLUMN_INDEX_SIZE,
-    COLUMNS,
-    DATA_PAGE,
-    DICTIONARY_PAGE,
-    FILE_PATH,
-    INDEX_PAGE,
-    MAGIC,
-    MOST_CHUNK,
-    NUM_VALUES,
-    OFFSET_INDEX,
-    OFFSET_INDEX_SIZE,
-    ROW_GROUPS,
-    Chunk,
-    footer_of,
-)
-from delta_maintenance.table.data.copying.frames import (
-    TRACKING_COLUMNS,
-    FileFrame,
-    OwnFile,
-    frame_of,
-)
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference
 
+MOST_CHUNK = 64 << 20
+"""The maximum size of a column chunk in bytes; one chunk is held in memory."""
 _MOST_OFFSETS = 1 << 20
 """The maximum size of an offset index in bytes, which is parsed to objects."""
 _MOST_FOOTER = 4 << 20
 """The maximum size of a footer in bytes, which is parsed to objects."""
 _KNOWN = {"file": 7, "group": 7, "chunk": 7, "metadata": 17}
 """The highest known field of each struct; an unknown field could contain a position."""
+
+TRACKING_COLUMNS = 2
+"""The number of hidden columns of row tracking, which are the last ones of a file."""
+_NUM_CHILDREN = 5
+_SPARK_VERSION = b"org.apache.spark.version"
+_SPARK, _ARROW_SCHEMA = b"org.apache.spark.", b"ARROW:schema"
+_TODAYS_CALENDAR = b"3.1.0"
+"""The first version of Spark whose dates and timestamps are all proleptic Gregorian."""
+_SOUND_WRITERS = re.compile(
+    rb"parquet-mr version (1\.(1\d|[2-9]\d)|[2-9])|parquet-cpp-arrow version ([4-9]|\d\d)|"
+    rb"(parquet|delta)-rs version"
+)
+"""Writers whose statistics all readers trust."""
+_OURS = f"delta-maintenance version {__version__} (build copied)".encode()
+
+
+class NotCopiedError(Exception):
+    """The rows of a source must be decoded. If a new file was created, no version refers to it."""
+
+
+@contextmanager
+def reading_sources() -> Iterator[None]:
+    """Converts errors of a source to `NotCopiedError`; decoding the source then reports them."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (
+        pa.ArrowException,
+        DeltaMaintenanceError,
+        OSError,
+        MalformedThriftError,
+        MalformedPageError,
+        UnicodeDecodeError,
+    ) as error:
+        raise NotCopiedError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +142,10 @@ class CopySource:
             if not complete and not (layout.tracks_rows and _has_layout(parquet, layout.untracked)):
                 return None
             tree, end = footer_of(file)
-            groups = tuple(tree.structs(ROW_GROUPS))
-            chunks = [Chunk.of(chunk) for group in groups for chunk in group.structs(COLUMNS)]
+            groups = tuple(tree.structs(fields.ROW_GROUPS))
+            chunks = [
+                Chunk.of(chunk) for group in groups for chunk in group.structs(fields.COLUMNS)
+            ]
             sizes = sum(chunk.size for chunk in chunks)
             if sizes < least * len(groups) or not _is_known(tree, groups):
                 return None
@@ -143,6 +175,129 @@ class CopySource:
     def chunks(self) -> int:
         """The number of column chunks."""
         return len(self.groups) * int(self.metadata.num_columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFrame:
+    """The properties that all row groups of a file share."""
+
+    version: int
+    schema: Value
+    column_orders: Value
+    is_own: bool
+    """Whether readers see the columns of a file that `DataFileWriter` encodes."""
+    int96: bool
+    """Whether timestamps have the physical type INT96."""
+    codecs: frozenset[str]
+    """Names as in Arrow, such as `SNAPPY`."""
+    created_by: bytes
+    key_values: Mapping[bytes, bytes | None]
+
+    def joined(self, other: FileFrame) -> FileFrame | None:
+        """Returns the frame of a file with the row groups of both; None if they do not fit."""
+        same = (self.schema, self.column_orders) == (other.schema, other.column_orders)
+        if self.codecs != other.codecs or not (same or (self.is_own and other.is_own)):
+            return None
+        created_by = self.created_by
+        if created_by != other.created_by:
+            both = (created_by, other.created_by)
+            # Spark and Hive can be told to convert INT96 of all writers but parquet-mr.
+            if self.int96 or not all(_SOUND_WRITERS.match(name) or name == _OURS for name in both):
+                return None
+            created_by = _OURS
+        ours, theirs = self.key_values, other.key_values
+        if (_SPARK_VERSION in ours) != (_SPARK_VERSION in theirs):
+            # Spark 3 rebases early dates of only one of the two files.
+            return None
+        key_values = {key: value for key, value in ours.items() if theirs.get(key) == value}
+        if _SPARK_VERSION in ours:
+            key_values.setdefault(_SPARK_VERSION, _TODAYS_CALENDAR)
+        return replace(
+            self,
+            version=max(self.version, other.version),
+            created_by=created_by,
+            key_values=key_values,
+        )
+
+    def with_encoded(self, own: FileFrame, *, rows: bool) -> FileFrame | None:
+        """Returns the frame of a file to which columns of row tracking are added, or also `rows`.
+
+        `own` is the frame of a file of `DataFileWriter`. None if they do not fit.
+        """
+        if rows and not self.is_own:
+            return None
+        calendar = {_SPARK_VERSION: _TODAYS_CALENDAR} if self.names_calendar else {}
+        added = replace(
+            own,
+            schema=self.schema,
+            column_orders=self.column_orders,
+            codecs=self.codecs,
+            key_values=calendar,
+        )
+        return self.joined(added)
+
+    @property
+    def names_calendar(self) -> bool:
+        """Whether the footer says that early dates are in the proleptic Gregorian calendar."""
+        return _SPARK_VERSION in self.key_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFile:
+    """The footer of a file that `DataFileWriter` encodes, for comparison with those of sources."""
+
+    frame: FileFrame
+    schema: pq.ParquetSchema
+    untracked: pq.ParquetSchema
+    """The schema without the hidden columns of row tracking."""
+
+    @classmethod
+    def of(cls, tracked: bytes, untracked: bytes) -> OwnFile:
+        """Parses two files without rows: with the columns of row tracking, and without them."""
+        with ParquetInput(tracked) as parquet, ParquetInput(untracked) as less:
+            frame = _frame(footer_of(io.BytesIO(tracked))[0], parquet, is_own=True)
+            return cls(frame=frame, schema=parquet.parquet_schema, untracked=less.parquet_schema)
+
+
+def frame_of(
+    tree: Struct, parquet: ParquetInput, own: OwnFile, *, complete: bool
+) -> FileFrame | None:
+    """Returns the frame of a source, with the columns of row tracking. None if it has no orders of
+    columns to which those of the added ones could be appended.
+    """
+    count = parquet.metadata.num_columns
+    ours, theirs = own.frame.column_orders, tree.get(fields.COLUMN_ORDERS)
+    wanted = own.schema if complete else own.untracked
+    is_own = _first(ours, count) == theirs and bool(parquet.parquet_schema.equals(wanted))
+    frame = _frame(tree, parquet, is_own=is_own)
+    if complete:
+        return frame
+    if is_own:
+        return replace(frame, schema=own.frame.schema, column_orders=ours)
+    if not (isinstance(theirs, ListValue) and isinstance(ours, ListValue)):
+        return None
+    schema = tree.structs(fields.SCHEMA)
+    added = _elements(own.frame.schema)[-TRACKING_COLUMNS:]
+    root = schema[0].copy()
+    root.put(_NUM_CHILDREN, I32, (root.number(_NUM_CHILDREN) or 0) + len(added))
+    orders = [*theirs.values, *ours.values[-len(added) :]]
+    return replace(
+        frame,
+        schema=ListValue(STRUCT, [root, *schema[1:], *added]),
+        column_orders=ListValue(theirs.element, orders),
+    )
+
+
+def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
+    """Returns key-value metadata as structs."""
+    found = []
+    for key, value in pairs.items():
+        entry = Struct()
+        entry.put(fields.KEY, BINARY, key)
+        if value is not None:
+            entry.put(fields.KEY_VALUE, BINARY, value)
+        found.append(entry)
+    return found
 
 
 def _tracked(
@@ -192,8 +347,8 @@ def _is_known(tree: Struct, groups: Sequence[Struct]) -> bool:
     for group in groups:
         if max(group.fields) > _KNOWN["group"]:
             return False
-        for chunk in group.structs(COLUMNS):
-            if max(chunk.fields) > _KNOWN["chunk"] or chunk.get(FILE_PATH) is not None:
+        for chunk in group.structs(fields.COLUMNS):
+            if max(chunk.fields) > _KNOWN["chunk"] or chunk.get(fields.FILE_PATH) is not None:
                 return False
     return True
 
@@ -201,7 +356,7 @@ def _is_known(tree: Struct, groups: Sequence[Struct]) -> bool:
 def _is_movable(chunk: Chunk, end: int) -> bool:
     """Whether the chunk fits in memory, and all of its parts end before the position `end`."""
     metadata = chunk.metadata
-    if max(metadata.fields) > _KNOWN["metadata"] or metadata.get(INDEX_PAGE) is not None:
+    if max(metadata.fields) > _KNOWN["metadata"] or metadata.get(fields.INDEX_PAGE) is not None:
         return False
     ranges = [(chunk.start, chunk.size, MOST_CHUNK), *_indexes(chunk)]
     return all(
@@ -213,9 +368,9 @@ def _is_movable(chunk: Chunk, end: int) -> bool:
 def _indexes(chunk: Chunk) -> Iterator[tuple[int, int, int]]:
     """Yields position, size and maximum size of each page index and bloom filter of a chunk."""
     for most, found in (
-        (_MOST_OFFSETS, chunk.range_of(OFFSET_INDEX, OFFSET_INDEX_SIZE, chunk.tree)),
-        (MOST_CHUNK, chunk.range_of(COLUMN_INDEX, COLUMN_INDEX_SIZE, chunk.tree)),
-        (MOST_CHUNK, chunk.range_of(BLOOM_FILTER, BLOOM_FILTER_SIZE, chunk.metadata)),
+        (_MOST_OFFSETS, chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)),
+        (MOST_CHUNK, chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)),
+        (MOST_CHUNK, chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)),
     ):
         if found is not None:
             yield (*found, most)
@@ -235,12 +390,13 @@ def _is_consistent(parquet: ParquetInput, groups: Sequence[Struct]) -> bool:
     return all(
         _agrees(Chunk.of(tree), group.column(at), group.num_rows, repeats=repeats[at])
         for group, trees in zip(found, groups, strict=True)
-        for at, tree in enumerate(trees.structs(COLUMNS))
+        for at, tree in enumerate(trees.structs(fields.COLUMNS))
     )
 
 
 def _agrees(chunk: Chunk, found: pq.ColumnChunkMetaData, rows: int, *, repeats: bool) -> bool:
-    values, data = chunk.metadata.number(NUM_VALUES), chunk.metadata.number(DATA_PAGE) or 0
+    number = chunk.metadata.number
+    values, data = number(fields.NUM_VALUES), number(fields.DATA_PAGE) or 0
     seen = (
         found.num_values,
         found.total_compressed_size,
@@ -248,7 +404,51 @@ def _agrees(chunk: Chunk, found: pq.ColumnChunkMetaData, rows: int, *, repeats: 
         found.dictionary_page_offset or 0,
     )
     return (
-        seen == (values, chunk.size, data, chunk.metadata.number(DICTIONARY_PAGE) or 0)
+        seen == (values, chunk.size, data, number(fields.DICTIONARY_PAGE) or 0)
         and (found.num_values >= rows if repeats else found.num_values == rows)
         and chunk.start <= data < chunk.start + chunk.size
     )
+
+
+def _frame(tree: Struct, parquet: ParquetInput, *, is_own: bool) -> FileFrame:
+    return FileFrame(
+        version=tree.number(fields.VERSION) or 1,
+        schema=tree.get(fields.SCHEMA),
+        column_orders=tree.get(fields.COLUMN_ORDERS),
+        is_own=is_own,
+        int96=bool(parquet.int96),
+        codecs=_codecs(parquet.metadata),
+        created_by=_text(tree.get(fields.CREATED_BY)),
+        key_values=_key_values(tree),
+    )
+
+
+def _first(orders: Value, count: int) -> Value:
+    if not isinstance(orders, ListValue):
+        return orders
+    return ListValue(orders.element, orders.values[:count])
+
+
+def _elements(schema: Value) -> list[Value]:
+    return schema.values if isinstance(schema, ListValue) else []
+
+
+def _codecs(metadata: pq.FileMetaData) -> frozenset[str]:
+    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
+    return frozenset(
+        group.column(at).compression for group in groups for at in range(group.num_columns)
+    )
+
+
+def _key_values(tree: Struct) -> Mapping[bytes, bytes | None]:
+    """Returns the key-value metadata that readers of the new file may need."""
+    found: dict[bytes, bytes | None] = {}
+    for entry in tree.structs(fields.KEY_VALUES):
+        key, value = _text(entry.get(fields.KEY)), entry.get(fields.KEY_VALUE)
+        if key == _ARROW_SCHEMA or key.startswith(_SPARK):
+            found[key] = value if isinstance(value, bytes) else None
+    return found
+
+
+def _text(value: Value) -> bytes:
+    return value if isinstance(value, bytes) else b""

@@ -15,14 +15,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.table.compact_protocol import (
-    LIST,
-    STRUCT,
-    ListValue,
-    Struct,
-    with_edited_structs,
-)
-from delta_maintenance.table.data.copying.chunks import (
+from delta_maintenance.parquet.footers import (
     CHUNK_METADATA,
     COLUMN_INDEX,
     COLUMN_INDEX_SIZE,
@@ -31,8 +24,16 @@ from delta_maintenance.table.data.copying.chunks import (
     ROW_GROUPS,
     STATISTICS,
     Chunk,
+    end_of_file,
+    footer_size,
 )
-from delta_maintenance.table.parquet_footer import footer_size
+from delta_maintenance.parquet.thrift import (
+    LIST,
+    STRUCT,
+    ListValue,
+    Struct,
+    with_edited_structs,
+)
 
 _NAN_IS_GREATEST = re.compile(r"parquet-mr version 1\.1[0-7]\.(?!.*trino)", re.I)
 """Writers that omit the bounds if any value is NaN: parquet-mr 1.10 to 1.17. Others ignore NaN, and
@@ -103,7 +104,7 @@ def without_nan_bounds(end: bytes, leaves: Mapping[int, frozenset[int]]) -> byte
 
     size = footer_size(end)
     footer = with_edited_structs(end[-size : -len(MAGIC) - 4], ROW_GROUPS, edited)
-    return end[:-size] + footer + len(footer).to_bytes(4, "little") + MAGIC
+    return end[:-size] + end_of_file(footer)
 
 
 def _has_bounds(chunk: Struct) -> bool:

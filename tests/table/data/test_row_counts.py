@@ -12,7 +12,7 @@ from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data.footers import count_rows
+from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.testing.fault_store import Fault, FaultStore
 
 

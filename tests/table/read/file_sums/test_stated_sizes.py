@@ -14,8 +14,8 @@ from delta_maintenance.operations import checkpoint, checksum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.health import measure
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.table.read import summary
 from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
-from delta_maintenance.table.read.files import stated_sizes
 from delta_maintenance.table.read.segment import list_entries
 from delta_maintenance.testing.actions import (
     Action,
@@ -43,7 +43,7 @@ INSTANTS = Instants(
 
 @pytest.fixture(autouse=True)
 def small_tables_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stated_sizes, "FEWEST_FILES", 1)
+    monkeypatch.setattr(summary, "FEWEST_FILES", 1)
 
 
 def gone(path: str, size: int, day: int = 1, **fields: Any) -> Action:
@@ -187,7 +187,7 @@ def test_sizes_below_the_first_boundary_are_one_bucket() -> None:
 
 
 def test_small_tables_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stated_sizes, "FEWEST_FILES", 5)
+    monkeypatch.setattr(summary, "FEWEST_FILES", 5)
     assert agrees(begun()) is None
 
 

@@ -21,7 +21,7 @@ from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.delta_log.replay import StateReplay
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
-from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.read.log_file import LogEntry
 
 _Sizes = npt.NDArray[np.int64]
 

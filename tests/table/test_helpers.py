@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from delta_maintenance.table.data.helpers import Helped, Helpers
+from delta_maintenance.table.parallel import Helped, Helpers
 
 
 def test_without_an_idle_worker_a_task_is_done_at_once() -> None:

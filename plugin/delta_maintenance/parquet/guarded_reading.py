@@ -18,13 +18,9 @@ import pyarrow as pa
 
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.table.file_for_arrow import FileForArrow, joined_ranges
-from delta_maintenance.table.parquet_footer import (
-    TAIL_BYTES,
-    footer_size,
-    require_readable_columns,
-)
-from delta_maintenance.table.read.parquet_pages import ChunkPages, read_pages
+from delta_maintenance.parquet.files import FileForArrow, joined_ranges
+from delta_maintenance.parquet.footers import TAIL_BYTES, footer_size, require_readable_columns
+from delta_maintenance.parquet.pages import ChunkPages, read_pages
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

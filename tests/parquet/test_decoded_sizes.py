@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.table.data import decoded_sizes, parquet_input
-from delta_maintenance.table.data.decoded_sizes import Leaf, LeafSizes, leaf_sizes
-from delta_maintenance.table.data.page_values import delta_integers, rows_of
+from delta_maintenance.parquet import decoded_sizes
+from delta_maintenance.parquet.decoded_sizes import Leaf, LeafSizes, leaf_sizes
+from delta_maintenance.parquet.pages import delta_integers, pages_of, rows_of
+from delta_maintenance.table.data import parquet_input
 from delta_maintenance.table.data.parquet_input import ParquetInput
-from delta_maintenance.table.read.parquet_pages import pages_of
 
 TEXT_ENCODINGS = ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None]
 texts = st.builds(lambda text, times: text * times, st.text("ab", max_size=3), st.integers(0, 900))

@@ -1,40 +1,47 @@
-"""Checks a Parquet footer before pyarrow is asked about its columns.
+"""Parquet footers: reading them, checking them before pyarrow does, and their trees of values.
 
 pyarrow aborts the process when it is asked for the metadata of an encrypted column, of a column
 with an unknown codec, or of one whose type or statistics do not fit the schema, because a C++
 exception leaves a function declared `noexcept`. A few bytes in a footer are enough to cause that,
 so footers are checked first.
 
-Implements "File Metadata", "Encrypted Column Metadata" and the statistics of the Parquet format,
-and the parts of Thrift's compact protocol that skipping needs.
+A footer is changed and written as a tree, so that fields that this release does not use are kept.
+Implements "File Metadata", "Encrypted Column Metadata" and the statistics of the Parquet format.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
-from delta_maintenance.table.compact_protocol import (
+from delta_maintenance.parquet.thrift import (
+    BINARY,
+    LIST,
+    STRUCT,
+    FieldReader,
     MalformedThriftError,
+    Struct,
     list_head,
+    read_struct,
+    skip_elements,
     varint,
+    walk_struct,
     zigzag,
 )
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+
+MAGIC = b"PAR1"
 TAIL_BYTES = 64 << 10
 """The number of bytes of a file that are read first, as in pyarrow: most footers are shorter."""
 _END = 8
 """The bytes after a footer: its length and a magic number."""
-_STOP, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 8, 9, 10, 11, 12
-_FIXED = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}
-"""The sizes of values of fixed size, by type; booleans of a struct are part of their type."""
-_MOST_DEPTH = 16
 _TYPES = (
     "BOOLEAN",
     "INT32",
@@ -58,11 +65,18 @@ _WIDTHS = {
     "BYTE_ARRAY": 0,
 }
 """The size of a bound in bytes; 0 for types whose bounds may have any length or are not decoded."""
-_Readers: TypeAlias = "Mapping[int, Callable[[int, int], int | None]]"
-"""Maps the number of a field to a function of its type and position.
 
-The function returns the position after the value, or None if the value is to be skipped.
-"""
+# Fields of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData and KeyValue.
+VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS = range(1, 8)
+COLUMNS, GROUP_BYTES, GROUP_ROWS, GROUP_OFFSET, GROUP_COMPRESSED, ORDINAL = 1, 2, 3, 5, 6, 7
+FILE_PATH, CHUNK_OFFSET, CHUNK_METADATA = 1, 2, 3
+OFFSET_INDEX, OFFSET_INDEX_SIZE, COLUMN_INDEX, COLUMN_INDEX_SIZE = 4, 5, 6, 7
+NUM_VALUES, TOTAL_DECODED, TOTAL_COMPRESSED = 5, 6, 7
+DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, STATISTICS = 9, 10, 11, 12
+BLOOM_FILTER, BLOOM_FILTER_SIZE = 14, 15
+KEY, KEY_VALUE = 1, 2
+
+_Readers: TypeAlias = "Mapping[int, FieldReader]"
 
 
 def footer_size(tail: bytes) -> int:
@@ -105,6 +119,51 @@ def read_footer(source: BinaryIO) -> tuple[bytes, int]:
     return tail[-size:-_END], end - size
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A column chunk as it is stored."""
+
+    tree: Struct
+    metadata: Struct
+    start: int
+    size: int
+
+    @classmethod
+    def of(cls, tree: Struct) -> Chunk:
+        """Parses a column chunk. `MalformedThriftError` if its metadata is incomplete."""
+        metadata = tree.get(CHUNK_METADATA)
+        if not isinstance(metadata, Struct):
+            raise MalformedThriftError("a column chunk has no metadata")
+        data, size = metadata.number(DATA_PAGE), metadata.number(TOTAL_COMPRESSED)
+        if data is None or size is None:
+            raise MalformedThriftError("a column chunk has no position")
+        # Some writers store 0 if there is no dictionary.
+        return cls(
+            tree=tree,
+            metadata=metadata,
+            start=metadata.number(DICTIONARY_PAGE) or data,
+            size=size,
+        )
+
+    def range_of(self, offset: int, size: int, tree: Struct) -> tuple[int, int] | None:
+        """Returns the position and the size from two fields of a struct; None if one is absent."""
+        at, length = tree.number(offset), tree.number(size)
+        return None if at is None or length is None else (at, length)
+
+
+def footer_of(file: BinaryIO) -> tuple[Struct, int]:
+    """Returns the footer and its position in the file."""
+    footer, end = read_footer(file)
+    return read_struct(footer)[0], end
+
+
+def end_of_file(footer: bytes) -> bytes:
+    """Returns what follows the last page or index of a file: the footer, its length and a magic
+    number.
+    """
+    return footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
 def _read_tail(source: BinaryIO) -> tuple[bytes, int]:
     """Returns the end of a file, including the whole footer if there is one, and the size of the
     file.
@@ -129,7 +188,10 @@ class _FooterCheck:
         self._leaf = 0
         self._of_file: _Readers = {4: self._row_groups}
         self._of_row_group: _Readers = {1: self._columns}
-        self._of_column: _Readers = {3: self._column_metadata, 8: self._crypto_metadata}
+        self._of_column: _Readers = {
+            3: self._column_metadata,
+            8: self._crypto_metadata,
+        }
         self._of_column_metadata: _Readers = {
             1: self._type,
             4: self._codec,
@@ -174,7 +236,7 @@ class _FooterCheck:
 
     def _column_metadata(self, kind: int, at: int) -> int | None:
         # The number of columns is compared at the end of the row group.
-        known = kind == _STRUCT and self._leaf < len(self._leaves)
+        known = kind == STRUCT and self._leaf < len(self._leaves)
         return self._fields(at, self._of_column_metadata) if known else None
 
     @property
@@ -194,7 +256,7 @@ class _FooterCheck:
         return after
 
     def _statistics(self, kind: int, at: int) -> int | None:
-        return self._fields(at, self._of_statistics) if kind == _STRUCT else None
+        return self._fields(at, self._of_statistics) if kind == STRUCT else None
 
     def _old_bound(self, kind: int, at: int) -> int | None:
         """Checks that a minimum or maximum is complete or empty."""
@@ -202,7 +264,7 @@ class _FooterCheck:
 
     def _bound(self, kind: int, at: int, *, least: int = 0) -> int | None:
         """Checks that a minimum or maximum is complete, if it has at least so many bytes."""
-        if kind == _BINARY:
+        if kind == BINARY:
             length, _ = varint(self._data, at)
             column = self._column_schema
             width = _WIDTHS.get(column.physical_type, column.length)
@@ -211,7 +273,7 @@ class _FooterCheck:
         return None
 
     def _size_statistics(self, kind: int, at: int) -> int | None:
-        return self._fields(at, self._of_size_statistics) if kind == _STRUCT else None
+        return self._fields(at, self._of_size_statistics) if kind == STRUCT else None
 
     def _unencoded_bytes(self, kind: int, at: int) -> int | None:
         if self._column_schema.physical_type != "BYTE_ARRAY":
@@ -226,80 +288,21 @@ class _FooterCheck:
 
     def _levels(self, kind: int, at: int, most: int) -> int | None:
         """Checks that a histogram has an entry for every level, or none."""
-        if kind == _LIST:
+        if kind == LIST:
             count, _, _ = list_head(self._data, at)
             if count not in (0, most + 1):
                 raise pa.ArrowInvalid("a column of the file has statistics of other levels")
         return None
 
     def _structs(self, kind: int, at: int, read: Callable[[int], int]) -> int | None:
-        if kind != _LIST:
+        if kind != LIST:
             return None
         count, element, at = list_head(self._data, at)
-        if element != _STRUCT:
-            return _skip_all(self._data, at, count, element, _MOST_DEPTH)
+        if element != STRUCT:
+            return skip_elements(self._data, count, element, at)
         for _ in range(count):
             at = read(at)
         return at
 
     def _fields(self, at: int, readers: _Readers) -> int:
-        """Returns the position after a struct, some of whose fields are read."""
-        data, field = self._data, 0
-        while (head := data[at]) != _STOP:
-            at += 1
-            if head >> 4:
-                field += head >> 4
-            else:
-                number, at = varint(data, at)
-                field = (number >> 1) ^ -(number & 1)
-            kind = head & 15
-            reader = readers.get(field)
-            after = None if reader is None else reader(kind, at)
-            at = _skip(data, at, kind, _MOST_DEPTH) if after is None else after
-        return at + 1
-
-
-def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
-    """Returns the position after a value."""
-    if 4 <= kind <= 6:
-        while data[at] > 127:
-            at += 1
-        return at + 1
-    if kind == 8:
-        length, at = varint(data, at)
-        return at + length
-    if kind in _FIXED:
-        return at + _FIXED[kind]
-    if not depth:
-        raise pa.ArrowInvalid("the footer is nested too deeply")
-    if kind == _STRUCT:
-        while (head := data[at]) != _STOP:
-            at += 1
-            if not head >> 4:
-                at = _skip(data, at, 4, depth)
-            at = _skip(data, at, head & 15, depth - 1)
-        return at + 1
-    if kind in (_LIST, _SET):
-        count, element, at = list_head(data, at)
-        return _skip_all(data, at, count, element, depth - 1)
-    if kind == _MAP:
-        count, at = varint(data, at)
-        if not count:
-            return at
-        kinds = data[at]
-        at += 1
-        for _ in range(count):
-            at = _skip_all(data, at, 1, kinds >> 4, depth - 1)
-            at = _skip_all(data, at, 1, kinds & 15, depth - 1)
-        return at
-    raise pa.ArrowInvalid("the footer has a value of an unknown type")
-
-
-def _skip_all(data: bytes, at: int, count: int, element: int, depth: int) -> int:
-    """Returns the position after the elements of a list, in which each boolean is one byte."""
-    kind = 3 if element in (1, 2) else element
-    if kind in _FIXED:
-        return at + count * _FIXED[kind]
-    for _ in range(count):
-        at = _skip(data, at, kind, depth)
-    return at
+        return walk_struct(self._data, at, readers.get)

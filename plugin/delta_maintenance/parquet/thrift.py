@@ -15,6 +15,8 @@ STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE = 0, 1, 2, 3, 4, 5, 6, 7
 BINARY, LIST, SET, MAP, STRUCT, UUID = 8, 9, 10, 11, 12, 13
 FIXED = {DOUBLE: 8, UUID: 16}
 """The sizes in bytes of values that are kept undecoded, by type."""
+_SIZES = {TRUE: 0, FALSE: 0, BYTE: 1, **FIXED}
+"""The sizes of values of fixed size, by type; booleans of a struct are part of their type."""
 _MOST_DEPTH = 16
 _MOST_BITS = 63
 
@@ -76,6 +78,12 @@ class Struct:
 Value: TypeAlias = "bool | int | bytes | ListValue | Struct | None"
 
 
+FieldReader: TypeAlias = "Callable[[int, int], int | None]"
+"""A function of the type and the position of a value, which returns the position after it, or None
+if the value is to be skipped.
+"""
+
+
 class ByteSequence(Protocol):
     """Bytes by their positions, in memory or not."""
 
@@ -114,6 +122,69 @@ def read_struct(data: bytes | memoryview, at: int = 0) -> tuple[Struct, int]:
         raise MalformedThriftError("a struct is truncated") from None
 
 
+def walk_struct(data: ByteSequence, at: int, reader_of: Callable[[int], FieldReader | None]) -> int:
+    """Reads some fields of a struct and skips the others. Returns the position after it.
+
+    `reader_of` returns the reader of a field by its number, None for a field to skip. `IndexError`
+    if the bytes end within the struct, `MalformedThriftError` for other invalid bytes.
+    """
+    number = 0
+    while data[at] != STOP:
+        number, kind, at = _field_head(data, at, number)
+        reader = reader_of(number)
+        after = None if reader is None else reader(kind, at)
+        at = skip(data, at, kind) if after is None else after
+    return at + 1
+
+
+def skip(data: ByteSequence, at: int, kind: int, depth: int = _MOST_DEPTH) -> int:
+    """Returns the position after a value of a field. Raises the errors of `walk_struct`."""
+    if kind in (I16, I32, I64):
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind == BINARY:
+        length, at = varint(data, at)
+        return at + length
+    if kind in _SIZES:
+        return at + _SIZES[kind]
+    if not depth:
+        raise MalformedThriftError("values are nested too deeply")
+    if kind == STRUCT:
+        while data[at] != STOP:
+            _, kind, at = _field_head(data, at, 0)
+            at = skip(data, at, kind, depth - 1)
+        return at + 1
+    if kind in (LIST, SET):
+        return skip_elements(data, *list_head(data, at), depth=depth - 1)
+    if kind == MAP:
+        count, at = varint(data, at)
+        if not count:
+            return at
+        kinds = data[at]
+        at += 1
+        for _ in range(count):
+            at = skip_elements(data, 1, kinds >> 4, at, depth=depth - 1)
+            at = skip_elements(data, 1, kinds & 15, at, depth=depth - 1)
+        return at
+    raise MalformedThriftError(f"a value has the type {kind}")
+
+
+def skip_elements(
+    data: ByteSequence, count: int, element: int, at: int, *, depth: int = _MOST_DEPTH
+) -> int:
+    """Returns the position after the elements of a list, in which each boolean is one byte.
+
+    Raises the errors of `walk_struct`.
+    """
+    kind = BYTE if element in (TRUE, FALSE) else element
+    if kind in _SIZES:
+        return at + count * _SIZES[kind]
+    for _ in range(count):
+        at = skip(data, at, kind, depth)
+    return at
+
+
 def struct_bytes(value: Struct) -> bytes:
     """Serialises a struct."""
     out = bytearray()
@@ -132,7 +203,7 @@ def with_edited_structs(data: bytes, number: int, edit: Callable[[int, Struct], 
         while data[at] != STOP:
             found, kind, at = _field_head(data, at, found)
             if found != number:
-                at = at if kind in (TRUE, FALSE) else _value(data, at, kind, _MOST_DEPTH)[1]
+                at = skip(data, at, kind)
                 continue
             count, element, at = list_head(data, at)
             if (kind, element) != (LIST, STRUCT):
@@ -148,7 +219,7 @@ def with_edited_structs(data: bytes, number: int, edit: Callable[[int, Struct], 
     raise MalformedThriftError(f"the field {number} is not a list of structs")
 
 
-def list_head(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
+def list_head(data: ByteSequence, at: int) -> tuple[int, int, int]:
     """Returns the number and the type of the elements, and the position of the first one."""
     head = data[at]
     at += 1
@@ -173,7 +244,7 @@ def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]
     return found, at + 1
 
 
-def _field_head(data: bytes | memoryview, at: int, number: int) -> tuple[int, int, int]:
+def _field_head(data: ByteSequence, at: int, number: int) -> tuple[int, int, int]:
     """Returns the number and the type of the field after the field `number`, and the position of
     its value.
     """

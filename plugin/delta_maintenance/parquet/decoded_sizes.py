@@ -19,14 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.table.data.page_values import rows_of, text_sizes
-from delta_maintenance.table.read.parquet_pages import (
+from delta_maintenance.parquet.pages import (
     DELTA_BYTE_ARRAY,
     MalformedPageError,
     Page,
     PageBytes,
     longest_entry,
     pages_of,
+    rows_of,
+    text_sizes,
 )
 
 READING_BYTES = 192 << 20

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, OversizedFileError
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE, ReadLimits
+from delta_maintenance.parquet import guarded_reading
+from delta_maintenance.parquet.guarded_reading import guarded_batches, open_footer
+from delta_maintenance.parquet.pages import MalformedPageError, read_pages
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name
-from delta_maintenance.table.read import guarded_parquet
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
-from delta_maintenance.table.read.parquet_pages import MalformedPageError, read_pages
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.hostile.bombs import BOMBS, shared_text
@@ -194,7 +194,7 @@ def _zigzag(value: int) -> bytes:
 
 
 def test_wide_rows_come_in_batches_of_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded_parquet, "_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(guarded_reading, "_BATCH_BYTES", 1 << 20)
     texts = pa.array([f"{number:08}" * 50 for number in range(20_000)])
     sink = io.BytesIO()
     pq.write_table(pa.table({"text": texts}), sink)

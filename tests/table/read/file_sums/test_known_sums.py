@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.table.read import file_sums
-from delta_maintenance.table.read.file_sums import Instants, sum_files
-from delta_maintenance.table.read.files import stated_sizes
-from delta_maintenance.table.read.files.known_sums import SumMemory
+from delta_maintenance.table.read import file_sums, summary
+from delta_maintenance.table.read.file_sums import Instants, SumMemory, sum_files
 from delta_maintenance.table.read.segment import list_entries
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import (
@@ -26,7 +24,7 @@ from delta_maintenance.testing.actions import (
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.stores.counting_store import CountingStore
 from tests.support.suite.play import examples
-from tests.table.read.files.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
+from tests.table.read.file_sums.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
 
 VECTOR = deletion_vector(cardinality=3)
 LATER_ON = Instants(
@@ -62,7 +60,7 @@ def looked(
 def test_sums_follow_usual_commits(
     by_checksum: bool, replays: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stated_sizes, "FEWEST_FILES", 1)
+    monkeypatch.setattr(summary, "FEWEST_FILES", 1)
     table, memory = begun(), SumMemory()
     checksums = [*list_entries(table.store)] if by_checksum else []
     looked(table, memory, checksums=checksums)

@@ -13,7 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.table.compact_protocol import (
+from delta_maintenance.parquet.footers import (
+    read_footer,
+    require_readable_columns,
+    require_readable_file,
+)
+from delta_maintenance.parquet.thrift import (
     BINARY,
     I32,
     I64,
@@ -25,11 +30,6 @@ from delta_maintenance.table.compact_protocol import (
     struct_bytes,
 )
 from delta_maintenance.table.data.parquet_input import ParquetInput
-from delta_maintenance.table.parquet_footer import (
-    read_footer,
-    require_readable_columns,
-    require_readable_file,
-)
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.rewrites.data_files import parquet
 

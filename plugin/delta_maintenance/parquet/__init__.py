@@ -1,0 +1,1 @@
+"""Raw Parquet: Thrift, footers, pages and guarded reading. Knows nothing of Delta tables."""
