@@ -1,6 +1,10 @@
 """Engines that skip files, row groups and pages by their bounds find all rows after a rewrite.
 
-Each condition must select the rows that it selects where no filter is pushed down.
+Each condition must select the rows that it selects where no filter is pushed down; engines that
+disagree with themselves about signed zeros may find more. Each column is
+tested in a partition of its own. The column `tested` has the value of the partition column but is
+in the data files, so that one query of Spark pushes a condition on each column down to the row
+groups of its partition.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from rewrites.table_rows import latest, live_adds
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature, optimize, purge
@@ -29,7 +34,6 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require
-from tests.support.rewrites.other_writers import add_file
 from tests.support.rewrites.table_rows import live_adds
 from tests.support.suite.play import PLAY
 
@@ -77,18 +81,21 @@ class Dialect:
         zone = "+00:00" if kind == "TIMESTAMP" else ""
         return f"CAST('{value}{zone}' AS {self.types.get(kind, kind)})"
 
-    def conditions(self) -> Iterator[str]:
-        """Conditions on each column at the edges of its values."""
+    def conditions(self) -> Iterator[tuple[str, str, str]]:
+        """Conditions on each column at the edges of its values: a name, the column, and the text.
+
+        Those with the same name are independent, so one query can have them all.
+        """
         for name, (kind, values) in COLUMNS.items():
             low, middle, high = (self.literal(kind, value) for value in values)
-            yield f"{name} IS NULL"
-            yield f"{name} IN ({low}, {high})"
-            yield from (f"{name} {each}" for each in (f"> {middle}", f"< {middle}", f"= {low}"))
-            yield f"{name} >= {high}"
+            texts = {"null": "IS NULL", "in": f"IN ({low}, {high})", "equal": f"= {low}"}
+            texts |= {"above": f"> {middle}", "below": f"< {middle}", "from high": f">= {high}"}
             if PLAY == "all":
-                yield from (f"{name} {each}" for each in (f"= {middle}", f"= {high}"))
-                yield from (f"{name} {each} {low}" for each in (">", "<", ">=", "<="))
-                yield from (f"{name} {each} {high}" for each in (">", "<", "<="))
+                texts |= {f"{each} low": f"{each} {low}" for each in (">", "<", ">=", "<=")}
+                texts |= {f"{each} high": f"{each} {high}" for each in ("=", ">", "<", "<=")}
+                texts["= middle"] = f"= {middle}"
+            for short, text in texts.items():
+                yield short, name, f"tested = '{name}' AND {name} {text}"
 
 
 SPARK = Dialect({})
@@ -97,30 +104,30 @@ OTHER, DUCKDB = Dialect(OTHERS), Dialect(OTHERS, "unhex('{}')")
 
 
 def written(spark: DeltaSpark, path: Path, properties: Mapping[str, str]) -> None:
-    """Three files of Spark."""
-    for number in range(3):
-        columns = []
-        for name, (kind, values) in COLUMNS.items():
-            pair = [SPARK.literal(kind, values[at % 3]) for at in (number, number + 1)]
-            value = f"CASE id % 3 WHEN 0 THEN {pair[0]} WHEN 1 THEN {pair[1]} END"
-            columns.append(
-                f"named_struct('x', {value}) AS st" if "." in name else f"{value} AS {name}"
-            )
-        rows = f"SELECT id, {', '.join(columns)} FROM range({3 * number}, {3 * number + 3}, 1, 1)"
-        spark.write(path, rows, **properties)
+    """Three files of Spark in each partition, written by three tasks."""
+    columns = []
+    for name, (kind, values) in COLUMNS.items():
+        texts = [SPARK.literal(kind, value) for value in values]
+        rows = {3 * at + each: texts[(at + each) % 3] for at in range(3) for each in range(2)}
+        value = " ".join(f"WHEN {row} THEN {text}" for row, text in rows.items())
+        value = f"CASE id {value} END"
+        columns.append(f"named_struct('x', {value}) AS st" if "." in name else f"{value} AS {name}")
+    tested = ", ".join(f"'{name}'" for name in COLUMNS)
+    rows_of_each = f"explode(array({tested})) AS tested, {', '.join(columns)}"
+    query = f"SELECT *, tested AS part FROM (SELECT id, {rows_of_each} FROM range(0, 9, 1, 3))"
+    spark.write(path, query, partition_by=["part"], **properties)
 
 
 def by_arrow(path: Path, **options: Any) -> None:
     """Replaces the files of a table by files of Arrow with the same rows."""
-    store = LocalStore(str(path))
-    live = live_adds(store)
-    for at, name in enumerate(live):
-        rows = pq.read_table(path / name)
-        add_file(path, f"arrow-{at}.parquet", rows, store_schema=False, **options)
-    version = len(list((path / "_delta_log").glob("*.json")))
-    removes = [{"remove": {"path": name, "dataChange": True}} for name in live]
-    lines = [{"commitInfo": {"operation": "DELETE"}}, *removes]
-    commit = path / "_delta_log" / f"{version:020}.json"
+    store, lines = LocalStore(str(path)), [{"commitInfo": {"operation": "WRITE"}}]
+    for at, (name, add) in enumerate(live_adds(store).items()):
+        lines.append({"remove": {"path": name, "dataChange": True}})
+        new = path / f"arrow-{at}.parquet"
+        pq.write_table(pq.ParquetFile(path / name).read(), new, store_schema=False, **options)
+        stated = {"path": new.name, "size": new.stat().st_size, "stats": '{"numRecords":3}'}
+        lines.append({"add": add | stated})
+    commit = path / "_delta_log" / f"{latest(store) + 1:020}.json"
     commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -129,26 +136,33 @@ Ask = Callable[[Path, str], Any]
 
 
 def spark_answers(spark: DeltaSpark, path: Path, *, filters: bool) -> Answers:
-    conditions, counts = list(SPARK.conditions()), []
-    if not filters:
-        columns = ", ".join(f"count_if({each}) AS c{at}" for at, each in enumerate(conditions))
+    conditions = [
+        each
+        for each in SPARK.conditions()
+        # Filters on dictionaries distinguish signed zeros, also in files of Spark.
+        if each[1] != "z" or not {"=", "IN"} & set(each[2].split("z ", 1)[1].split())
+    ]
+    if filters:
+        queries = [
+            f"SELECT '{name}' AS name, tested, count(*) AS n FROM delta.`{path}` WHERE "
+            + " OR ".join(f"({text})" for other, _, text in conditions if other == name)
+            + " GROUP BY tested"
+            for name in dict.fromkeys(name for name, _, _ in conditions)
+        ]
+        rows = map(json.loads, spark.rows(" UNION ALL ".join(queries)))
+        found = {(row["name"], row["tested"]): row["n"] for row in rows}
+        counts = [found.get((name, column), 0) for name, column, _ in conditions]
+    else:
+        columns = ", ".join(f"count_if({each[2]}) AS c{at}" for at, each in enumerate(conditions))
         [line] = spark.rows(f"SELECT {columns} FROM delta.`{path}`")
         counts = list(json.loads(line).values())
-    else:
-        for first in range(0, len(conditions), 40):
-            queries = [
-                f"SELECT {at} AS at, count(*) AS n FROM delta.`{path}` WHERE {each}"
-                for at, each in enumerate(conditions[first : first + 40])
-            ]
-            found = [json.loads(line) for line in spark.rows(" UNION ALL ".join(queries))]
-            counts += [each["n"] for each in sorted(found, key=lambda each: each["at"])]
-    return {("Delta Spark", each): n for each, n in zip(conditions, counts, strict=True)}
+    return {("Delta Spark", text): n for (_, _, text), n in zip(conditions, counts, strict=True)}
 
 
 def answers(name: str, dialect: Dialect, ask: Ask, path: Path, *, filters: bool) -> Answers:
     """The counts of an engine; None for a condition or a table that it does not support."""
     found: Answers = {}
-    for condition in dialect.conditions():
+    for _, _, condition in dialect.conditions():
         counted = f"sum(CASE WHEN {condition} THEN 1 ELSE 0 END) AS n FROM t"
         filtered = f"count(*) AS n FROM t WHERE {condition}"
         try:
@@ -229,6 +243,7 @@ CASES = {
         ),
     ),
 }
+IN_EVERY_RUN = ("encoded", "copied from files of Arrow")
 
 
 @pytest.mark.conformance("RW-22", "RW-23", "RW-25")
@@ -236,8 +251,8 @@ CASES = {
 def test_filters_lose_no_rows(
     delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    if PLAY != "all":
-        pytest.skip("hundreds of queries of Delta Spark: only make nightly plays them")
+    if PLAY != "all" and name not in IN_EVERY_RUN:
+        pytest.skip("only make nightly plays this rewrite")
     require("duckdb", "duckdb_extension_delta")
     case, path = CASES[name], tmp_path / "table"
     if case.copies:
@@ -267,9 +282,9 @@ def test_filters_lose_no_rows(
         result = case.rewrite(table)
         assert result.status in ("rewritten", "dropped"), result.problem
         found = everything(filters=True)
-    different = {
+    lost = {
         key: (count, found[key])
         for key, count in wanted.items()
-        if found[key] != count and count is not None
+        if count is not None and (found[key] is None or found[key] < count)
     }
-    assert not different
+    assert not lost

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from verbs.incremental_checkpoints import forged_places, rewritten_tags
 
 from delta_maintenance import open_table
 from delta_maintenance.operations import checkpoint
@@ -78,6 +80,10 @@ def test_both_engines_take_over_the_same_sidecars(
         write(open_table(str(base)), None, now=NOW - 11 * DAY, incremental="never")
     before = sidecar_files(open_table(str(base)))
     changed(base, builder)
+    # What comes and goes later is looked for in no sidecar.
+    builder.commit([remove("new"), add("brief")])
+    builder.commit([remove("brief")])
+    builder.compaction(1, 4)
     for name in ("local", "spark"):
         path = tmp_path / name
         shutil.copytree(base, path)
@@ -97,6 +103,37 @@ def test_both_engines_take_over_the_same_sidecars(
     if not strangers:
         # Of three sidecars of tombstones one is all expired, and of one that is half of it.
         assert ours.expired_tombstones == 13
+
+
+def forged_sizes(table: TableBuilder) -> None:
+    """Makes the tags of two sidecars state sizes that differ from their contents, with a correct
+    sum.
+    """
+    signs = iter([1, -1])
+    rewritten_tags(table, lambda said: said.update(bytes=said["bytes"] + next(signs, 0)))
+
+
+@pytest.mark.conformance("CKPT-30")
+@pytest.mark.parametrize(
+    ("forge", "problem"),
+    [
+        (forged_places, "later commits remove 2 files that were found in no sidecar"),
+        (forged_sizes, "differ from its tags"),
+    ],
+)
+def test_no_removed_file_comes_back_by_forged_tags(
+    spark: SparkSession, tmp_path: Path, forge: Any, problem: str
+) -> None:
+    builder, table = begun(tmp_path), open_table(str(tmp_path))
+    write(table, None, incremental="never")
+    forge(builder)
+    changed(tmp_path, builder)
+    builder.commit([remove("new"), add("brief")])
+    builder.commit([remove("brief")])
+    builder.compaction(1, 4)
+    result = write(table, SparkSidecars(spark, str(tmp_path), log_bytes_per_task=1))
+    assert not result.incremental and problem in result.notes[-1]
+    assert result.num_files == 40
 
 
 def test_a_plan_for_spark_is_decided_by_what_executors_find(

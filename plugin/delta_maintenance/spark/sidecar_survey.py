@@ -1,4 +1,4 @@
-"""Determines on executors which sidecars an incremental checkpoint must rewrite.
+"""Determines on executors which sidecars an incremental checkpoint must rewrite, and checks these.
 
 Each task reads a part of the commits and looks up the files in the filters of the sidecars.
 Sidecars without a filter are read by separate tasks, path by path, and joined with the files by a
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.actions.paths import written_places
@@ -30,7 +30,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.spark.log_shares import TableAddress, gone
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.active_files import active_in_tail
+from delta_maintenance.table.read.active_files import FirstActions, active_in_tail, key_hashes
 from delta_maintenance.table.read.checkpoint_reader import (
     Checkpoint,
     CheckpointPart,
@@ -38,7 +38,7 @@ from delta_maintenance.table.read.checkpoint_reader import (
     read_part,
 )
 from delta_maintenance.table.read.log_file import LogEntry
-from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_reader import LogTail, TailBatch
 from delta_maintenance.table.read.sidecar_search import (
     SUMMARISED,
     NamedPlaces,
@@ -48,8 +48,10 @@ from delta_maintenance.table.read.sidecar_search import (
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
+    NotReusableError,
     ReuseSurvey,
     require_expired,
+    require_found,
     surveyed,
     totals_of,
     with_expired,
@@ -86,6 +88,19 @@ class TailSearch:
         """Converts numbers of parts to the hashes of the places of their files."""
         yield from _told(batches, self.address, self._places)
 
+    def first_actions(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """Converts numbers of parts, of which 0 is the newest, to the oldest action of each logical
+        file: the number is odd for a remove, and greater for an older part.
+        """
+        yield from _told(batches, self.address, self._first_actions)
+
+    def _first_actions(self, store: Store, number: int) -> _Rows:
+        first = FirstActions()
+        for _ in first.watching(self._batches(store, number)):
+            pass
+        hashes, is_remove = first.oldest()
+        yield _rows((2 * number + is_remove).astype(np.int32), hashes)
+
     def _found(self, store: Store, number: int) -> _Rows:
         places, adds, tombstones = self._read(store, number)
         named = [
@@ -103,16 +118,18 @@ class TailSearch:
         yield _rows(np.full(len(hashes), _NO_SIDECAR, np.int32), hashes)
 
     def _read(self, store: Store, number: int) -> tuple[NamedPlaces, int, int]:
-        entries: tuple[LogEntry, ...] = pickle.loads(self.parts[number])
         adds = tombstones = 0
         paths: list[pa.StringArray] = []
-        keys, fields = MapKeys(partition_columns=frozenset()), {"add": _KEY, "remove": _KEY}
-        batches = LogTail(store, entries).batches(keys=keys, fields=fields)
-        for batch in active_in_tail(batches, FileReplay()):
+        for batch in active_in_tail(self._batches(store, number), FileReplay()):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
         return NamedPlaces.of(paths, root=self.address.uri), adds, tombstones
+
+    def _batches(self, store: Store, number: int) -> Iterator[TailBatch]:
+        entries: tuple[LogEntry, ...] = pickle.loads(self.parts[number])
+        keys, fields = MapKeys(partition_columns=frozenset()), {"add": _KEY, "remove": _KEY}
+        yield from LogTail(store, entries).batches(keys=keys, fields=fields)
 
 
 _KEY = ("path", "deletionVector")
@@ -135,6 +152,10 @@ class SidecarReading:
         """Converts positions to the hashes of the places of files."""
         yield from _told(batches, self.address, self._places)
 
+    def keys(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """Converts positions to the hashes of the keys of logical files."""
+        yield from _told(batches, self.address, self._keys)
+
     def expired(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
         """Converts positions to the numbers of adds, tombstones and expired tombstones."""
         yield from _told(batches, self.address, self._expired)
@@ -149,6 +170,11 @@ class SidecarReading:
         for batch in self._batches(store, at):
             for paths in (*batch.adds["path"].chunks, *batch.removes["path"].chunks):
                 hashes = hash_texts(written_places(paths))
+                yield _rows(np.full(len(hashes), self.sidecars[at][0], np.int32), hashes)
+
+    def _keys(self, store: Store, at: int) -> _Rows:
+        for batch in self._batches(store, at):
+            for hashes in (key_hashes(batch.adds), key_hashes(batch.removes)):
                 yield _rows(np.full(len(hashes), self.sidecars[at][0], np.int32), hashes)
 
     def _expired(self, store: Store, at: int) -> _Rows:
@@ -221,6 +247,40 @@ def survey_on_spark(
         adds=sum(adds for _, (adds, _) in counts),
         tombstones=sum(tombstones for _, (_, tombstones) in counts),
     )
+
+
+def require_rewritten(
+    spark: SparkSession,
+    reuse: ReuseSurvey,
+    *,
+    address: TableAddress,
+    commits: Sequence[tuple[LogEntry, ...]],
+) -> None:
+    """Checks the sidecars that are rewritten like `LocalSidecars`, before they are written.
+
+    `commits` are those since the base, in parts, without log compactions, which omit adds of files
+    that their own commits remove. Raises `NotReusableError` if a sidecar differs from its tags, or
+    if a file that the commits remove is in none of these sidecars.
+    """
+    base, rewritten = reuse.base, {each.path: each for each in reuse.rewritten}
+    reading = _reading(base, [base.sidecar_paths.index(path) for path in rewritten], address)
+    tasks = _tasks(spark, len(rewritten))
+    for number, summary in _payloads(tasks.mapInArrow(reading.summaries, SCHEMA)):
+        path = base.sidecar_paths[number]
+        if summary.tally != rewritten[path].found.summary.tally:
+            raise NotReusableError(f"the contents of {path} differ from its tags")
+    parts = tuple(pickle.dumps(part) for part in commits)
+    search = TailSearch(address=address, parts=parts, filtered=())
+    first = _tasks(spark, len(parts)).mapInArrow(search.first_actions, SCHEMA)
+    oldest = functions.max("number").alias("number"), functions.max("payload").alias("payload")
+    removed = first.groupBy("hash").agg(*oldest).where("number % 2 = 1 OR payload IS NOT NULL")
+    theirs = tasks.mapInArrow(reading.keys, SCHEMA).select("hash")
+    missing = 0
+    for row in removed.join(theirs, "hash", "left_anti").groupBy("payload").count().collect():
+        if row.payload is not None:
+            raise pickle.loads(row.payload)
+        missing = row["count"]
+    require_found(reuse, missing)
 
 
 def _reading(

@@ -34,7 +34,7 @@ from delta_maintenance.spark.log_shares import (
 )
 from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.spark.share_writer import PassedOn, Report, ShareWriting, gravest
-from delta_maintenance.spark.sidecar_survey import survey_on_spark
+from delta_maintenance.spark.sidecar_survey import require_rewritten, survey_on_spark
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
@@ -102,8 +102,17 @@ class SparkSidecars:
     ) -> SidecarSet:
         """See `SidecarEngine`. If any share fails, the sidecars of the others are deleted.
 
-        Raises `UnknownFieldsError` if statistics need more columns than the layout has.
+        Raises `UnknownFieldsError` if statistics need more columns than the layout has, and
+        `NotReusableError` if tags led to wrong sidecars.
         """
+        if reuse is not None:
+            with small_batches(self._spark):
+                require_rewritten(
+                    self._spark,
+                    reuse,
+                    address=self._address,
+                    commits=adjacent_parts(snapshot.segment.commits, self._log_bytes_per_task),
+                )
         parts, tail = log_parts(
             snapshot,
             log_bytes_per_task=self._log_bytes_per_task,

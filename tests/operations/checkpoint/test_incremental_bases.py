@@ -10,6 +10,17 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
+from verbs.incremental_checkpoints import (
+    based,
+    begun,
+    forged_places,
+    incremental,
+    newest,
+    planned,
+    require_sound,
+    rewritten_tags,
+    sidecars_of,
+)
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import CorruptTableError, RefusedError
@@ -20,7 +31,7 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.checkpoint_tags import SUMS_TAG
-from delta_maintenance.protocol.delta_log.sidecar_summary import SUMMARY_TAG, _check, stated_summary
+from delta_maintenance.protocol.delta_log.sidecar_summary import SUMMARY_TAG, stated_summary
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -142,20 +153,6 @@ def test_a_damaged_filter_costs_a_search_and_no_file() -> None:
     assert incremental(table).sidecars_taken_over == 3
 
 
-def rewritten_tags(table: TableBuilder, change: Any) -> None:
-    """The manifest of the base, with other tags."""
-    name = newest(table)
-    lines = [json.loads(line) for line in table.read(name).splitlines()]
-    for line in lines:
-        if "sidecar" in line:
-            said = json.loads(line["sidecar"]["tags"][SUMMARY_TAG])
-            del said["check"]
-            change(said)
-            said["check"] = _check(line["sidecar"]["path"], said)
-            line["sidecar"]["tags"][SUMMARY_TAG] = json.dumps(said)
-    table.write(name, "".join(json.dumps(line) + "\n" for line in lines).encode())
-
-
 @pytest.mark.conformance("CKPT-30")
 @pytest.mark.parametrize("place", [[2**62, 2**62], [0, 2**62], [2**62, 60], [4, 10**9]])
 def test_a_filter_that_the_file_does_not_contain_costs_a_search(
@@ -167,10 +164,6 @@ def test_a_filter_that_the_file_does_not_contain_costs_a_search(
     assert incremental(table).sidecars_taken_over == 3
     plan = fsck.plan(table.open(), FsckOptions(), context=RunContext.at(NOW))
     assert "sidecar-summary" in {each.kind for each in plan.counts}
-
-
-def forged_places(table: TableBuilder) -> None:
-    rewritten_tags(table, lambda said: said.update(places=["zz", "zz"]))
 
 
 def forged_filters(table: TableBuilder) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 from delta_maintenance.operations import checkpoint
@@ -11,6 +13,7 @@ from delta_maintenance.operations.checkpoint import (
     CheckpointResult,
 )
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.protocol.delta_log.sidecar_summary import SUMMARY_TAG, _check
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.testing.actions import Action, add, features, metadata
@@ -82,3 +85,22 @@ def sidecars_of(table: TableBuilder) -> tuple[Any, ...]:
 
 def newest(table: TableBuilder) -> str:
     return sorted(name for name in table.names() if ".checkpoint." in name)[-1]
+
+
+def rewritten_tags(table: TableBuilder, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes the summary of each sidecar in the newest checkpoint, which is one of JSON."""
+    name = newest(table)
+    lines = [json.loads(line) for line in table.read(name).splitlines()]
+    for line in lines:
+        if "sidecar" in line:
+            said = json.loads(line["sidecar"]["tags"][SUMMARY_TAG])
+            del said["check"]
+            change(said)
+            said["check"] = _check(line["sidecar"]["path"], said)
+            line["sidecar"]["tags"][SUMMARY_TAG] = json.dumps(said)
+    table.write(name, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def forged_places(table: TableBuilder) -> None:
+    """Makes the tags say that no sidecar has any of the files of the table."""
+    rewritten_tags(table, lambda said: said.update(places=["zz", "zz"]))

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
@@ -223,18 +224,18 @@ def z85_decode(text: str, size: int | None = None) -> bytes:
     `CorruptTableError` for invalid Z85 and for another size.
     """
     try:
-        groups = text.encode("ascii").translate(_Z85_TO_RFC1924)
+        groups = text.encode("ascii")
         filler = len(text[-5:]) - len(text[-5:].lstrip("#"))
         if len(groups) % 5:
             raise ValueError("the last group is short")
         if filler:
             # Zero digits in place of the padding do not change the last bytes.
-            tail = base64.b85decode(b"0" * filler + groups[len(groups) - 5 + filler :])
+            tail = _decoded(b"0" * filler + groups[len(groups) - 5 + filler :])
             if filler > 3 or any(tail[:filler]):
                 raise ValueError("more bytes than the filler leaves room for")
-            decoded = base64.b85decode(groups[:-5]) + tail[filler:]
+            decoded = _decoded(groups[:-5]) + tail[filler:]
         else:
-            decoded = base64.b85decode(groups)
+            decoded = _decoded(groups)
     except ValueError:
         raise CorruptTableError(
             f"the text {text!r} of a deletion vector is not valid Z85"
@@ -259,13 +260,24 @@ _DRAFT_MAGIC = struct.pack(">I", 1681511376)
 _DIGITS = b"0123456789"
 _LOWER = b"abcdefghijklmnopqrstuvwxyz"
 Z85 = _DIGITS + _LOWER + _LOWER.upper() + b".-:+=^!/*?&<>()[]{}@%$#"
-# base64.b85decode implements Z85 with another alphabet.
+_VALUES = np.full(256, 85, np.uint8)
+_VALUES[np.frombuffer(Z85, np.uint8)] = np.arange(85)
+_PLACES = 85 ** np.arange(4, -1, -1)
+# base64.b85encode implements Z85 with another alphabet.
 _RFC1924 = _DIGITS + _LOWER.upper() + _LOWER + b"!#$%&()*+-;<=>?@^_`{|}~"
-# A space is in neither alphabet, so invalid characters are rejected.
-_Z85_TO_RFC1924 = bytes(
-    _RFC1924[Z85.index(octet)] if octet in Z85 else ord(" ") for octet in range(256)
-)
 _RFC1924_TO_Z85 = bytes.maketrans(_RFC1924, Z85)
+
+
+def _decoded(groups: bytes) -> bytes:
+    """Decodes full groups of five digits; `ValueError` if one is invalid.
+
+    An inline vector can have megabytes; `base64.b85decode` takes 0.2 seconds for each.
+    """
+    digits = _VALUES[np.frombuffer(groups, np.uint8)].reshape(-1, 5)
+    numbers = digits @ _PLACES
+    if (digits == 85).any() or (numbers >> 32).any():
+        raise ValueError("an invalid group")
+    return numbers.astype(">u4").tobytes()
 
 
 def _portable_from_native(body: bytes) -> bytes:

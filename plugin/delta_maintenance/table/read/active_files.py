@@ -121,13 +121,20 @@ class FirstActions:
             self._is_remove.append(is_remove[oldest_last])
             yield batch
 
-    def removes(self) -> Hashes:
-        """Returns the hashes of the keys of files whose oldest action is a remove, ascending."""
+    def oldest(self) -> tuple[Hashes, np.ndarray]:
+        """Returns the hash of the key of each file, ascending, and whether its oldest action is a
+        remove.
+        """
         hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes])[::-1]
         is_remove = np.concatenate([np.empty(0, np.bool_), *self._is_remove])[::-1]
         found, first = np.unique(hashes, return_index=True)
-        oldest: Hashes = found[is_remove[first]]
-        return oldest
+        return found, is_remove[first]
+
+    def removes(self) -> Hashes:
+        """Returns the hashes of the keys of files whose oldest action is a remove, ascending."""
+        found, is_remove = self.oldest()
+        removed: Hashes = found[is_remove]
+        return removed
 
 
 def key_hashes(actions: pa.Table) -> Hashes:
