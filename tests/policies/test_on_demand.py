@@ -278,7 +278,7 @@ class Spark:
         self.submitted: list[dict[str, Any]] = []
 
     def __call__(
-        self, table: PolicyTable, due: Any, *, plan_only: bool = False
+        self, table: PolicyTable, due: Any, *, plan_only: bool = False, approved: Any = None
     ) -> Mapping[str, Any]:
         assert due.operation == "add-constraint" and due.engine == "spark" and not plan_only
         self.submitted.append(due.options.to_json())

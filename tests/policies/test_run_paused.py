@@ -46,7 +46,13 @@ class Cluster:
         self._ended: list[Mapping[str, Any]] = []
 
     def __call__(
-        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
+        self,
+        table: PolicyTable,
+        due: AssessedOperation,
+        /,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
     ) -> Mapping[str, Any]:
         if self._ended:
             return self._ended.pop()
@@ -228,8 +234,9 @@ def test_a_job_that_failed_ends_the_continued_run() -> None:
                 raise ValueError("the driver is lost")
             return super().__call__(*given, **more)
 
-    with pytest.raises(ValueError, match="lost"):
-        maintained(worn(), {"vacuum": True, "engine": {"prefer": "spark"}}, Failing(VACUUMED))
+    rules = {"vacuum": True, "engine": {"prefer": "spark"}}
+    result, pauses = maintained(worn(), rules, Failing(VACUUMED))
+    assert (result.status, pauses) == ("failed", 1) and "the driver is lost" in str(result.problem)
 
 
 def test_the_lease_is_kept_during_the_job_and_released_at_the_end() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from delta_maintenance import clock
 from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.paused import PausedRun
 from delta_maintenance.table.progress import Progress
@@ -18,11 +19,18 @@ from delta_maintenance.table.progress import Progress
 class SubmitToSpark(Protocol):
     """Runs an operation as a Spark job; returns its Result as JSON, with `plan_only` its Plan.
 
-    Raises `JobLeftRunningError` if the job runs on without this process.
+    `approved` goes into the specification of the job, which plans again and raises `RefusedError`
+    for another plan. Raises `JobLeftRunningError` if the job runs on without this process.
     """
 
     def __call__(
-        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
+        self,
+        table: PolicyTable,
+        due: AssessedOperation,
+        /,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
     ) -> Mapping[str, Any]: ...
 
 

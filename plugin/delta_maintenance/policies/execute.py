@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
-from delta_maintenance.policies.approval import ApprovedPlan, as_of
+from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
@@ -153,8 +153,8 @@ class _Request:
         else:
             plan = prepared.plan
         if plan.is_noop:
-            # The job plans again, and nobody has approved what expires until then.
-            self.options = as_of(self.options, self.blank.started_at)
+            # The job plans again, and nobody has approved any other plan.
+            self.approved = ApprovedPlan.of(self._shown(waiting, plan))
             result = self._by_job() if prepared is None else prepared.apply()
             return self._ended(replace(self.blank, engine=waiting.engine), result)
         beyond = self._beyond(plan, commits_made=commits_made)
@@ -221,7 +221,10 @@ class _Request:
         return self.record.result.from_json(self._submitted())
 
     def _submitted(self, *, plan_only: bool = False) -> dict[str, Any]:
-        table, options = self.context.policy_table, self.options
+        table, approved = self.context.policy_table, self.approved
+        # With an approval, the job narrows the options itself, because it compares the requested
+        # ones.
+        options = self.options if approved is None else self.asked
         submit = self.context.environment.submit
         has_engine = has_field(options, "engine")
         if submit is None:
@@ -237,8 +240,11 @@ class _Request:
         if has_engine:
             options = replace(options, engine="spark")  # type: ignore[call-arg]  # has_engine
         due = replace(self.due, engine="spark", options=options)
+        more: dict[str, Any] = {"plan_only": True} if plan_only else {}
+        if approved is not None:
+            more["approved"] = approved
         try:
-            return dict(submit(table, due, plan_only=True) if plan_only else submit(table, due))
+            return dict(submit(table, due, **more))
         except JobLeftRunningError as left:
             left.operation = PausedOperation(
                 due=replace(self.due, engine="spark"),
@@ -257,13 +263,8 @@ class _Request:
         )
 
     def _require_approved(self, plan: Any) -> None:
-        if self.approved is None:
-            return
-        self.approved.require_table(plan, self.context.looks.table_id())
-        # If the table already has the change, possibly from an earlier attempt, no approval is
-        # needed.
-        if not (plan.is_noop and self.record.effects.changes_table):
-            self.approved.require_effect(plan, self.asked)
+        if self.approved is not None:
+            self.approved.require(plan, self.asked, table_id=self.context.looks.table_id())
 
     def _beyond(self, plan: Any, *, commits_made: int) -> str | None:
         """Returns the first limit that the plan would exceed, as one clause."""
