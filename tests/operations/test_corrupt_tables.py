@@ -57,6 +57,7 @@ REFUSED = {
     "missing-row-id": REWRITING,
     "row-id-mark-too-low": REWRITING,
     "future-row-commit-version": REWRITING,
+    "overlapping-row-ids": REWRITING,
     # Known to a verb that lists the files.
     "missing-data-file": {"vacuum"},
     "missing-deletion-vector": {"vacuum"},
@@ -71,8 +72,7 @@ ELSEWHERE = {
     "checkpoint-differs",
     "compaction-differs",
     "checksum-differs",
-    # A rewrite copies the row IDs as they are, and compares sizes and vectors file by file.
-    "overlapping-row-ids",
+    # A rewrite compares sizes and vectors file by file.
     "data-file-size",
     "damaged-deletion-vector",
 }

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.execution import Execution
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Outcome
@@ -276,7 +277,7 @@ class _Request:
             return beyond
         commits = commits_made + amounts.commits
         if most is not None and amounts.commits and commits > most:
-            return f"the run would make {commits} commits, and {most} are allowed"
+            return f"the run would make {count_text(commits, 'commit')}, and {most:,} are allowed"
         return None
 
     def _stopped(self, outcome: OperationOutcome, beyond: str, plan: Any) -> OperationOutcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.rules import Limits
 
 _MANY = 1000
@@ -16,10 +17,12 @@ def beyond_deletions(limits: Limits, files: int, size: int, *, looked_at: int | 
     `looked_at` is the number of data files to which the share refers; None if a share is not
     meaningful.
     """
-    if limits.max_deleted_files is not None and files > limits.max_deleted_files:
-        return f"{files} files would be deleted, and {limits.max_deleted_files} are allowed"
-    if limits.max_deleted_bytes is not None and size > limits.max_deleted_bytes:
-        return f"{size} bytes would be deleted, and {int(limits.max_deleted_bytes)} are allowed"
+    for found, unit, most in (
+        (files, "file", limits.max_deleted_files),
+        (size, "byte", limits.max_deleted_bytes),
+    ):
+        if most is not None and found > most:
+            return f"{count_text(found, unit)} would be deleted, and {int(most):,} are allowed"
     if limits.max_deleted_share is not None and looked_at and files > _MANY:
         share = files / looked_at
         if share > limits.max_deleted_share:

@@ -17,6 +17,7 @@ from delta_maintenance.operations.checksum.options import (
     ChecksumResult,
     VersionOutcome,
 )
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, render_checksum
 from delta_maintenance.protocol.features.registry import Operation
@@ -75,7 +76,7 @@ def plan(
         version=snapshot.version,
         planned_at=now,
         versions=missing,
-        reason=f"{len(missing)} versions have no checksum"
+        reason=f"{count_text(len(missing), 'version')} without a checksum"
         if missing
         else f"{which} has a checksum already",
         log_bytes=snapshot.log_bytes,

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.log_history import LogHistory
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, commit_name
@@ -91,7 +92,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
     for name, count in sorted(unknown.items()):
         findings.add(
             "unknown-action",
-            f"{count} commits from this one on contain the unknown action {name}",
+            f"the unknown action {name}, in {count_text(count, 'commit')} from this one on",
             version=first_met[name],
             path=_commit_path(first_met[name]),
         )
