@@ -221,17 +221,17 @@ def _part(batch: ActiveFiles, names: Sequence[str], rules: FileRules) -> _Part:
 
 
 def _shared_row_ids(parts: Sequence[_Part]) -> str | None:
-    """Returns a file with row IDs of another file, as one clause.
+    """Returns two files with a row ID in common, as one clause.
 
-    Files without a number of rows in the log do not count, because they may be empty.
+    Files without a number of rows in the log do not count, because they may be empty; nor do those
+    with an invalid base row ID, which a rewrite leaves out.
     """
     found = [(part.base_row_ids, part.files) for part in parts if part.base_row_ids is not None]
     if not found:
         return None
-    base = np.concatenate([pc.fill_null(ids, 0).to_numpy() for ids, _ in found])
-    given = np.concatenate([to_bools(ids.is_valid()) for ids, _ in found])
+    base = np.concatenate([pc.fill_null(ids, -1).to_numpy() for ids, _ in found])
     rows = np.concatenate([files["rows"].to_numpy() for _, files in found])
-    later, earlier = overlapping(base, np.where(given, rows, 0))
+    later, earlier = overlapping(base, np.where(base < 0, 0, rows))
     if not len(later):
         return None
     paths = pa.concat_tables([files.select(["path"]) for _, files in found])["path"]
