@@ -60,6 +60,7 @@ REFUSED = {
     "overlapping-row-ids": REWRITING,
     # Known to a verb that lists the files.
     "missing-data-file": {"vacuum"},
+    "misnamed-file": {"vacuum"},
     "missing-deletion-vector": {"vacuum"},
 }
 """The verbs that refuse a table, by kind."""
@@ -72,6 +73,8 @@ ELSEWHERE = {
     "checkpoint-differs",
     "compaction-differs",
     "checksum-differs",
+    # Vacuum keeps the file, and a rewrite leaves out the entry.
+    "doubtful-file",
     # A rewrite compares sizes and vectors file by file.
     "data-file-size",
     "damaged-deletion-vector",

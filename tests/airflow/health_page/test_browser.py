@@ -22,6 +22,7 @@ import pytest
 from assessed_tables import assessment, fill, health, run_result, waiting
 from hostile.attacking_site import attacking_site
 from orchestrators.health_server import Server, eventually, framed, picture, signed_in, visitor
+from orchestrators.live_filter import type_during_an_answer
 from servers.browser import open_browser
 from servers.ports import free_port
 
@@ -172,8 +173,7 @@ def test_tables_are_found_by_typing_sorting_and_choosing(
         page.goto(f"{server.address}/delta-maintenance/")
         picture(page, f"health-inbox-{theme}")
         search = page.get_by_role("searchbox")
-        search.press_sequentially("gold clicks", delay=20)
-        page.wait_for_url("**q=gold**clicks**")
+        type_during_an_answer(page, "gold", " clicks")
         assert search.evaluate("field => document.activeElement === field")
         names = page.locator("a.name").all_inner_texts()
         assert names and all("gold/clicks" in name for name in names)
