@@ -240,13 +240,6 @@ def test_a_window_without_remaining_actions_is_skipped() -> None:
             CorruptTableError,
             "two actions for a",
         ),
-        ([txn("app", 1), txn("app", 2)], CorruptTableError, "two actions for txn app"),
-        (
-            [domain("d"), domain("d", removed=True)],
-            CorruptTableError,
-            "two actions for domainMetadata d",
-        ),
-        ([protocol(), protocol(1, 2)], CorruptTableError, "two actions for protocol"),
         ([{"newAction": {"x": 1}}], RefusedError, "would lose the unknown actions newAction"),
         (
             [{"rowIdHighWaterMark": {"highWaterMark": 1}}],
