@@ -23,7 +23,13 @@ from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.operations import backfill_row_ids, purge
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.compact_protocol import I64, ListValue, read_struct, struct_bytes
+from delta_maintenance.table.compact_protocol import (
+    I64,
+    ListValue,
+    Struct,
+    read_struct,
+    struct_bytes,
+)
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 
@@ -47,10 +53,10 @@ def with_footer(count: int, *, of_group: int | None = None) -> bytes:
     footer.put(NUM_ROWS, I64, count)
     if of_group is not None:
         groups = footer.get(ROW_GROUPS)
-        assert isinstance(groups, ListValue)
+        assert isinstance(groups, ListValue) and isinstance(groups.values[0], Struct)
         groups.values[0].put(GROUP_ROWS, I64, of_group)
     text = struct_bytes(footer)
-    return SOUND[: -8 - size] + text + len(text).to_bytes(4, "little") + b"PAR1"
+    return bytes(SOUND[: -8 - size] + text + len(text).to_bytes(4, "little") + b"PAR1")
 
 
 @dataclass(frozen=True, kw_only=True)

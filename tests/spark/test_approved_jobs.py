@@ -69,7 +69,9 @@ def test_a_job_does_what_was_approved_or_is_refused_before_the_first_write(
         exchange_candidates(tables["changed"], tmp_path / "changed")
     else:
         plans["changed"] = _with_effect(plans["changed"], target_bytes="1")
-    other = {"vacuum": {"foreign_files": True}, "optimize": {"min_files": 3}}[operation]
+    other: dict[str, Any] = {"vacuum": {"foreign_files": True}, "optimize": {"min_files": 3}}[
+        operation
+    ]
     before = fingerprint(tmp_path)
     for spec, said in (
         (specification(tmp_path / "B", plan), "the approved plan is for another table"),
