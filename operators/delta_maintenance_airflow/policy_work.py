@@ -22,6 +22,7 @@ from delta_maintenance_airflow.spark.submission import SparkSubmission
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.discovery import Discovery
@@ -116,12 +117,19 @@ def submitter(
     left = [finished] if finished is not None else []
 
     def submit(
-        table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
+        table: PolicyTable,
+        due: AssessedOperation,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
     ) -> Mapping[str, Any]:
         record = core.find(due.operation)
         hook, spark = PolicyHook(table.rules.storage), table.rules.spark
         options = due.options.to_json() if due.options is not None else {}
-        asked = json.dumps([*key, table.uri, due.operation, plan_only, options], sort_keys=True)
+        binding = None if approved is None else approved.to_json()
+        asked = json.dumps(
+            [*key, table.uri, due.operation, plan_only, options, binding], sort_keys=True
+        )
         found = None
         if left and (left[0].operation, left[0].plans) == (due.operation, plan_only):
             found = left.pop()
@@ -145,6 +153,7 @@ def submitter(
             table.uri,
             options,
             plan_only=plan_only,
+            approved=binding,
             settles=lambda result: record.outcome_of(result.get("status", "")).succeeded,
         )
 

@@ -191,7 +191,12 @@ class TableRun:
         return self._ended(result, known)
 
     def _submit(
-        self, policy_table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
+        self,
+        policy_table: PolicyTable,
+        due: AssessedOperation,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
     ) -> Mapping[str, Any]:
         from delta_maintenance.submission.job_spec import JobSpec
 
@@ -204,6 +209,7 @@ class TableRun:
                 "storage_options": storage.storage_options(rules.storage, uri=policy_table.uri),
                 "options": due.options.to_json() if due.options is not None else {},
                 "plan_only": plan_only,
+                "approved": None if approved is None else approved.to_json(),
             }
         )
         spark = self.resources.spark.resolve(self.context.resources)

@@ -286,7 +286,7 @@ def test_a_limit_that_stops_a_table_is_status_3(cli: Any, config: Path) -> None:
     config.write_text(text.replace("approval: [vacuum]", "limits: {max_deleted_files: 0}"))
     outcome = cli("run", config, "--table", "orders")
     assert outcome.status == 3 and "stopped" in outcome.out
-    assert "1 files would be deleted, and 0 are allowed" in outcome.err
+    assert "1 file would be deleted, and 0 are allowed" in outcome.err
 
 
 def test_tables_that_fail_in_different_ways_are_status_1(cli: Any, config: Path) -> None:

@@ -58,8 +58,10 @@ REFUSED = {
     "missing-row-id": REWRITING,
     "row-id-mark-too-low": REWRITING,
     "future-row-commit-version": REWRITING,
+    "overlapping-row-ids": REWRITING,
     # Known to a verb that lists the files.
     "missing-data-file": {"vacuum"},
+    "misnamed-file": {"vacuum"},
     "missing-deletion-vector": {"vacuum"},
 }
 """The verbs that refuse a table, by kind."""
@@ -72,8 +74,9 @@ ELSEWHERE = {
     "checkpoint-differs",
     "compaction-differs",
     "checksum-differs",
-    # A rewrite copies the row IDs as they are, and compares sizes and vectors file by file.
-    "overlapping-row-ids",
+    # Vacuum keeps the file, and a rewrite leaves out the entry.
+    "doubtful-file",
+    # A rewrite compares sizes and vectors file by file.
     "data-file-size",
     "damaged-deletion-vector",
 }

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from rewrites.table_rows import latest, live_adds
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature, optimize, purge
@@ -34,7 +33,7 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require
-from tests.support.rewrites.table_rows import live_adds
+from tests.support.rewrites.table_rows import latest, live_adds
 from tests.support.suite.play import PLAY
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]

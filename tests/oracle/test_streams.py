@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta_spark import DeltaSpark, decode
-from delta_spark_tables import create
-from suite.play import some
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import fsck, optimize, purge
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
+from tests.support.oracle.delta_spark import DeltaSpark, decode
+from tests.support.oracle.delta_spark_tables import create
+from tests.support.suite.play import some
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

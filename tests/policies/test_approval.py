@@ -110,8 +110,15 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     overdue_table(tmp_path / "t")
     asked: list[tuple[bool, Any]] = []
 
-    def submit(table: PolicyTable, due: Any, *, plan_only: bool = False) -> Mapping[str, Any]:
-        asked.append((plan_only, due.options.as_of))
+    def submit(
+        table: PolicyTable,
+        due: Any,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
+    ) -> Mapping[str, Any]:
+        assert due.options.as_of is None
+        asked.append((plan_only, approved))
         if not plan_only:
             return {"table": table.uri, "status": "vacuumed", "version": 1}
         return {**shown_plan, "files": 3 + (moved and len(asked) > 1)}
@@ -128,8 +135,7 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     plan = ApprovedPlan.of(outcome)
     result = run_operation(open_table(table.uri), table, "vacuum", approved=plan, **given)
     assert result.status == ("failed" if moved else "done")
-    then = outcome.started_at
-    assert asked == [(True, None), (True, then), *([] if moved else [(False, then)])]
+    assert asked == [(True, None), (True, plan), *([] if moved else [(False, plan)])]
 
 
 def append(table: TableBuilder, path: str) -> None:

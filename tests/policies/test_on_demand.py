@@ -279,7 +279,7 @@ class Spark:
         self.submitted: list[dict[str, Any]] = []
 
     def __call__(
-        self, table: PolicyTable, due: Any, *, plan_only: bool = False
+        self, table: PolicyTable, due: Any, *, plan_only: bool = False, approved: Any = None
     ) -> Mapping[str, Any]:
         assert due.operation == "add-constraint" and due.engine == "spark" and not plan_only
         self.submitted.append(due.options.to_json())
@@ -341,7 +341,7 @@ def test_another_constraint_than_the_approved_one_is_not_added(
 def test_violating_rows_fail_a_constraint_permanently(plain: TableBuilder) -> None:
     result = run(plain, "add-constraint", POSITIVE, submit=Spark(plain, violations=2))
     assert (result.status, result.exit_status, result.retryable) == ("failed", 3, False)
-    assert "2 of 9 rows, in 1 of 1 files, do not satisfy id > 0" in str(result.problem)
+    assert "2 of 9 rows, in 1 of 1 file, do not satisfy id > 0" in str(result.problem)
     assert plain.open().latest_version() == 1
 
 

@@ -46,7 +46,13 @@ class Cluster:
         self._ended: list[Mapping[str, Any]] = []
 
     def __call__(
-        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
+        self,
+        table: PolicyTable,
+        due: AssessedOperation,
+        /,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
     ) -> Mapping[str, Any]:
         if self._ended:
             return self._ended.pop()

@@ -119,7 +119,7 @@ def test_a_large_log_is_divided_with_the_same_result(spark: SparkSession, tmp_pa
     ("version", "text", "error", "problem"),
     [
         (2, b'{"add":{"path":"x"', CorruptTableError, "line"),
-        (3, None, RefusedError, "two actions for x"),
+        (3, None, CorruptTableError, "two actions for x"),
     ],
 )
 def test_read_errors_of_tasks_are_those_of_one_process(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from verbs.incremental_checkpoints import forged_places, rewritten_tags
 
 from delta_maintenance import open_table
 from delta_maintenance.operations import checkpoint
@@ -27,6 +26,7 @@ from delta_maintenance.testing.actions import (
 )
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.logs.sidecar_rows import sidecar_files, sidecar_rows
+from tests.support.operations.incremental_checkpoints import forged_places, rewritten_tags
 
 pytestmark = pytest.mark.spark
 

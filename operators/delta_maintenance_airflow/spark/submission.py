@@ -98,13 +98,14 @@ class SparkSubmission:
         version: int | None = None,
         report_uri: str | None = None,
         plan_only: bool = False,
+        approved: Mapping[str, Any] | None = None,
         settles: Callable[[Mapping[str, Any]], bool] = lambda _: True,
     ) -> dict[str, Any]:
         """Runs the job to its end and returns the JSON of its Result, or of its Plan.
 
-        `version`, `report_uri` and `plan_only` are those of `JobSpec`. If the driver of an earlier
-        try is still running, this waits for it. If an earlier try left a Result, and `settles`
-        accepts it, no job is submitted. Raises the error that the job reports;
+        `version`, `report_uri`, `plan_only` and `approved` are those of `JobSpec`. If the driver of
+        an earlier try is still running, this waits for it. If an earlier try left a Result, and
+        `settles` accepts it, no job is submitted. Raises the error that the job reports;
         `AirflowFailException` if it cannot be submitted like this; `AirflowException`, for
         Airflow to retry, if it ended without a report; and `JobDeferredError` with the running job
         if the task is to be deferred.
@@ -130,6 +131,7 @@ class SparkSubmission:
                 "options": dict(options),
                 "report_uri": report_uri,
                 "plan_only": plan_only,
+                "approved": None if approved is None else dict(approved),
             }
         )
         connected = None

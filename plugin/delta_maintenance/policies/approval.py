@@ -109,8 +109,20 @@ class ApprovedPlan(Record):
         """Whether two plans bind the same, whenever they were made."""
         return replace(self, planned_at=other.planned_at) == other
 
-    def require_table(self, plan: PlanDocument, table_id: str | None) -> None:
-        """Raises `RefusedError` unless a later plan is for the same table."""
+    def require(self, plan: PlanDocument, options: Record, *, table_id: str | None) -> None:
+        """Raises `RefusedError` unless a later plan is for the same table and has the approved
+        options and effect.
+
+        `options` are the requested ones, before `narrowed`; `table_id` is the ID of the planned
+        table.
+        """
+        self._require_table(plan, table_id)
+        # If the table already has the change, possibly from an earlier attempt, no approval is
+        # needed.
+        if not (plan.is_noop and find(self.operation).effects.changes_table):
+            self._require_effect(plan, options)
+
+    def _require_table(self, plan: PlanDocument, table_id: str | None) -> None:
         found = _absolute(plan.table)
         if found != self.table:
             raise _refused(plan, f"the approved plan is for another table, {self.table}")
@@ -127,11 +139,7 @@ class ApprovedPlan(Record):
                 f"ID {self.table_id}",
             )
 
-    def require_effect(self, plan: PlanDocument, options: Record) -> None:
-        """Raises `RefusedError` unless a later plan has the approved options and effect.
-
-        `options` are the requested ones, before `narrowed`.
-        """
+    def _require_effect(self, plan: PlanDocument, options: Record) -> None:
         asked = _differences(self.options or {}, _options(options.to_json()))
         if asked:
             raise _refused(

@@ -12,13 +12,14 @@ from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
-from delta_maintenance.policies.approval import ApprovedPlan, as_of
+from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
@@ -35,11 +36,18 @@ _OWN_SHARE = 0.5
 class SubmitToSpark(Protocol):
     """Runs an operation as a Spark job; returns its Result as JSON, with `plan_only` its Plan.
 
-    Raises `JobLeftRunningError` if the job runs on without this process.
+    `approved` goes into the specification of the job, which plans again and raises `RefusedError`
+    for another plan. Raises `JobLeftRunningError` if the job runs on without this process.
     """
 
     def __call__(
-        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
+        self,
+        table: PolicyTable,
+        due: AssessedOperation,
+        /,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
     ) -> Mapping[str, Any]: ...
 
 
@@ -231,8 +239,8 @@ class _Request:
         else:
             plan = prepared.plan
         if plan.is_noop:
-            # The job plans again, and nobody has approved what expires until then.
-            self.options = as_of(self.options, self.blank.started_at)
+            # The job plans again, and nobody has approved any other plan.
+            self.approved = ApprovedPlan.of(self._shown(waiting, plan))
             result = self._by_job() if prepared is None else prepared.apply()
             return self._ended(replace(self.blank, engine=waiting.engine), result)
         beyond = self._beyond(plan, commits_made=commits_made)
@@ -298,7 +306,10 @@ class _Request:
         return self.record.result.from_json(self._submitted())
 
     def _submitted(self, *, plan_only: bool = False) -> dict[str, Any]:
-        table, options = self.context.policy_table, self.options
+        table, approved = self.context.policy_table, self.approved
+        # With an approval, the job narrows the options itself, because it compares the requested
+        # ones.
+        options = self.options if approved is None else self.asked
         submit = self.context.environment.submit
         has_engine = has_field(options, "engine")
         if submit is None:
@@ -314,8 +325,11 @@ class _Request:
         if has_engine:
             options = replace(options, engine="spark")  # type: ignore[call-arg]  # has_engine
         due = replace(self.due, engine="spark", options=options)
+        more: dict[str, Any] = {"plan_only": True} if plan_only else {}
+        if approved is not None:
+            more["approved"] = approved
         try:
-            return dict(submit(table, due, plan_only=True) if plan_only else submit(table, due))
+            return dict(submit(table, due, **more))
         except JobLeftRunningError as left:
             left.operation = PausedOperation(
                 due=replace(self.due, engine="spark"),
@@ -334,13 +348,8 @@ class _Request:
         )
 
     def _require_approved(self, plan: Any) -> None:
-        if self.approved is None:
-            return
-        self.approved.require_table(plan, self.context.snapshots.table_id())
-        # If the table already has the change, possibly from an earlier attempt, no approval is
-        # needed.
-        if not (plan.is_noop and self.record.effects.changes_table):
-            self.approved.require_effect(plan, self.asked)
+        if self.approved is not None:
+            self.approved.require(plan, self.asked, table_id=self.context.snapshots.table_id())
 
     def _beyond(self, plan: Any, *, commits_made: int) -> str | None:
         """Returns the first limit that the plan would exceed, as one clause."""
@@ -352,7 +361,7 @@ class _Request:
             return beyond
         commits = commits_made + amounts.commits
         if most is not None and amounts.commits and commits > most:
-            return f"the run would make {commits} commits, and {most} are allowed"
+            return f"the run would make {count_text(commits, 'commit')}, and {most:,} are allowed"
         return None
 
     def _stopped(self, outcome: OperationOutcome, beyond: str, plan: Any) -> OperationOutcome:
@@ -381,10 +390,12 @@ class _Request:
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:
     """Returns the first limit that the deletions of an operation exceed, as one clause."""
     files, size, looked_at = amounts.deleted_files, amounts.deleted_bytes, amounts.looked_at
-    if limits.max_deleted_files is not None and files > limits.max_deleted_files:
-        return f"{files} files would be deleted, and {limits.max_deleted_files} are allowed"
-    if limits.max_deleted_bytes is not None and size > limits.max_deleted_bytes:
-        return f"{size} bytes would be deleted, and {int(limits.max_deleted_bytes)} are allowed"
+    for found, unit, most in (
+        (files, "file", limits.max_deleted_files),
+        (size, "byte", limits.max_deleted_bytes),
+    ):
+        if most is not None and found > most:
+            return f"{count_text(found, unit)} would be deleted, and {int(most):,} are allowed"
     if limits.max_deleted_share is not None and looked_at and files > _MANY:
         share = files / looked_at
         if share > limits.max_deleted_share:

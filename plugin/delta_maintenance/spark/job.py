@@ -32,6 +32,8 @@ from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import find
+from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.redaction import redact
 from delta_maintenance.spark.session import JobSession, is_connected, ship_library
 from delta_maintenance.storage import open_store
@@ -105,17 +107,24 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
         new_id=clock.new_id,
         progress=progress,
     )
+    table = open_table(address, spec.storage_options)
+    snapshots = NewestSnapshots(table)
     context = RunContext(
         engine=load(record.spark.engine)(session) if record.spark is not None else None,
         progress=progress,
         version=spec.version,
         report=spec.report_uri,
         storage_options=partial(options_for, given=spec.storage_options),
+        newest=snapshots.to_plan,
     )
-    table = open_table(address, spec.storage_options)
-    prepared = record.prepare(table, spec.read_options(), context)
+    options = spec.read_options()
+    approved = None if spec.approved is None else ApprovedPlan.from_json(spec.approved)
+    narrowed = options if approved is None else approved.narrowed(record, options)
+    prepared = record.prepare(table, narrowed, context)
     assert prepared is not None, "there is an engine"
     plan = prepared.plan
+    if approved is not None:
+        approved.require(plan, options, table_id=snapshots.table_id())
     _say(f"{plan.table}, version {plan.version}: {plan.reason}")
     document: dict[str, Any] = (plan if spec.plan_only else prepared.apply()).to_json()
     return document
@@ -187,7 +196,8 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         metavar="JSON|@FILE",
         help='what to do: {"operation": "checkpoint", "table": URI, "version": N or null, '
-        '"storage_options": {...}, "options": {...}}; if it contains credentials, always as a file',
+        '"storage_options": {...}, "options": {...}, "approved": {...} or null}; if it contains '
+        "credentials, always as a file",
     )
     parser.add_argument(
         "--discard-spec",

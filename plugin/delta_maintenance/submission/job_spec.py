@@ -41,6 +41,10 @@ class JobSpec(Record):
     """
     plan_only: bool = False
     """Return the Plan, and change nothing."""
+    approved: dict[str, Any] | None = None
+    """An approved plan, the JSON of a `policies.approval.ApprovedPlan`. The job plans no more than
+    it allows, and is refused before the first write if its own plan differs.
+    """
 
     def __post_init__(self) -> None:
         record = known(self.operation)

@@ -84,6 +84,11 @@ class FileRules:
         )
 
     @property
+    def has_row_ids(self) -> bool:
+        """Whether the row IDs in the log must be unique."""
+        return self.row_ids in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED)
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """The fields that the rules need besides path, deletion vector and statistics."""
         tracks = self.row_ids is not RowTrackingState.UNSUPPORTED

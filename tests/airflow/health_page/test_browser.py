@@ -30,6 +30,7 @@ from tests.support.orchestrators.health_server import (
     signed_in,
     visitor,
 )
+from tests.support.orchestrators.live_filter import type_during_an_answer
 from tests.support.servers.browser import open_browser
 from tests.support.servers.loopback import Reply, Request, serve
 from tests.support.servers.ports import free_port
@@ -179,8 +180,7 @@ def test_tables_are_found_by_typing_sorting_and_choosing(
         page.goto(f"{server.address}/delta-maintenance/")
         picture(page, f"health-inbox-{theme}")
         search = page.get_by_role("searchbox")
-        search.press_sequentially("gold clicks", delay=20)
-        page.wait_for_url("**q=gold**clicks**")
+        type_during_an_answer(page, "gold", " clicks")
         assert search.evaluate("field => document.activeElement === field")
         names = page.locator("a.name").all_inner_texts()
         assert names and all("gold/clicks" in name for name in names)

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.backfills import (
@@ -199,6 +199,6 @@ def test_row_ids_that_belong_to_two_files_are_refused() -> None:
     given = {"defaultRowCommitVersion": 0, "stats": stats(10)}
     twice = [log.add("a", baseRowId=0, **given), log.add("b", baseRowId=9, **given)]
     table = built(*twice, protocol=TRACKED)
-    with pytest.raises(RefusedError, match="row ID 9 belongs to two live files"):
+    with pytest.raises(CorruptTableError, match="row ID 9 belongs to two live files"):
         plan_of(table)
     assert table.version == 0

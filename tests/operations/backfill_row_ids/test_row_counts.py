@@ -48,7 +48,7 @@ def test_row_counts_come_from_footers_if_statistics_lack_them() -> None:
 
 def test_an_uncountable_file_keeps_the_protocol_unchanged() -> None:
     table = built(*(log.add(f"f{n}", **({} if n == 2 else {"stats": stats(1)})) for n in range(6)))
-    with pytest.raises(RefusedError, match="the rows of 1 files cannot be counted.*f2: gone"):
+    with pytest.raises(RefusedError, match="the rows of 1 file cannot be counted.*f2: gone"):
         apply(table, plan_of(table), engine=counting({}))
     assert table.open().latest_version() == 0
     delete(table.store, "f2")
@@ -62,7 +62,7 @@ def test_files_that_cannot_be_counted_leave_row_tracking_supported_and_the_rest_
     )
     result = apply(table, plan_of(table), engine=counting({}))
     assert (result.status, result.files_backfilled) == ("incomplete", 5)
-    assert result.problem == "the rows of 1 files cannot be counted"
+    assert result.problem == "the rows of 1 file cannot be counted"
     assert result.uncounted == ("f2: gone",)
     assert "SET TBLPROPERTIES" not in operations(table)
     check(table.store, enabled=False)

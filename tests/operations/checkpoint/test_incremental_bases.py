@@ -10,17 +10,6 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
-from verbs.incremental_checkpoints import (
-    based,
-    begun,
-    forged_places,
-    incremental,
-    newest,
-    planned,
-    require_sound,
-    rewritten_tags,
-    sidecars_of,
-)
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import CorruptTableError, RefusedError
@@ -41,10 +30,12 @@ from tests.support.logs.checkpointing import LOG, NOW, write
 from tests.support.operations.incremental_checkpoints import (
     based,
     begun,
+    forged_places,
     incremental,
     newest,
     planned,
     require_sound,
+    rewritten_tags,
     sidecars_of,
 )
 from tests.support.stores.counting_store import CountingStore

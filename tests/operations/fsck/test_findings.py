@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -27,6 +28,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text
+from tests.support.hostile.encrypted_files import encrypted
 from tests.support.operations.fsck_findings import VECTOR_FILE, look, problems
 from tests.support.tables.sound_tables import CONFIGURATION, DATA, PROTOCOL, SoundTable, parquet
 
@@ -44,6 +46,12 @@ class Seed:
     """Whether the table has no checkpoints, compactions and checksums."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     count: int = 1
+
+
+def _encrypt(t: SoundTable) -> None:
+    data = encrypted(pa.table({"a": [1]}), "a", footer=True)
+    t.store.put("c", data)
+    t.step(_again(t, "c", size=len(data)))
 
 
 def _metadata(t: SoundTable, **fields: Any) -> None:
@@ -328,6 +336,7 @@ SEEDS: dict[str, Seed] = {
         "c",
     ),
     "unreadable-data-file": Seed(lambda t: t.store.put("c", b"x" * len(DATA)), "c"),
+    "unsupported-data-file": Seed(_encrypt, "c"),
     "row-count-differs": Seed(lambda t: t.step(_again(t, "c", stats='{"numRecords":9}')), "c"),
     "damaged-deletion-vector": Seed(
         lambda t: t.store.put(VECTOR_FILE, t.store.read(VECTOR_FILE)[:-1] + b"x"), "b"

@@ -82,6 +82,7 @@ class Made:
         rows = pq.read_table(io.BytesIO(self.store.read(output.name)))
         again = parquet(rows.take(list(reversed(range(rows.num_rows)))), row_group_size=4)
         self.store.put(output.name, again)
+        self.done = replace(self.done, outputs=(replace(output, size=len(again)),))
 
 
 @st.composite

@@ -14,6 +14,7 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.testing.fault_store import Fault, FaultStore
+from tests.support.hostile.encrypted_files import encrypted
 
 
 def data_file(rows: int) -> bytes:
@@ -52,9 +53,20 @@ def test_uncountable_files_are_reported_with_a_reason(store: Store) -> None:
     assert found.counts.to_pylist() == [None, 2, *[None] * 6]
     gone, damaged, empty, *rest = found.problems
     assert gone == "gone: the data file is gone"
-    assert damaged.startswith("damaged: its footer cannot be read (")
-    assert empty.startswith("empty: its footer cannot be read (")
+    assert damaged.startswith("damaged: the data file cannot be read (")
+    assert empty.startswith("empty: the data file cannot be read (")
     assert rest == [f"{path}: it is not below the table's root" for path in outside]
+
+
+def test_an_encrypted_file_is_not_called_damaged(store: Store) -> None:
+    rows = pa.table({"a": [1, 2]})
+    store.put("footer", encrypted(rows, "a", footer=True))
+    store.put("column", encrypted(rows, "a", footer=False))
+    store.put("damaged", b"PAR1")
+    found = count_rows(store, pa.array(["footer", "column", "damaged"]))
+    assert found.counts.to_pylist() == [None, 2, None]
+    assert found.problems[0] == "footer: the data file is encrypted"
+    assert found.unsupported == (True, False)
 
 
 def test_a_store_that_fails_is_no_problem_of_the_file() -> None:

@@ -127,6 +127,7 @@ def _submit(
     operation: AssessedOperation,
     *,
     plan_only: bool = False,
+    approved: ApprovedPlan | None = None,
 ) -> Mapping[str, Any]:
     spark = table.rules.spark
     job = argparse.Namespace(
@@ -137,7 +138,11 @@ def _submit(
         verbose=arguments.verbose,
     )
     options = operation.options.to_json() if operation.options is not None else {}
-    asked = {"options": options, "plan_only": plan_only}
+    asked = {
+        "options": options,
+        "plan_only": plan_only,
+        "approved": None if approved is None else approved.to_json(),
+    }
     return run_spark_job(operation.operation, asked, job)
 
 

@@ -22,6 +22,7 @@ from delta_maintenance.operations.add_constraint.options import (
     CheckedRows,
 )
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
 from delta_maintenance.operations.table_change.operation import (
     already_applied,
@@ -93,7 +94,7 @@ def plan(
         now=context.started,
         reason=done or "the table already has this constraint"
         if noop
-        else f"the rows of {counts.num_files} files have to be checked",
+        else f"the rows of {count_text(counts.num_files, 'file')} have to be checked",
         num_files=0 if noop else counts.num_files,
         total_size=0 if noop else counts.total_size,
         num_deletion_vectors=0 if noop else counts.num_deletion_vectors,
@@ -234,8 +235,8 @@ def _violated(plan: AddConstraintPlan, version: int, looks: _Looks) -> AddConstr
         status="violated",
         looks=looks.number,
         checked=found,
-        problem=f"{found.violations} of {found.rows} rows, in {found.violating_files} of "
-        f"{found.files} files, do not satisfy {plan.options.expression}; correct or delete them, "
-        "and run again",
+        problem=f"{found.violations:,} of {count_text(found.rows, 'row')}, in "
+        f"{found.violating_files:,} of {count_text(found.files, 'file')}, do not satisfy "
+        f"{plan.options.expression}; correct or delete them, and run again",
         notes=plan.notes,
     )

@@ -23,12 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance import clock
-from delta_maintenance.errors import CommitConflictError, RefusedError
+from delta_maintenance.errors import CommitConflictError, CorruptTableError, RefusedError
 from delta_maintenance.operations.backfill_row_ids.batches import (
     TouchedFiles,
     counted,
     files_without_row_ids,
 )
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.row_tracking_support import (
     RowTrackingSources,
@@ -115,12 +116,12 @@ class RowIdBackfill:
         problems = self._restarting(self._uncountable, snapshot)
         if problems:
             raise RefusedError(
-                f"the rows of {len(problems)} files cannot be counted, so that row tracking could "
-                f"not be enabled in the end: {problems[0]}",
+                f"the rows of {count_text(len(problems), 'file')} cannot be counted, so that row "
+                f"tracking could not be enabled in the end: {problems[0]}",
                 table=snapshot.table,
                 version=snapshot.version,
-                remedy="restore these files, or remove their entries with fsck --repair "
-                "--remove-missing-files; nothing was committed",
+                remedy="restore missing and damaged files, and rewrite the others with an engine "
+                "that reads them; nothing was committed",
             )
 
     def support(
@@ -365,11 +366,11 @@ def planned_support(
 
 
 def require_unique(snapshot: Snapshot, findings: RowIdFindings) -> None:
-    """Raises `RefusedError` if two live files share a row ID, because enabled row tracking
+    """Raises `CorruptTableError` if two live files share a row ID, because enabled row tracking
     guarantees unique IDs.
     """
     if findings.shared is not None:
-        raise RefusedError(
+        raise CorruptTableError(
             f"the row ID {findings.shared} belongs to two live files",
             table=snapshot.table,
             version=snapshot.version,

@@ -39,6 +39,7 @@ from delta_maintenance.operations.backfill_row_ids.options import (
     BackfillRowIdsResult,
 )
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
@@ -61,8 +62,8 @@ def plan(
     """Plans the backfill of this snapshot. Reads its file actions once, and no data file.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, if its
-    row tracking follows a draft or is suspended and the options do not allow a change of that, or
-    if it has duplicate row IDs.
+    row tracking follows a draft or is suspended and the options do not allow a change of that, and
+    `CorruptTableError` if it has duplicate row IDs.
     """
     context = context or RunContext()
     # Python callers may pass values of other types.
@@ -95,7 +96,8 @@ def plan(
         version=snapshot.version,
         planned_at=context.started,
         is_noop=False,
-        reason=f"{findings.lacking} of {findings.files} files lack row IDs; {why}",
+        reason=f"without row IDs: {findings.lacking:,} of {count_text(findings.files, 'file')}; "
+        f"{why}",
         options=options,
         engine=chosen,
         state=sources.state.value,
@@ -219,7 +221,7 @@ class _Run:
                     return
             elif self.backfill.problems:
                 count = len(self.backfill.problems)
-                self.problem = f"the rows of {count} files cannot be counted"
+                self.problem = f"the rows of {count_text(count, 'file')} cannot be counted"
                 return
             lacking = True
         raise CommitConflictError(

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.checkpoint.options import Incremental
-from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -69,8 +69,8 @@ def decide(
         return _impossible(snapshot, wanted, error)
     full, incremental = found.expected_full_bytes, found.expected_bytes
     described = (
-        f"{len(found.kept)} of {len(found.sidecars)} sidecars of {found.base.files.name} can be "
-        f"taken over, {len(found.rewritten)} have to be written again"
+        f"{len(found.kept):,} of {count_text(len(found.sidecars), 'sidecar')} of "
+        f"{found.base.files.name} can be taken over, {len(found.rewritten):,} must be written again"
     )
     is_cheap = incremental <= _WORTHWHILE * full
     if wanted == "auto" and not is_cheap:

@@ -14,6 +14,7 @@ from delta_maintenance.operations.checksum.options import (
     VersionOutcome,
 )
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, render_checksum
 from delta_maintenance.protocol.features.registry import Operation
@@ -57,7 +58,7 @@ def plan(
         version=snapshot.version,
         planned_at=context.started,
         versions=missing,
-        reason=f"{len(missing)} versions have no checksum"
+        reason=f"{count_text(len(missing), 'version')} without a checksum"
         if missing
         else f"{which} has a checksum already",
         log_bytes=snapshot.log_bytes,

@@ -34,7 +34,7 @@ from delta_maintenance.operations.clean_log.options import (
     FileGroup,
 )
 from delta_maintenance.operations.core.context import Prepared, RunContext
-from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.progress import Progress
@@ -175,7 +175,7 @@ class _Decision:
         )
         if unknown := unknown_names(inventory):
             self.notes.append(
-                f"{len(unknown)} files with unknown names are kept, such as {unknown[0]}"
+                f"{count_text(len(unknown), 'file')} with unknown names kept, such as {unknown[0]}"
             )
         if not groups:
             return self._nothing(f"no file is older than {cut_off.name}", cut_off)

@@ -27,6 +27,7 @@ from delta_maintenance.operations.compact_log.options import (
     WindowStatus,
 )
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
@@ -59,8 +60,9 @@ def plan(
     chosen, why = _engine(options, windows)
     if windows:
         reason = (
-            f"{len(windows)} windows of up to {options.commits_per_file} commits "
-            f"from version {first} on are complete and not compacted yet{why}"
+            f"complete and not compacted yet from version {first} on: "
+            f"{count_text(len(windows), 'window')} of up to "
+            f"{count_text(options.commits_per_file, 'commit')}{why}"
         )
     else:
         reason = (
@@ -89,9 +91,9 @@ def apply(
     """Writes the planned compactions. Repeated and concurrent runs do no harm.
 
     `engine` reads the commits of a plan for Spark; a plan for this process needs none. `snapshot`
-    is the snapshot of the plan, if it is still in memory, which saves opening it again. If all
-    windows are refused, the first error is raised; otherwise the errors are in the Result. Failures
-    of the store are always raised.
+    is the snapshot of the plan, if it is still in memory, which saves opening it again. A damaged
+    commit ends the run. If all windows up to there are refused, the first error is raised;
+    otherwise the errors are in the Result. Failures of the store are always raised.
     """
     context = context or RunContext()
     if plan.is_noop:
@@ -118,6 +120,8 @@ def apply(
         except (RefusedError, CorruptTableError) as error:
             errors.append(error)
             done.append(_outcome(window, "refused", reason=str(error)))
+            if isinstance(error, CorruptTableError):
+                break
         except DeltaMaintenanceError as error:
             raise error.located(table=table.uri, version=window.last_version) from error.__cause__
         if context.progress is not None:
@@ -206,7 +210,10 @@ def _engine(
     if options.engine == "spark":
         return "spark", "; Spark was requested"
     if options.engine == "auto" and largest >= options.auto_spark_bytes:
-        return "spark", f"; {largest} bytes of commits are more than one process should reconcile"
+        return (
+            "spark",
+            f"; {size_text(largest)} of commits are more than one process should reconcile",
+        )
     return "local", ""
 
 

@@ -20,7 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CommitConflictError, RefusedError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+)
 from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, in_batches
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
@@ -105,8 +110,8 @@ def rewrite_files(
 ) -> tuple[int, ...]:
     """Rewrites files until none uses the feature; returns the versions of the commits.
 
-    Raises `RefusedError` if a file cannot be rewritten, and `CommitConflictError` if other writers
-    keep adding such files.
+    Raises `RefusedError` if a file cannot be rewritten, `CorruptTableError` if one is damaged, and
+    `CommitConflictError` if other writers keep adding such files.
     """
     verb, versions = _verb_of(removal), set[int]()
     for _ in range(_ROUNDS):
@@ -121,16 +126,23 @@ def rewrite_files(
         context = RunContext(now=committer.now, new_id=committer.new_id, progress=progress)
         result = verb.apply(committer.table, planned, context)
         versions |= {each.version for each in result.bins if each.version is not None}
-        if result.refused or result.status in ("failed", "partly"):
-            problem = result.refused[0].problem if result.refused else result.problem
-            raise RefusedError(
-                f"a data file that uses {removal.feature} is not rewritten: {problem}",
-                remedy="repair the file, or rewrite it with the engine that wrote it",
-            )
+        for refused in result.refused:
+            raise left_out(removal.feature, refused.problem, damaged=refused.damaged)
+        if result.status in ("failed", "partly"):
+            raise left_out(removal.feature, str(result.problem), damaged=False)
     raise CommitConflictError(
         f"other writers keep adding files that use {removal.feature}",
         table=committer.table.uri,
         remedy="run again when fewer writers are at work",
+    )
+
+
+def left_out(feature: str, problem: str, *, damaged: bool) -> DeltaMaintenanceError:
+    """The error for a data file that prevents the drop."""
+    kind = CorruptTableError if damaged else RefusedError
+    return kind(
+        f"a data file that uses {feature} is not rewritten: {problem}",
+        remedy="repair the file, or rewrite it with the engine that wrote it",
     )
 
 

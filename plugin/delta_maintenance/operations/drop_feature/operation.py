@@ -17,6 +17,7 @@ from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError,
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.drop_feature.file_rewrites import (
     FileStripping,
     forget_type_changes,
@@ -241,8 +242,8 @@ class _DropFeatureRun:
                 version = self._commit_nothing("cut-off-checkpoint")
             self._checkpoint(version)
             instant = ready_at(self.table, snapshot, version)
-        count = len(outlook.traces)
-        self.notes.append(f"{count} files of the log are in the way, first {outlook.traces[0]}")
+        files = count_text(len(outlook.traces), "file")
+        self.notes.append(f"in the way: {files} of the log, first {outlook.traces[0]}")
         return self._result(snapshot.version, "waiting", outlook.reason, ready_at=instant)
 
     def _raise_barrier(self) -> None:

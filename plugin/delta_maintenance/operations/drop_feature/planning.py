@@ -11,7 +11,7 @@ from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import size_text
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.drop_feature.file_rewrites import planned_rewrite
 from delta_maintenance.operations.drop_feature.options import (
     DropFeatureOptions,
@@ -269,8 +269,8 @@ class _Decision:
             commits = -(-self.files.count // self.options.files_per_commit)
             yield _step(
                 "strip-files",
-                f"adds {self.files.count} files again without {' and '.join(removal.file_fields)}, "
-                f"in {commits} commits",
+                f"adds {count_text(self.files.count, 'file')} again without "
+                f"{' and '.join(removal.file_fields)}, in {count_text(commits, 'commit')}",
                 commits=commits,
             )
         if "deletionVector" in removal.file_fields:
@@ -281,8 +281,8 @@ class _Decision:
             if missing.num_rows:
                 yield _step(
                     "keep-vector-files",
-                    f"adds tombstones of {missing.num_rows} vector files, for writers that would "
-                    "not know that older versions need them",
+                    f"adds tombstones of {count_text(missing.num_rows, 'vector file')}, for "
+                    "writers that would not know that older versions need them",
                     commits=1,
                 )
 
@@ -292,7 +292,7 @@ class _Decision:
             snapshot, removal, other_writers=self.options.other_writers, now=self.now
         )
         if not planned.is_noop:
-            amount = f"{planned.files} data files with {size_text(planned.bytes)}"
+            amount = f"{count_text(planned.files, 'data file')} with {size_text(planned.bytes)}"
             yield _step(
                 "rewrite-files",
                 f"writes {amount} again, for the reason {removal.rewrites}",
@@ -310,7 +310,7 @@ class _Decision:
         found = planned_conversion(self.snapshot)
         files = "no data file changes"
         if found is not None and found.count:
-            amount = f"{found.count} data files with {size_text(found.bytes)}"
+            amount = f"{count_text(found.count, 'data file')} with {size_text(found.bytes)}"
             files = f"writes {amount} again, under logical names and in the same commit"
         yield _step(
             "remove-mapping",

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import (
     CommitConflictError,
-    RefusedError,
     StorageError,
     VerificationError,
 )
+from delta_maintenance.operations.drop_feature.file_rewrites import left_out
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, choose, known_ratio
@@ -153,8 +153,8 @@ def conversion(
 def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:
     """Commits the table without its mapping; returns the version, or None if it has no mapping.
 
-    Raises `RefusedError` if a file cannot be rewritten, `CommitConflictError` if other writers
-    change the columns in the meantime or repeatedly commit first, and `CommitUnknownError`.
+    Raises the error of `left_out` if a file is not rewritten, `CommitConflictError` if other
+    writers change the columns in the meantime or repeatedly commit first, and `CommitUnknownError`.
     """
     for _ in range(TRIES):
         snapshot = committer.snapshot()
@@ -367,9 +367,6 @@ def _pending(outcome: BinOutcome, work: Work) -> Pending:
     if done is None:
         failed = VerificationError if outcome.failure == "not-proved" else StorageError
         raise failed(f"a data file is not rewritten: {outcome.problem}", remedy="run again")
-    if done.refused:
-        raise RefusedError(
-            f"a data file that uses columnMapping is not rewritten: {done.refused[0].problem}",
-            remedy="repair the file, or rewrite it with the engine that wrote it",
-        )
+    for refused in done.refused:
+        raise left_out("columnMapping", refused.problem, damaged=refused.damaged)
     return Pending(done=done, adds=work.adds_of(outcome.number))

@@ -279,6 +279,9 @@ KINDS: Mapping[str, FindingKind] = {
         "no action is needed for the newest version; older versions and change data are incomplete",
     ),
     "unreadable-data-file": FindingKind("corrupt", _RESTORE),
+    "unsupported-data-file": FindingKind(
+        "note", "examine the file with the engine that wrote it, or that has its keys"
+    ),
     "row-count-differs": FindingKind(
         "corrupt", "restore the file, or compute its statistics again"
     ),

@@ -26,6 +26,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.examination import Examination
@@ -375,8 +376,8 @@ def _misnamed(found: Examination) -> Iterator[Repair]:
         yield Repair(
             action="copy-misnamed-files",
             version=found.version,
-            reason=f"{len(paths)} files are copied to the names that readers look for; the "
-            "originals are kept",
+            reason=f"{count_text(len(paths), 'file')} to copy to the names that readers look for; "
+            "the originals are kept",
             paths=tuple(paths.to_pylist()),
         )
 

@@ -31,6 +31,7 @@ from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_types,
 )
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
+from delta_maintenance.protocol.row_tracking.used_ids import overlapping
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
@@ -145,8 +146,8 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
     """Reads the live files of a snapshot, and the times of deletions from its tombstones.
 
     Raises `CorruptTableError` if a file is live twice or has two different paths, because a rewrite
-    would have to decide which entry is valid, or if it breaks one of the `FileRules`. A damaged
-    checkpoint is skipped.
+    would have to decide which entry is valid, if it breaks one of the `FileRules`, or if two files
+    have a row ID in common. A damaged checkpoint is skipped.
     """
     rules = FileRules.of(snapshot)
     fields = {"add": (*_ADD_FIELDS, *rules.fields), "remove": _REMOVE_FIELDS}
@@ -171,14 +172,14 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
         try:
             parts = list(
                 in_parallel(
-                    lambda batch: _part(batch, names),
+                    lambda batch: _part(batch, names, rules),
                     map(offered, snapshot.scan(fields=fields)),
                 )
             )
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
             continue
-        problem = audit.problem() or next(iter(broken), None)
+        problem = audit.problem() or next(iter(broken), None) or _shared_row_ids(parts)
         if problem is not None:
             raise CorruptTableError(
                 problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
@@ -198,9 +199,11 @@ class _Part:
     removed_at: Numbers
     """The time of each of these removes, in milliseconds since 1970-01-01 UTC."""
     replaced: Replaced
+    base_row_ids: pa.ChunkedArray | None
+    """None if row IDs have no meaning in the table."""
 
 
-def _part(batch: ActiveFiles, names: Sequence[str]) -> _Part:
+def _part(batch: ActiveFiles, names: Sequence[str], rules: FileRules) -> _Part:
     adds = batch.adds
     cardinality = pa.nulls(adds.num_rows, pa.int64())
     if "deletionVector" in adds.column_names:
@@ -230,7 +233,27 @@ def _part(batch: ActiveFiles, names: Sequence[str]) -> _Part:
             size=_sizes(elsewhere).to_numpy(),
             made=target_sizes(_column(elsewhere, "tags")) > 0,
         ),
+        base_row_ids=_column(adds, "baseRowId") if rules.has_row_ids else None,
     )
+
+
+def _shared_row_ids(parts: Sequence[_Part]) -> str | None:
+    """Returns two files with a row ID in common, as one clause.
+
+    Files without a number of rows in the log do not count, because they may be empty; nor do those
+    with an invalid base row ID, which a rewrite leaves out.
+    """
+    found = [(part.base_row_ids, part.files) for part in parts if part.base_row_ids is not None]
+    if not found:
+        return None
+    base = np.concatenate([pc.fill_null(ids, -1).to_numpy() for ids, _ in found])
+    rows = np.concatenate([files["rows"].to_numpy() for _, files in found])
+    later, earlier = overlapping(base, np.where(base < 0, 0, rows))
+    if not len(later):
+        return None
+    paths = pa.concat_tables([files.select(["path"]) for _, files in found])["path"]
+    one, other = (paths[int(at[0])].as_py() for at in (later, earlier))
+    return f"the files {other} and {one} have row IDs in common"
 
 
 def _row_counts(adds: pa.Table) -> pa.ChunkedArray:

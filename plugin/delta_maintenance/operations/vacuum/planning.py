@@ -17,7 +17,7 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
 )
-from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
@@ -265,7 +265,8 @@ class _SurveyRun:
             if longer:
                 raise removed.unreadable[0]
             self.notes.append(
-                f"{len(removed.unreadable)} commits before a checkpoint cannot be read; only "
+                f"{count_text(len(removed.unreadable), 'commit')} before a checkpoint cannot be "
+                "read; only "
                 "the checkpoint contains the age of the files that they removed"
             )
         if longer and not removed.goes_back and min(listing.commits, default=0) > 0:
@@ -390,9 +391,9 @@ def _large(files: int, size: int, found: Found) -> str | None:
     if files <= _LARGE:
         return None
     if files > found.live_files:
-        return f"{files} files would be deleted, and {found.live_files} are live"
+        return f"{count_text(files, 'file')} would be deleted, and {found.live_files:,} are live"
     if size > found.live_bytes:
-        return f"{size} bytes would be deleted, and {found.live_bytes} are live"
+        return f"{count_text(size, 'byte')} would be deleted, and {found.live_bytes:,} are live"
     return None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.line_buffers import TextLines
@@ -74,8 +74,8 @@ class RangeReplay:
         """The file actions of a batch that no newer action supersedes.
 
         The batch contains files that are older than those of all earlier batches, newest first.
-        Raises `CorruptTableError` if a line cannot be read, and `RefusedError` if a file has two
-        actions with one key, so that their order is unknown, or an action that would be lost.
+        Raises `CorruptTableError` if a line cannot be read, or if a file has two actions with one
+        key, so that their order is unknown; and `RefusedError` for an action that would be lost.
         """
         files = batch.files.names
         lines, singles = read_lines(batch)
@@ -114,7 +114,7 @@ def single_value(line: bytes) -> object:
 def _require_carried(name: str, found: SingleLines) -> None:
     actions = found.actions
     if actions.repeated:
-        raise _refused(name, f"the file contains two actions for {min(actions.repeated)}")
+        raise _repeated(name, min(actions.repeated))
     lost = sorted(actions.unknown)
     if actions.draft_high_water_mark is not None:
         lost.append("rowIdHighWaterMark")
@@ -125,7 +125,9 @@ def _require_carried(name: str, found: SingleLines) -> None:
 def _require_unique(
     lines: FileActionLines, hashes: Hashes, survives: np.ndarray, files: Sequence[str]
 ) -> None:
-    """Refuses a file that has two actions for one logical file; between files the newest wins."""
+    """Raises `CorruptTableError` for a file with two actions for one logical file; between files
+    the newest wins.
+    """
     superseded = np.sort(hashes[~survives])
     at = np.searchsorted(superseded[:-1], hashes)
     suspects = np.flatnonzero(superseded[at] == hashes)
@@ -136,13 +138,21 @@ def _require_unique(
     if len(repeats):
         row = int(suspects[order[repeats[0]]])
         path = lines.keys.array()[row].as_py().rpartition("\0")[2]
-        raise _refused(files[int(lines.source[row])], f"the file contains two actions for {path}")
+        raise _repeated(files[int(lines.source[row])], path)
 
 
 def _without_nulls(value: object) -> object:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return value
+
+
+def _repeated(name: str, subject: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"the file contains two actions for {subject}",
+        file=name,
+        remedy="see with fsck what else is wrong; readers interpret such a commit differently",
+    )
 
 
 def _refused(name: str, problem: str) -> RefusedError:

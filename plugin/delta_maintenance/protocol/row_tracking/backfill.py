@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking.used_ids import overlapping
 from delta_maintenance.protocol.statistics.stats import num_records
 
 
@@ -78,7 +79,7 @@ class RowIdAudit:
 
     def __init__(self) -> None:
         self._starts: list[npt.NDArray[np.int64]] = []
-        self._ends: list[npt.NDArray[np.int64]] = []
+        self._counts: list[npt.NDArray[np.int64]] = []
         self._files = self._lacking = self._uncounted = self._rows = 0
         self._highest = row_tracking.NO_ROW_ID
 
@@ -115,19 +116,14 @@ class RowIdAudit:
         highest = row_tracking.highest_assigned_row_id(known["baseRowId"], counts)
         self._highest = max(self._highest, highest)
         if live:
-            starts = known["baseRowId"].to_numpy()
-            self._starts.append(starts)
-            self._ends.append(starts + pc.fill_null(counts, 1).to_numpy())
+            self._starts.append(known["baseRowId"].to_numpy())
+            self._counts.append(pc.fill_null(counts, 1).to_numpy())
 
     def _shared(self) -> int | None:
         if not self._starts:
             return None
-        starts, ends = np.concatenate(self._starts), np.concatenate(self._ends)
-        order = np.argsort(starts, kind="stable")
-        # A file without rows has no row IDs, whatever its base row ID.
-        order = order[ends[order] > starts[order]]
-        starts, furthest = starts[order], np.maximum.accumulate(ends[order])
-        shared = starts[1:][starts[1:] < furthest[:-1]]
+        starts = np.concatenate(self._starts)
+        shared = starts[overlapping(starts, np.concatenate(self._counts))[0]]
         return int(shared[0]) if len(shared) else None
 
 

@@ -100,6 +100,19 @@ class IdParts:
         return IdParts(self.firsts[ranges], self.lasts[ranges], self.counts[parts], _NONE, _NONE)
 
 
+def overlapping(firsts: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Returns the files whose range of row IDs starts within the range of another file, and the
+    file before each of them in the order of the row IDs.
+
+    `firsts` are base row IDs, and `rows` numbers of rows. A file without rows has no row IDs.
+    """
+    order = np.argsort(firsts, kind="stable")
+    order = order[rows[order] > 0]
+    ends = np.maximum.accumulate(firsts[order] + rows[order])
+    overlap = firsts[order][1:] < ends[:-1]
+    return order[1:][overlap], order[:-1][overlap]
+
+
 class UsedRowIds:
     """All row IDs so far, with 16 bytes for each range. A merge needs twice as much in addition."""
 

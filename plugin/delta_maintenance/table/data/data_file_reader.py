@@ -158,6 +158,11 @@ class DataFileReader:
         source = data if data is not None else self._store.open(place_of(self._store, file.path))
         with ParquetInput(source, dictionaries=self.dictionaries) as parquet:
             rows = parquet.rows
+            if parquet.size != file.size:
+                raise CorruptTableError(
+                    f"the data file has {parquet.size} bytes where the log says {file.size}",
+                    remedy="restore the file, because it is not the one that was committed",
+                )
             if file.num_records is not None and file.num_records != rows:
                 raise CorruptTableError(
                     f"the data file has {rows} rows where the log says {file.num_records}",

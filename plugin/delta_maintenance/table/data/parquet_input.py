@@ -101,7 +101,8 @@ class ParquetInput:
             }
             self._source = opened
             self._bytes = memoryview(source) if isinstance(source, bytes) else None
-            self._size = plain.seek(0, io.SEEK_END)
+            self.size = plain.seek(0, io.SEEK_END)
+            """The size of the file in bytes."""
             self._files: dict[tuple[str, ...], pq.ParquetFile] = {}
             file = self._file(())
             self.schema: pa.Schema = file.schema_arrow
@@ -368,12 +369,12 @@ class ParquetInput:
         except UnicodeDecodeError:
             old = False
         end = start + chunk.total_compressed_size
-        return start, min(end + _PADDING, max(end, self._size)) if old else end
+        return start, min(end + _PADDING, max(end, self.size)) if old else end
 
     def _stored(self, chunk: pq.ColumnChunkMetaData, piece: int) -> PageBytes:
         """Returns the bytes of a column chunk; those that are not in memory are read in pieces."""
         start, end = self._range(chunk)
-        if not 0 <= start <= end <= self._size:
+        if not 0 <= start <= end <= self.size:
             raise pa.ArrowInvalid("a column is outside the file")
         if self._bytes is not None:
             return self._bytes[start:end]

@@ -6,7 +6,7 @@ it for files whose statistics do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,10 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.table.data.parquet_input import reading_error
 
 PARALLEL_READS = 16
 
@@ -30,6 +36,10 @@ class RowCounts:
     """Null for files that cannot be read."""
     problems: tuple[str, ...] = ()
     """For each null: the path as in the log, and the problem of the file."""
+    unsupported: tuple[bool, ...] = ()
+    """For each null: whether the file is not damaged, but encrypted, or of another kind that this
+    release does not read.
+    """
 
 
 RowCounter = Callable[[pa.StringArray], RowCounts]
@@ -39,8 +49,8 @@ RowCounter = Callable[[pa.StringArray], RowCounts]
 def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_READS) -> RowCounts:
     """Reads the footers of data files below the table's root, `threads` at a time.
 
-    Files that are missing, damaged or outside the root appear in `problems`. Errors of the store
-    are raised.
+    Files that are missing, damaged, encrypted or outside the root appear in `problems`. Errors of
+    the store are raised.
     """
     elsewhere = pc.and_(
         pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
@@ -50,28 +60,42 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
         found = list(pool.map(lambda place: _rows(store, place), places))
     return RowCounts(
         counts=pa.array([rows if isinstance(rows, int) else None for rows in found], pa.int64()),
-        problems=_problems(paths, found),
+        problems=tuple(
+            f"{path}: {rows.problem}"
+            for path, rows in zip(paths.to_pylist(), found, strict=True)
+            if not isinstance(rows, int)
+        ),
+        unsupported=tuple(
+            isinstance(rows, UnsupportedFeatureError) for rows in found if not isinstance(rows, int)
+        ),
     )
 
 
-def _rows(store: Store, place: bytes | None) -> int | str:
+def _rows(store: Store, place: bytes | None) -> int | DeltaMaintenanceError:
     try:
         path = check_path((place or b"").decode())
     except (UnicodeDecodeError, InvalidRequestError):
-        return "it is not below the table's root"
+        return RefusedError("it is not below the table's root")
     try:
         with store.open(path) as file:
-            rows: int = pq.read_metadata(file).num_rows
-    except FileNotFoundError:
-        return "the data file is gone"
+            rows = _stated_rows(pq.read_metadata(file))
     except (pa.ArrowException, ValueError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and not isinstance(error, FileNotFoundError)
+        ):
             # An error of the disk. The errors of pyarrow for a damaged file have no errno.
             raise
-        return f"its footer cannot be read ({' '.join(str(error).split())})"
+        return reading_error(error, file=path)
     return rows
 
 
-def _problems(paths: pa.StringArray, found: Sequence[int | str]) -> tuple[str, ...]:
-    bad = [at for at, rows in enumerate(found) if isinstance(rows, str)]
-    return tuple(f"{paths[at].as_py()}: {found[at]}" for at in bad)
+def _stated_rows(footer: pq.FileMetaData) -> int:
+    """Returns the number of rows; `ArrowInvalid` if the footer contradicts itself."""
+    rows = [int(footer.row_group(at).num_rows) for at in range(footer.num_row_groups)]
+    if sum(rows) != footer.num_rows or min(rows, default=0) < 0:
+        raise pa.ArrowInvalid(
+            f"the footer states {footer.num_rows} rows, and its row groups {sum(rows)}"
+        )
+    return sum(rows)

@@ -62,12 +62,14 @@ def check_footers(
         problems = [
             text.removeprefix(f"{name}: ") for name, text in zip(names, found.problems, strict=True)
         ]
-        findings.add_files(
-            "unreadable-data-file",
-            pa.chunked_array([problems], pa.string()),
-            paths=files["path"].filter(unreadable),
-            version=version,
-        )
+        for kind, wanted in (("unreadable-data-file", False), ("unsupported-data-file", True)):
+            chosen = pa.array([each is wanted for each in found.unsupported], pa.bool_())
+            findings.add_files(
+                kind,
+                pa.chunked_array([pa.array(problems, pa.string()).filter(chosen)]),
+                paths=files["path"].filter(unreadable).filter(chosen),
+                version=version,
+            )
         differ = pc.fill_null(pc.not_equal(counts, files["num_records"]), False)
         text = pc.binary_join_element_wise(
             "the file has",

@@ -19,6 +19,7 @@ from delta_maintenance.address import StoreKind
 from delta_maintenance.checksums import crc32
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
@@ -126,7 +127,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
     for name, count in sorted(unknown.items()):
         findings.add(
             "unknown-action",
-            f"{count} commits from this one on contain the unknown action {name}",
+            f"the unknown action {name}, in {count_text(count, 'commit')} from this one on",
             version=first_met[name],
             path=_commit_path(first_met[name]),
         )

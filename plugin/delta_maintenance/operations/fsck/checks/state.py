@@ -30,7 +30,7 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
-from delta_maintenance.protocol.row_tracking.used_ids import Numbers
+from delta_maintenance.protocol.row_tracking.used_ids import Numbers, overlapping
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.protocol.schema.types import (
@@ -221,14 +221,6 @@ def _counted(numbered: pa.Table, mark: int, count: RowCounter) -> pa.Table:
 
 
 def _overlaps(numbered: pa.Table) -> tuple[Numbers, Numbers]:
-    """Returns the files whose range of row IDs starts within the range of another file, and the
-    file before each of them in the order of the row IDs.
-    """
-    first = numbered["baseRowId"].to_numpy()
-    # A file with an unknown number of rows has at least one; an empty file has no row IDs.
+    # A file with an unknown number of rows has at least one.
     rows = pc.fill_null(numbered["num_records"], 1).to_numpy()
-    order = np.argsort(first, kind="stable")
-    order = order[rows[order] > 0]
-    ends = np.maximum.accumulate(first[order] + rows[order])
-    overlap = first[order][1:] < ends[:-1]
-    return order[1:][overlap], order[:-1][overlap]
+    return overlapping(numbered["baseRowId"].to_numpy(), rows)

@@ -229,7 +229,7 @@ def _opened(
     try:
         with reading_sources():
             opened = partial(store.open, place_of(store, source.path))
-            found = CopySource.of(opened, spec, own, least=least, budget=budget)
+            found = CopySource.of(opened, spec, own, size=source.size, least=least, budget=budget)
     except NotCopiedError:
         return None
     if found is None or source.num_records not in (None, found.metadata.num_rows):

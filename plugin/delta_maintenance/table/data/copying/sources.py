@@ -124,19 +124,23 @@ class CopySource:
         spec: DataFileSpec,
         own: OwnFile,
         *,
+        size: int,
         least: int,
         budget: CopyBudget,
     ) -> CopySource | None:
         """Reads the footer of a file. None if its rows must be decoded.
 
-        `least` is the minimum average size of a row group in bytes. A damaged file raises errors of
-        Arrow, `MalformedThriftError` or `OSError`.
+        `size` is the size of the file in bytes according to the log, and `least` is the minimum
+        average size of a row group in bytes. A damaged file raises errors of Arrow,
+        `MalformedThriftError` or `OSError`.
         """
         layout = spec.layout
         file = opened()
         with ParquetInput(file) as parquet:
             count = parquet.row_groups * parquet.metadata.num_columns
-            if not 0 < count <= budget.chunks or parquet.metadata.serialized_size > _MOST_FOOTER:
+            if parquet.size != size or not 0 < count <= budget.chunks:
+                return None
+            if parquet.metadata.serialized_size > _MOST_FOOTER:
                 return None
             complete = _has_layout(parquet, layout)
             if not complete and not (layout.tracks_rows and _has_layout(parquet, layout.untracked)):
