@@ -21,15 +21,16 @@ import pyarrow as pa
 from delta_maintenance.parquet.thrift import (
     BINARY,
     LIST,
+    STOP,
     STRUCT,
-    FieldReader,
     MalformedThriftError,
     Struct,
+    field_head,
     list_head,
     read_struct,
+    skip,
     skip_elements,
     varint,
-    walk_struct,
     zigzag,
 )
 
@@ -76,7 +77,11 @@ DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, STATISTICS = 9, 10, 11, 12
 BLOOM_FILTER, BLOOM_FILTER_SIZE = 14, 15
 KEY, KEY_VALUE = 1, 2
 
-_Readers: TypeAlias = "Mapping[int, FieldReader]"
+_Readers: TypeAlias = "Mapping[int, Callable[[int, int], int | None]]"
+"""Maps the number of a field to a function of its type and position.
+
+The function returns the position after the value, or None if the value is to be skipped.
+"""
 
 
 def footer_size(tail: bytes) -> int:
@@ -305,4 +310,14 @@ class _FooterCheck:
         return at
 
     def _fields(self, at: int, readers: _Readers) -> int:
-        return walk_struct(self._data, at, readers.get)
+        """Returns the position after a struct, some of whose fields are read."""
+        data, number = self._data, 0
+        while (head := data[at]) != STOP:
+            if head < 16:
+                number, kind, at = field_head(data, at, number)
+            else:  # the usual form, without the call
+                number, kind, at = number + (head >> 4), head & 15, at + 1
+            reader = readers.get(number)
+            after = None if reader is None else reader(kind, at)
+            at = skip(data, at, kind) if after is None else after
+        return at + 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, overload
 
 import numpy as np
@@ -24,13 +23,14 @@ from delta_maintenance.checksums import crc32
 from delta_maintenance.parquet.thrift import (
     FALSE,
     I16,
-    I32,
     I64,
+    STOP,
     STRUCT,
     TRUE,
     MalformedThriftError,
+    field_head,
+    skip,
     varint,
-    walk_struct,
     zigzag,
 )
 
@@ -403,20 +403,18 @@ def _fields(
     data: PageBytes, at: int, *, inner_headers: bool = False
 ) -> tuple[dict[int, object], int]:
     found: dict[int, object] = {}
-
-    def read(number: int, kind: int, at: int) -> int | None:
-        if kind in (TRUE, FALSE):
+    number = 0
+    while data[at] != STOP:
+        number, kind, at = field_head(data, at, number)
+        if TRUE <= kind <= FALSE:
             found[number] = kind == TRUE
-            return None
-        if kind in (I16, I32, I64):
+        elif I16 <= kind <= I64:
             found[number], at = zigzag(data, at)
-            return at
-        if kind == STRUCT and inner_headers:
+        elif kind == STRUCT and inner_headers:
             found[number], at = _fields(data, at)
-            return at
-        return None
-
-    return found, walk_struct(data, at, lambda number: partial(read, number))
+        else:
+            at = skip(data, at, kind)
+    return found, at + 1
 
 
 def _unpacked(data: memoryview, places: list[int], width: int, each: int) -> npt.NDArray[np.int64]:

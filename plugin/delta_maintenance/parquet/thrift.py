@@ -78,12 +78,6 @@ class Struct:
 Value: TypeAlias = "bool | int | bytes | ListValue | Struct | None"
 
 
-FieldReader: TypeAlias = "Callable[[int, int], int | None]"
-"""A function of the type and the position of a value, which returns the position after it, or None
-if the value is to be skipped.
-"""
-
-
 class ByteSequence(Protocol):
     """Bytes by their positions, in memory or not."""
 
@@ -122,24 +116,22 @@ def read_struct(data: bytes | memoryview, at: int = 0) -> tuple[Struct, int]:
         raise MalformedThriftError("a struct is truncated") from None
 
 
-def walk_struct(data: ByteSequence, at: int, reader_of: Callable[[int], FieldReader | None]) -> int:
-    """Reads some fields of a struct and skips the others. Returns the position after it.
-
-    `reader_of` returns the reader of a field by its number, None for a field to skip. `IndexError`
-    if the bytes end within the struct, `MalformedThriftError` for other invalid bytes.
+def field_head(data: ByteSequence, at: int, number: int) -> tuple[int, int, int]:
+    """Returns the number and the type of the field after the field `number`, and the position of
+    its value. A struct begins after the field 0 and ends with `STOP`.
     """
-    number = 0
-    while data[at] != STOP:
-        number, kind, at = _field_head(data, at, number)
-        reader = reader_of(number)
-        after = None if reader is None else reader(kind, at)
-        at = skip(data, at, kind) if after is None else after
-    return at + 1
+    head = data[at]
+    if head >> 4:
+        return number + (head >> 4), head & 15, at + 1
+    number, at = zigzag(data, at + 1)
+    return number, head & 15, at
 
 
 def skip(data: ByteSequence, at: int, kind: int, depth: int = _MOST_DEPTH) -> int:
-    """Returns the position after a value of a field. Raises the errors of `walk_struct`."""
-    if kind in (I16, I32, I64):
+    """Returns the position after the value of a field. `IndexError` if the bytes end within it,
+    `MalformedThriftError` for other invalid bytes.
+    """
+    if I16 <= kind <= I64:
         while data[at] > 127:
             at += 1
         return at + 1
@@ -152,7 +144,7 @@ def skip(data: ByteSequence, at: int, kind: int, depth: int = _MOST_DEPTH) -> in
         raise MalformedThriftError("values are nested too deeply")
     if kind == STRUCT:
         while data[at] != STOP:
-            _, kind, at = _field_head(data, at, 0)
+            _, kind, at = field_head(data, at, 0)
             at = skip(data, at, kind, depth - 1)
         return at + 1
     if kind in (LIST, SET):
@@ -175,7 +167,7 @@ def skip_elements(
 ) -> int:
     """Returns the position after the elements of a list, in which each boolean is one byte.
 
-    Raises the errors of `walk_struct`.
+    Raises the errors of `skip`.
     """
     kind = BYTE if element in (TRUE, FALSE) else element
     if kind in _SIZES:
@@ -201,7 +193,7 @@ def with_edited_structs(data: bytes, number: int, edit: Callable[[int, Struct], 
     found = at = 0
     try:
         while data[at] != STOP:
-            found, kind, at = _field_head(data, at, found)
+            found, kind, at = field_head(data, at, found)
             if found != number:
                 at = skip(data, at, kind)
                 continue
@@ -235,25 +227,13 @@ def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]
     found = Struct()
     number = 0
     while data[at] != STOP:
-        number, kind, at = _field_head(data, at, number)
+        number, kind, at = field_head(data, at, number)
         if kind in (TRUE, FALSE):
             found.fields[number] = kind, kind == TRUE
             continue
         value, at = _value(data, at, kind, depth)
         found.fields[number] = kind, value
     return found, at + 1
-
-
-def _field_head(data: ByteSequence, at: int, number: int) -> tuple[int, int, int]:
-    """Returns the number and the type of the field after the field `number`, and the position of
-    its value.
-    """
-    head = data[at]
-    at += 1
-    if head >> 4:
-        return number + (head >> 4), head & 15, at
-    number, at = zigzag(data, at)
-    return number, head & 15, at
 
 
 def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Value, int]:
