@@ -327,7 +327,7 @@ KILLED = textwrap.dedent(
     from datetime import UTC, datetime
     from delta_maintenance import open_table
     from delta_maintenance.operations import vacuum
-    from delta_maintenance.table import data_deletion
+    from delta_maintenance.operations.vacuum import deletion as data_deletion
     data_deletion._BATCH = 25
     now = datetime.now(UTC)
     table = open_table(sys.argv[1])
