@@ -87,9 +87,9 @@ def start_ours() -> dict[str, object]:
 
 def inspect_ours(table: str) -> dict[str, object]:
     import pyarrow.compute  # noqa: F401  part of the start
-    from delta_maintenance.cli.snapshot_document import describe
 
     from delta_maintenance import open_table
+    from delta_maintenance.operations.health.inspection import describe
     from delta_maintenance.table.read.summary import TableSummary, summarize
 
     started, cpu = time.perf_counter(), time.process_time()

@@ -20,8 +20,8 @@ from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.approver import require_other_person
 from delta_maintenance_airflow.compat import AirflowException
+from delta_maintenance_airflow.operators.questions import require_other_person
 from delta_maintenance_airflow.settings import assessment_store
 
 pytestmark = [
