@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from delta_maintenance.operations.watch import Wait, WaitCondition, WaitProgress
 
+__all__ = ["DeltaCommitSensor"]
+
 
 class CommitConditions(TypedDict, total=False):
     """The commits that count: those that meet all of these conditions."""

@@ -205,15 +205,15 @@ def test_a_job_is_lost_by_the_clock_of_the_triggerer(tmp_path: Path) -> None:
     mailbox = Mailbox(open_store(str(tmp_path)), "k.1")
     job = WaitedFor(mailbox, monotonic=lambda: now)
     mailbox.write(JobState(number=1, progress="one"))
-    assert job.look().lines == ("one",)
+    assert job.poll().lines == ("one",)
     now = SECONDS_UNTIL_LOST - 1
-    assert job.look().event is None
+    assert job.poll().event is None
     mailbox.write(JobState(number=2, progress="one"))
-    assert job.look().lines == ()
+    assert job.poll().lines == ()
     now += SECONDS_UNTIL_LOST - 1
-    assert job.look().event is None
+    assert job.poll().event is None
     now += 1
-    assert (job.look().event or {})["status"] == "lost"
+    assert (job.poll().event or {})["status"] == "lost"
 
 
 def test_a_missing_program_fails_the_task_at_once(
