@@ -77,7 +77,7 @@ def test_valid_intervals(text: str, expected: timedelta) -> None:
     ],
 )
 def test_intervals_without_fixed_length_are_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="not an interval with a fixed"):
+    with pytest.raises(InvalidRequestError, match="not a valid interval"):
         parse_interval(text)
 
 
