@@ -6,6 +6,7 @@ approved effect or is refused with the part that differs.
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.registry import find, operations
+from delta_maintenance.policies import approval
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.models import OperationOutcome, RunResult
@@ -239,3 +241,12 @@ def test_each_record_names_fields_of_its_plan_and_limits_of_its_options(name: st
     assert set(record.decisive) - {"converted_domains"} <= plan
     effects = record.effects
     assert record.decisive or record.bounds or not (effects.deletes or effects.commits)
+
+
+def test_the_texts_of_an_approval_are_no_templates_and_no_literals() -> None:
+    # Airflow renders texts, and evaluates those that look like a literal of Python.
+    for value in ([], 7, 1.5, True, None, "'x'", "{{ secret }}", {"a": 1}, ["x" * 500]):
+        text = approval._brief(value)
+        with pytest.raises((ValueError, SyntaxError)):
+            ast.literal_eval(text)
+        assert "{" not in text and len(text) < 300

@@ -105,7 +105,7 @@ def test_a_task_stops_at_its_number_of_ranges_and_reads_its_input_to_the_end(
     columns = {
         "at": range(4),
         "place": made.paths["x"],
-        "size": [1] * 4,
+        "size": [made.store.stat(path).size for path in made.paths["x"]],
         "deletionVector": [None] * 4,
         "baseRowId": range(0, 16, 4),
         "defaultRowCommitVersion": [1] * 4,

@@ -149,5 +149,5 @@ def test_a_plan_for_spark_is_decided_by_what_executors_find(
     plan = checkpoint.plan(table.snapshot(), options, context=RunContext.at(NOW))
     assert plan.incremental and plan.expected_bytes is None
     result = checkpoint.apply(table, plan, context=RunContext.at(NOW, engine=engine))
-    assert not result.incremental and "have to be written again" in result.notes[-1]
+    assert not result.incremental and "must be written again" in result.notes[-1]
     assert result.num_files == 0

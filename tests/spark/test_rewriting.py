@@ -97,9 +97,7 @@ def test_both_engines_write_the_same_files(
 
     record = find(operation)
     options = record.options(engine="local", workers=1)
-    here = load(f"{record.code}:prepare")(
-        Table(made.store), options, now=NOW, execution=job.Execution(now=lambda: NOW)
-    ).apply()
+    here = load(f"{record.code}:prepare")(Table(made.store), options, RunContext.at(NOW)).apply()
     told = job.run(JobSpec(operation=operation, table=there.root), spark)
 
     assert (here.status, here.engine, here.files_after) == ("rewritten", "local", 3)

@@ -155,7 +155,7 @@ def test_errors_of_the_local_engine_also_stop_spark(spark: SparkSession, tmp_pat
             "spellings",
             [add("file:/x/y"), remove("file:///x/y", deletionTimestamp=1)],
             [],
-            RefusedError,
+            CorruptTableError,
         ),
     ]
     for name, actions, files, error in cases:

@@ -213,8 +213,15 @@ def _effect(record: AnyOperation, plan: PlanDocument) -> dict[str, str]:
 
 
 def _brief(value: Any) -> str:
+    """Returns a text that orchestrators pass on as it is.
+
+    Airflow renders the texts between tasks as templates, and turns those that are a literal of
+    Python into its value.
+    """
     text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= _SHORT else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    if len(text) <= _SHORT and "{" not in text:
+        return f"={text}"
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _differences(approved: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -235,7 +242,9 @@ def _essence(value: Any) -> Any:
 
 
 def _shown(text: str | None) -> str:
-    return "nothing" if text is None else "others" if text.startswith("sha256:") else text
+    if text is None:
+        return "nothing"
+    return "others" if text.startswith("sha256:") else text.removeprefix("=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

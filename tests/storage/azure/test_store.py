@@ -57,7 +57,7 @@ class TestAzureStore(StoreContract):
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
         options = self.server.storage_options
-        return contend_in_processes(partial(AzureStore, store.root, options), paths)
+        return contend_in_processes(partial(AzureStore, store.address, options), paths)
 
 
 @pytest.fixture

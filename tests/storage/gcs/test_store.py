@@ -51,7 +51,7 @@ class TestGCSStore(StoreContract):
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
         options = self.server.storage_options
-        return contend_in_processes(partial(GCSStore, store.root, options), paths)
+        return contend_in_processes(partial(GCSStore, store.address, options), paths)
 
 
 @pytest.fixture

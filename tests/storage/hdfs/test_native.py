@@ -194,7 +194,7 @@ def test_killed_writers_leave_no_partial_file_and_lose_no_commit(
     folder = f"/user/{uuid.uuid4()}"
     address = f"{name_node}{folder}" if scheme == "hdfs" else hdfs.address(folder)
     paths = [f"_delta_log/{version:020}.json" for version in range(30)]
-    winners = play(partial(HdfsStore, address), paths, kills=6)
+    winners = play(partial(HdfsStore, Address.parse(address)), paths, kills=6)
     store = HdfsStore(Address.parse(address))
     check(store, paths, winners)
     store.close()

@@ -51,7 +51,7 @@ class TestS3Store(StoreContract):
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
         options = self.server.storage_options
-        return contend_in_processes(partial(S3Store, store.root, options), paths)
+        return contend_in_processes(partial(S3Store, store.address, options), paths)
 
 
 def test_a_table_may_be_the_whole_bucket(s3_server: S3Server, s3_bucket: str) -> None:
