@@ -429,7 +429,7 @@ def test_replaced_keys_are_used_silently(
         async with running(watcher(State()).run()) as events:
             await polls(store)
             fresh = CountingStore()
-            fresh._files, fresh.root = store._files, store.root
+            fresh._files, fresh.address = store._files, store.address
             opened.store, store.fails = fresh, StorageAccessError("expired")
             table.store = fresh
             table.commit(WRITE)

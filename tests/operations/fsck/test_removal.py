@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from delta_maintenance.address import Address
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
@@ -193,7 +194,7 @@ def test_concurrent_commits_during_the_removal(theirs: str) -> None:
 def test_on_s3_the_other_writers_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SoundTable(extras=False)
     table.store.delete("c")
-    monkeypatch.setattr(table.store, "root", "s3://bucket/table")
+    monkeypatch.setattr(table.store, "address", Address.parse("s3://bucket/table"))
 
     assert outcomes(run(table, REMOVE)) == {"remove-missing-files": "refused"}
 
