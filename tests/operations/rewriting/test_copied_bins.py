@@ -58,6 +58,7 @@ def test_copied_rows_of_tables_with_row_tracking_keep_their_ids() -> None:
     assert copied(made.optimize()) == dict.fromkeys("xyz", ("committed", True))
     assert made.rows() == before
     # The copies contain their row IDs, and are copied as a whole.
+    made.table.continue_row_ids()
     made.table.append(*(numbers(900 + 10 * at) for at in range(4)), partitionValues={"p": "x"})
     before = made.rows()
     assert copied(made.optimize()) == {"x": ("committed", True)}

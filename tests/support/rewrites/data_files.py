@@ -21,6 +21,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 
@@ -165,6 +166,11 @@ class DataTable:
         if commit:
             self.builder.commit(lines)
         return paths
+
+    def continue_row_ids(self) -> None:
+        """Assigns row IDs from now on after those that others have assigned."""
+        mark = Table(self.store).snapshot().domain_metadata["delta.rowTracking"]
+        self._next_id = json.loads(mark)["rowIdHighWaterMark"] + 1
 
     def delete(self, path: str, positions: Sequence[int]) -> int:
         """Makes one commit that deletes rows of a file by a deletion vector. Returns its
