@@ -102,7 +102,7 @@ def test_a_duration_may_be_a_text(text: str) -> None:
         patch.setattr(
             type(find("vacuum")),
             "prepare",
-            lambda _, table, options, **more: prepare(table, options),
+            lambda _, table, options, context: prepare(table, options),
         )
         with pytest.raises(RefusedError):
             DeltaTable("/t").vacuum(retention=text)

@@ -64,16 +64,17 @@ def files(draw: st.DrawFn) -> File:
 
 def written(given: list[File]) -> tuple[MemoryStore, pa.Table]:
     """The files in a store, and the rows of `Presence.present` for them."""
-    store = MemoryStore()
+    store, sizes = MemoryStore(), []
     for number, file in enumerate(given):
         data = parquet(pa.table({ROW_ID: pa.array(file.ids, pa.int64())}), row_group_size=4)
         put(store, f"f{number}", data if file.readable else b"x" * len(data))
+        sizes.append(len(data))
     names = [f"f{number}" for number in range(len(given))]
     vectors = [inline_vector(file.deleted) if file.deleted else None for file in given]
     columns = {
         "path": pa.array(names, pa.string()),
         "place": pa.array(names, pa.string()),
-        "size": pa.array([1] * len(given), pa.int64()),
+        "size": pa.array(sizes, pa.int64()),
         "deletionVector": pa.array(vectors, FILES.field("deletionVector").type),
         "baseRowId": pa.array([file.base for file in given], pa.int64()),
         "defaultRowCommitVersion": pa.array([1] * len(given), pa.int64()),
