@@ -224,6 +224,8 @@ def test_a_damaged_file_is_compared_up_to_its_damage() -> None:
     changed = np.array(ids[8:], np.int64).tobytes()
     assert whole.count(changed) == 1
     store.put("f0", whole.replace(changed, changed[::-1]))
+    sizes = [len(whole), present["size"][1].as_py()]
+    present = present.set_column(2, "size", pa.array(sizes, pa.int64()))
     # The last part before the damage is incomplete, and is not compared.
     reader = LocalRowIds(store, LAYOUT, ranges_per_part=2)
     assert checked(reader, present) == ({"f1": 6}, ["f1"], 1)
