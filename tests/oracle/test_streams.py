@@ -108,13 +108,13 @@ def append(spark: DeltaSpark, path: Path, first: int) -> None:
 def optimized(path: Path) -> Any:
     table = open_table(str(path))
     options = OptimizeOptions(full=True, workers=1)
-    return optimize.apply(table, optimize.plan(table.snapshot(), options, now=clock.now()))
+    return optimize.apply(table, optimize.plan(table.snapshot(), options))
 
 
 def purged(path: Path) -> Any:
     table = open_table(str(path))
     options = PurgeOptions(workers=1)
-    return purge.apply(table, purge.plan(table.snapshot(), options, now=clock.now()))
+    return purge.apply(table, purge.plan(table.snapshot(), options))
 
 
 @pytest.mark.parametrize("name", some(list(SHAPES), 2))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from delta_maintenance import clock
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core.context import Prepared
@@ -209,16 +208,16 @@ def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
     ids: list[str] = []
     plan = set_properties.plan
 
-    def recorded(snapshot: Any, options: Any, **more: Any) -> Any:
+    def recorded(snapshot: Any, options: Any, context: Any) -> Any:
         ids.append(options.operation_id)
-        return plan(snapshot, options, **more)
+        return plan(snapshot, options, context)
 
     def die(apply: Callable[[], Any]) -> Any:
         apply()
         # A change that was undone in the meantime is not made again.
         undone = {"remove": ("delta.logRetentionDuration",), "operation_id": "undo"}
         options = set_properties.SetPropertiesOptions(**undone)
-        set_properties.apply(table.open(), plan(table.open().snapshot(), options, now=clock.now()))
+        set_properties.apply(table.open(), plan(table.open().snapshot(), options))
         raise StorageError("the connection was lost")
 
     monkeypatch.setattr(set_properties.operation, "plan", recorded)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
@@ -230,14 +229,14 @@ def test_an_existing_classic_name_is_enough() -> None:
     assert clean(table, day(51)).compatible_checkpoint is None and table.read(name) == before
 
 
-def test_a_damaged_file_under_the_classic_name_stops_everything() -> None:
+def test_an_empty_file_under_the_classic_name_is_replaced() -> None:
     table = build(listed=features("v2Checkpoint"))
     table.v2_checkpoint(18)
-    table.zero(table.checkpoint(18)[0])
-    before = names(table)
-    with pytest.raises(RefusedError, match="existing files are never overwritten"):
-        clean(table, day(51))
-    assert names(table) == before
+    (empty,) = table.checkpoint(18)
+    table.zero(empty)
+    with promised(table, 18):
+        assert clean(table, day(51)).status == "cleaned"
+    assert table.read(empty)
 
 
 # The hint
