@@ -124,7 +124,7 @@ def test_every_encoding_of_every_type_is_merged(
     files = [*of_arrow(part), *of_duckdb(part, tmp_path), *of_polars(part)]
     stated = {name for data in files for name in encodings(data)}
     assert stated >= {*INTEGERS, *STRINGS, "RLE_DICTIONARY", "RLE"}
-    paths = made.append(*[part] * len(files))
+    paths = [made.append(part, size=len(data))[0] for data in files]
     for path, data in zip(paths, files, strict=True):
         made.store.put(path, data)
     before = live_rows(made.store)
