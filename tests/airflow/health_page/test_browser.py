@@ -69,8 +69,7 @@ PARAMETERS = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("airflow")
-    (home / "dags").mkdir()
-    shutil.copy(DAGS / "delta_maintenance_dags.py", home / "dags")
+    shutil.copytree(DAGS, home / "dags")
     (home / "passwords.json").write_text('{"somebody": "secret"}')
     (home / "policy.yaml").write_text(
         "version: 1\n"
@@ -99,12 +98,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         run = run_result(started_at=now - timedelta(hours=hours), ended_at=now)
         before = assessment(health=health(bytes_to_open=700 << 20))
         outcome = replace(run.outcomes[0], result={"bytes": hours << 32})
-        outcomes = (outcome, *run.outcomes[1:])
-        run = replace(run, outcomes=outcomes, before=before, after=assessment())
+        run = replace(run, outcomes=(outcome, *run.outcomes[1:]), before=before, after=assessment())
         store.save(replace(assessment("orders"), assessed_at=now), run, link="/dags/d/runs/r")
     for seed, name in enumerate(("sales/returns", "sales/stores")):
-        numbers = {"files": 5_400 << seed, "bytes": 216 << 30, "listed": 30_000}
-        store.save(*waiting(name, seed=seed, **numbers), link="/dags/d/runs/r")
+        entry = waiting(name, seed=seed, files=5_400 << seed, bytes=216 << 30, listed=30_000)
+        store.save(*entry, link="/dags/d/runs/r")
     store.link_pending("sales/returns", ["vacuum"], "/dags/d/runs/r/tasks/approve")
     unlisted = assessment("s3://lake/**", status="failed", health=None, operations=())
     told = "the store turns the credentials away; correct them"

@@ -190,7 +190,7 @@ UNUSABLE: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "adds without path": (_without("add", "path"), "column add without paths"),
     "removes without path": (_without("remove", "path"), "column remove without paths"),
     "adds that are text": (_with_adds_of_text, "column add without paths"),
-    "null paths": (_with_null_paths, "without its path"),
+    "null paths": (_with_null_paths, "lacks its path"),
     "paths that are no UTF-8": (_with_broken_text("add", "path"), "UTF8"),
     "statistics that are no UTF-8": (_with_broken_text("add", "stats"), "UTF8"),
     "statistics that are structs": (_with_statistics_as_structs, "cannot be used"),

@@ -109,7 +109,10 @@ def test_partition_columns_keep_their_order_and_need_no_match_in_the_schema_to_b
 def test_a_mapped_partition_column_that_the_schema_lacks_is_corrupt() -> None:
     table = TableBuilder()
     mapped = {"delta.columnMapping.mode": "name"}
-    table.commit([protocol(2, 5), metadata(partitioned_by=["q"], configuration=mapped), add("x")])
+    lacking = metadata(
+        schema='{"type":"struct","fields":[]}', partitioned_by=["q"], configuration=mapped
+    )
+    table.commit([protocol(2, 5), lacking, add("x")])
     with fails(CorruptTableError, "partition column 'q'", table=table, version=0, file=LOG):
         table.open().snapshot().live_files()
 
