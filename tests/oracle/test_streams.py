@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance import clock, open_table
+from delta_maintenance import open_table
 from delta_maintenance.operations import fsck, optimize, purge
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
@@ -160,7 +160,7 @@ def test_a_stream_continues_across_our_commits(
     expected += Counter({(row, "insert"): 1 for row in range(12, 16)})
     assert stream.read() == expected
     assert len(spark.rows(_query(path))) == 15
-    found = fsck.plan(open_table(str(path)), fsck.FsckOptions(deep=True), now=clock.now())
+    found = fsck.plan(open_table(str(path)), fsck.FsckOptions(deep=True))
     assert found.status == "sound", found.findings
 
 

@@ -327,20 +327,17 @@ KILLED = textwrap.dedent(
     from datetime import UTC, datetime
     from delta_maintenance import open_table
     from delta_maintenance.operations import vacuum
+    from delta_maintenance.operations.core import RunContext
     from delta_maintenance.operations.vacuum import deletion as data_deletion
     data_deletion._BATCH = 25
     now = datetime.now(UTC)
     table = open_table(sys.argv[1])
     options = vacuum.VacuumOptions(allow_large_delete=True)
     surveyed = vacuum.survey(table.snapshot(), options, now=now)
-    vacuum.apply(
-        table,
-        surveyed.plan,
-        now=now,
-        surveyed=surveyed,
-        # The next batch begins when the parent says so: it may not get a turn for a long time.
-        progress=lambda what, done, total: (print(done, flush=True), sys.stdin.readline()),
-    )
+    # The next batch begins when the parent says so: it may not get a turn for a long time.
+    step = lambda what, done, total, **_: (print(done, flush=True), sys.stdin.readline())
+    context = RunContext.at(now, progress=step)
+    vacuum.apply(table, surveyed.plan, context, surveyed=surveyed)
     """
 )
 
