@@ -90,11 +90,8 @@ def test_a_partly_completed_task_fails_and_reports_its_progress(
 ) -> None:
     case = BY_VERB[verb]
     overdue_table(tmp_path)
-    module = importlib.import_module(f"delta_maintenance.operations.{case.module}")
-    result = next(
-        getattr(module, name) for name in module.__all__ if name.endswith("Result")
-    ).from_json({"table": "/t", "version": 9, **told})
-    code = importlib.import_module(f"{module.__name__}.operation")
+    result = find(verb).result.from_json({"table": "/t", "version": 9, **told})
+    code = importlib.import_module(find(verb).code)
     monkeypatch.setattr(code, "apply", lambda *_, **__: result)
     asset = Asset(name="events", uri="s3://lake/events")
     arguments = {**case.arguments, "table_uri": str(tmp_path), "outlets": [asset]}
