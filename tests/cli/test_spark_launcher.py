@@ -118,6 +118,7 @@ def test_the_job_gets_its_specification_and_its_result_is_printed(
         "options": CheckpointOptions(engine="spark").to_json(),
         "report_uri": None,
         "plan_only": False,
+        "approved": None,
     }
     assert seen["environment"]["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert seen["private"]
@@ -196,6 +197,7 @@ def test_a_deep_fsck_of_many_files_runs_as_a_job(
         "report_uri": str(tmp_path / "findings.parquet"),
         "version": None,
         "plan_only": False,
+        "approved": None,
     }
     JobSpec.from_json(spark.seen["spec"])
 

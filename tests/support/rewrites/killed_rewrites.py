@@ -60,13 +60,13 @@ def purge_with_journal(root: str) -> str:
     return purged(root)
 
 
-@watching(row_groups, "_write", "_copy", "read_back_copy")
+@watching(row_groups, "_write", "copy_chunk", "read_back_copy")
 def optimize_partly_copied(root: str) -> str:
     copying()
     return optimize_in_many_commits(root)
 
 
-@watching(row_groups, "_write", "_copy", "read_back_copy")
+@watching(row_groups, "_write", "copy_chunk", "read_back_copy")
 def purge_partly_copied(root: str) -> str:
     copying()
     return purge_with_journal(root)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError, VerificationError
 from delta_maintenance.parquet.files import read_range
@@ -113,6 +112,9 @@ def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
     """Raises `VerificationError` unless the staged sidecar has exactly these file actions, and its
     filter contains the locations of all of them.
     """
+    # Loaded here, because log compactions need only `require_whole`.
+    import pyarrow.parquet as pq
+
     path = f"{LOG_DIRECTORY}/{name}"
     found = Tally()
     with _reading_back(path), pq.ParquetFile(staged.path(name)) as parquet:
