@@ -13,6 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.tables import DeltaTable
 
@@ -317,9 +318,10 @@ def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
 
 
 def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Sequence[str]) -> str:
-    message = f"{len(moved)} of {len(tables)} tables changed, and none by enough commits"
+    followed = count_text(len(tables), "table")
+    message = f"{len(moved)} of {followed} changed, and none by enough commits"
     if not moved:
-        message = f"none of {len(tables)} tables changed"
+        message = f"no change in {followed}"
     if problems:
         message = f"{message}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
     return message

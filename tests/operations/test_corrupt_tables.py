@@ -38,7 +38,7 @@ ROW_IDS = {
 
 REFUSED = {
     # The latest version cannot be opened.
-    "unopenable": WRITING,
+    "unreadable-version": WRITING,
     "log-gap": WRITING,
     # Protocol, metadata and schema are known when a table is open.
     "repeated-action": WRITING,

@@ -20,12 +20,7 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError
-from delta_maintenance.operations import (
-    backfill_row_ids,
-    checkpoint,
-    fsck,
-    set_properties,
-)
+from delta_maintenance.operations import backfill_row_ids, checkpoint, fsck, set_properties
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore

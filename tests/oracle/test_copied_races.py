@@ -88,7 +88,7 @@ def test_rows_that_delta_spark_deletes_are_deleted_from_the_new_file(
     assert delta_spark.rows(query) == [row for row in before if decode(row)["id"] not in gone]
     if not vectors:
         # Others copied all of the files.
-        assert report.fate in ("re-spun", "dropped"), report
+        assert report.fate in ("written-again", "dropped"), report
         return
     assert (report.fate, report.copied) == ("remapped", True)
     assert [1000, 1000, 90] in groups_of(path)

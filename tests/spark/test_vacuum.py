@@ -14,19 +14,10 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import (
-    CorruptTableError,
-    DeltaMaintenanceError,
-    RefusedError,
-)
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.vacuum import (
-    Survey,
-    VacuumOptions,
-    VacuumPlan,
-    VacuumResult,
-)
+from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumPlan, VacuumResult
 from delta_maintenance.spark import job
 from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.submission.job_spec import JobSpec

@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
@@ -237,7 +238,7 @@ def _checkpoint_lag(
     return Judgement(
         name="checkpoint_lag",
         passed=lag <= limit,
-        message=f"{lag} commits since the last checkpoint; up to {limit} are fine",
+        message=f"{count_text(lag, 'commit')} since the last checkpoint; up to {limit} are fine",
         facts={
             "commits_since_checkpoint": lag,
             "bytes_since_checkpoint": health.bytes_since_checkpoint,
@@ -253,8 +254,8 @@ def _log_length(health: "TableHealth", thresholds: HealthThresholds) -> Judgemen
         name="log_length",
         passed=expired <= thresholds.max_expired_log_files,
         message=(
-            f"{expired} files of the log are older than {_days(health.log_retention)}; up to "
-            f"{thresholds.max_expired_log_files} are fine"
+            f"{count_text(expired, 'file')} of the log older than {_days(health.log_retention)}; "
+            f"up to {thresholds.max_expired_log_files} are fine"
         ),
         facts={
             "expired_log_files": expired,

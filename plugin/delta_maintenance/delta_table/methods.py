@@ -20,13 +20,7 @@ from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
 from delta_maintenance.operations.core.operation import load
-from delta_maintenance.operations.core.registry import (
-    BUILT_IN,
-    AnyOperation,
-    find,
-    known,
-    names,
-)
+from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
 
 if TYPE_CHECKING:
     from delta_maintenance.table.read.table import Table

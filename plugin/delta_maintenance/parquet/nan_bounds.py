@@ -27,13 +27,7 @@ from delta_maintenance.parquet.footers import (
     end_of_file,
     footer_size,
 )
-from delta_maintenance.parquet.thrift import (
-    LIST,
-    STRUCT,
-    ListValue,
-    Struct,
-    with_edited_structs,
-)
+from delta_maintenance.parquet.thrift import LIST, STRUCT, ListValue, Struct, with_edited_structs
 
 _NAN_IS_GREATEST = re.compile(r"parquet-mr version 1\.1[0-7]\.(?!.*trino)", re.I)
 """Writers that omit the bounds if any value is NaN: parquet-mr 1.10 to 1.17. Others ignore NaN, and

@@ -14,14 +14,7 @@ from airflow.sdk import Asset
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.operations.watch import LogWatch
 from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.testing.actions import (
-    add,
-    commit_info,
-    features,
-    metadata,
-    protocol,
-    remove,
-)
+from delta_maintenance.testing.actions import add, commit_info, features, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks import DeltaHook

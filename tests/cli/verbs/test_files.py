@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.testing.actions import (
-    OMIT,
-    add,
-    deletion_vector,
-    features,
-    metadata,
-    remove,
-)
+from delta_maintenance.testing.actions import OMIT, add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 
 KEYS = [

@@ -125,7 +125,7 @@ def test_an_unreadable_table_is_reported_as_findings(cli: Any, sound: SoundTable
     outcome = cli("fsck", sound.store.root, "--json")
 
     assert outcome.status == 5
-    assert {"unopenable", "unreadable-commit"} <= kinds(outcome.document).keys()
+    assert {"unreadable-version", "unreadable-commit"} <= kinds(outcome.document).keys()
 
 
 def test_no_table_is_an_error(cli: Any, tmp_path: Path) -> None:

@@ -10,10 +10,7 @@ import pytest
 
 from delta_maintenance.operations.set_properties import SetPropertiesPlan, SetPropertiesResult
 from delta_maintenance.operations.table_change import operation as table_change
-from delta_maintenance.operations.upgrade_protocol import (
-    UpgradeProtocolPlan,
-    UpgradeProtocolResult,
-)
+from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolPlan, UpgradeProtocolResult
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -12,11 +12,7 @@ import deltalake
 import pytest
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import (
-    InvalidRequestError,
-    RefusedError,
-    UnsupportedFeatureError,
-)
+from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeaturePlan, DropFeatureResult

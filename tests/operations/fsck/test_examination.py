@@ -213,7 +213,7 @@ def test_a_version_with_only_a_damaged_checkpoint_does_not_open() -> None:
 
     found = look(table)
 
-    assert set(found.findings.counts) == {"unopenable", "unreadable-checkpoint", "log-gap"}
+    assert set(found.findings.counts) == {"unreadable-version", "unreadable-checkpoint", "log-gap"}
     assert (found.snapshot, found.history, found.presence) == (None, None, None)
 
 
@@ -222,7 +222,7 @@ def test_a_log_with_only_part_of_a_checkpoint_is_a_finding() -> None:
     (first, _) = table.checkpoint(2, parts=2)
     table.drop(first, *map(commit_name, range(5)))
 
-    assert set(look(table).findings.counts) == {"unopenable", "incomplete-checkpoint"}
+    assert set(look(table).findings.counts) == {"unreadable-version", "incomplete-checkpoint"}
 
 
 def test_no_table_and_tables_of_the_future_are_errors() -> None:

@@ -36,7 +36,7 @@ KNOWN: dict[str, dict[str, int]] = {
     "dat-iceberg_compat_v1": {"misplaced-feature": 1},
     "deltars-COVID-19_NYT": {"unknown-file": 3},
     # Made without commit 12, and with a gap before the checkpoint.
-    "deltars-err-table_c": {"unopenable": 1, "log-gap": 1},
+    "deltars-err-table_c": {"unreadable-version": 1, "log-gap": 1},
     "deltars-err-table_g": {"history-gap": 1},
     "deltars-table_with_liquid_clustering": {"unknown-file": 3},
     # Made to ask what is the same path.
@@ -52,10 +52,10 @@ KNOWN: dict[str, dict[str, int]] = {
     },
     "golden-corrupted-last-checkpoint-kernel": {"damaged-hint": 1},
     "golden-deltalog-state-reconstruction-from-checkpoint-missing-metadata": {
-        "unopenable": 1,
+        "unreadable-version": 1,
         "unreadable-checkpoint": 1,
     },
-    "golden-deltalog-state-reconstruction-without-metadata": {"unopenable": 1},
+    "golden-deltalog-state-reconstruction-without-metadata": {"unreadable-version": 1},
     # Written by engines of a preview.
     "golden-spark-variant-checkpoint": {"draft-feature": 1},
     "golden-type-widening": {"draft-feature": 1},

@@ -150,17 +150,17 @@ def commit(version: int) -> str:
 
 
 SEEDS: dict[str, Seed] = {
-    "unopenable": Seed(
+    "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
         "_delta_log",
         {"remove-of-absent-file": 2},
     ),
-    "log-gap": Seed(lambda t: t.drop(commit_name(2)), commit(2), {"unopenable": 1}),
+    "log-gap": Seed(lambda t: t.drop(commit_name(2)), commit(2), {"unreadable-version": 1}),
     "history-gap": Seed(
         lambda t: [t.checkpoint(3), t.drop(commit_name(1))], commit(1), configuration={}
     ),
     "unreadable-commit": Seed(
-        lambda t: t.truncate(commit_name(2), -5), commit(2), {"unopenable": 1}
+        lambda t: t.truncate(commit_name(2), -5), commit(2), {"unreadable-version": 1}
     ),
     "checkpoint-without-commit": Seed(
         lambda t: [t.checkpoint(2), t.drop(*map(commit_name, range(3)))],

@@ -202,8 +202,8 @@ def test_clustered_files_and_hot_partitions_are_left_alone_and_named() -> None:
         {"partition": 1},
         partitions=2,
     )
-    hot = np.array([False, True])
-    choice = choose(columns, RULES, hot=hot)
+    written_lately = np.array([False, True])
+    choice = choose(columns, RULES, written_lately=written_lately)
     assert bins(choice) == [[2, 3]]
     assert choice.left["clustered"].tolist() == [True, True, False, False, False, False]
     assert choice.left["written-lately"].tolist() == [False] * 4 + [True] * 2

@@ -77,7 +77,7 @@ def test_rows_that_others_delete_meanwhile_are_deleted_from_the_copy(
     made.store.prefix = "_delta_log/"
     result = made.optimize()
     # Without deletion vectors, the copy is decoded and written once more.
-    expected = ("remapped", True) if vectors else ("re-spun", False)
+    expected = ("remapped", True) if vectors else ("written-again", False)
     assert copied(result) == {"x": ("committed", True), "y": expected, "z": ("committed", True)}
     assert made.rows() == without(before, 121, 123)
     [report] = [each for each in result.bins if each.partition["p"] == "y"]
@@ -105,7 +105,7 @@ def test_rows_are_found_in_a_file_whose_small_sources_were_moved_to_its_end(
     ]
     made.store.prefix = "_delta_log/"
     result = made.optimize(target_bytes=1 << 20)
-    assert copied(result)["y"] == (("remapped", True) if vectors else ("re-spun", False))
+    assert copied(result)["y"] == (("remapped", True) if vectors else ("written-again", False))
     assert made.rows() == without(before, 1005, 1006, 601)
 
 

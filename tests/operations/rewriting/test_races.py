@@ -159,7 +159,7 @@ def test_without_vectors_the_new_file_is_written_again() -> None:
     before = made.rows()
     race(made, lambda: made.table.delete(made.paths["y"][1], [1]))
     result = made.optimize()
-    assert fates(result) == {"x": "committed", "y": "re-spun", "z": "committed"}
+    assert fates(result) == {"x": "committed", "y": "written-again", "z": "committed"}
     assert made.rows() == without(before, 111)
     assert not any(add.get("deletionVector") for add in live_adds(made.store).values())
 
@@ -171,7 +171,7 @@ def test_a_source_that_others_delete_does_not_come_back(vectors: bool) -> None:
     before = made.rows()
     race(made, lambda: made.table.remove(made.paths["y"][3]))
     result = made.optimize()
-    assert fates(result)["y"] == ("remapped" if vectors else "re-spun")
+    assert fates(result)["y"] == ("remapped" if vectors else "written-again")
     assert made.rows() == without(before, 130, 131, 132, 133)
     assert result.files_before == 11
 
@@ -192,7 +192,7 @@ def test_rows_that_all_go_leave_no_new_file() -> None:
     before = made.rows()
     race(made, lambda: [made.table.delete(path, range(4)) for path in made.paths["y"]])
     result = made.optimize()
-    assert fates(result) == {"x": "committed", "y": "re-spun", "z": "committed"}
+    assert fates(result) == {"x": "committed", "y": "written-again", "z": "committed"}
     assert made.rows() == without(before, *range(100, 200))
     assert not set(made.paths["y"]) & set(live_adds(made.store))
 
@@ -264,7 +264,7 @@ def test_the_newest_facts_of_a_source_stand_in_its_remove() -> None:
 
 
 @pytest.mark.conformance("RW-29")
-@pytest.mark.parametrize(("vectors", "fate"), [(True, "remapped"), (False, "hot")])
+@pytest.mark.parametrize(("vectors", "fate"), [(True, "remapped"), (False, "contended")])
 def test_new_files_are_written_again_a_few_times_and_vectors_more_often(
     vectors: bool, fate: str
 ) -> None:
@@ -290,7 +290,7 @@ def test_a_bin_that_others_never_leave_alone_is_left_to_them(
     path = made.paths["y"][0]
     before = made.rows()
     race(made, lambda: made.table.delete(path, [0]), lambda: made.table.delete(path, [0, 1]))
-    assert fates(made.optimize()) == {"x": "committed", "y": "hot", "z": "committed"}
+    assert fates(made.optimize()) == {"x": "committed", "y": "contended", "z": "committed"}
     assert made.rows() == without(before, 100, 101)
 
 
@@ -364,7 +364,7 @@ def test_new_files_that_no_longer_fit_are_not_committed(what: str, changes: dict
     made = Rewritten(tracked=False)
     race(made, lambda: change_table(made, **_metadata(changes)))
     result = made.optimize()
-    assert (result.status, set(fates(result).values())) == ("conflict", {"void"}), what
+    assert (result.status, set(fates(result).values())) == ("conflict", {"table-changed"}), what
     assert set(live_adds(made.store)) == set(made.table.live)
     assert result.problem
 
@@ -387,7 +387,7 @@ def test_row_tracking_that_is_enabled_meanwhile_voids_new_files_without_row_ids(
 
     race(made, enable)
     result = made.optimize()
-    assert set(fates(result).values()) == {"void"}
+    assert set(fates(result).values()) == {"table-changed"}
     assert set(live_adds(made.store)) == set(made.table.live)
 
 
@@ -415,7 +415,7 @@ def test_clustering_by_a_column_without_statistics_voids_new_files() -> None:
 
     race(made, cluster)
     result = made.optimize()
-    assert set(fates(result).values()) == {"void"}
+    assert set(fates(result).values()) == {"table-changed"}
     assert "statistics" in (result.problem or "")
 
 

@@ -35,13 +35,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import Skip
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
-    add,
-    deletion_vector,
-    features,
-    metadata,
-    remove,
-)
+from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import LOG
 from tests.support.faults import every_fault

@@ -24,7 +24,7 @@ from tests.support.rewrites.race_writers import ENDED
 from tests.support.rewrites.table_rows import live_adds
 
 APPENDERS = 8
-LANDED = ("committed", "remapped", "re-spun")
+LANDED = ("committed", "remapped", "written-again")
 _REPOSITORY = Path(__file__).parents[3]
 _DEADLINE = 240
 """The number of seconds that a writer may take to start, and for its last action."""

@@ -8,11 +8,7 @@ from typing import BinaryIO
 
 import pytest
 
-from delta_maintenance.errors import (
-    CorruptTableError,
-    StorageError,
-    VersionNotFoundError,
-)
+from delta_maintenance.errors import CorruptTableError, StorageError, VersionNotFoundError
 from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read import log_reader

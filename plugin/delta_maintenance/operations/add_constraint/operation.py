@@ -11,10 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from delta_maintenance.errors import (
-    InvalidRequestError,
-    RefusedError,
-)
+from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.add_constraint.options import (
     AddConstraintOptions,
     AddConstraintPlan,

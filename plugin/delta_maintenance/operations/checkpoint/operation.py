@@ -25,10 +25,7 @@ from delta_maintenance.operations.checkpoint.options import (
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
 from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
-from delta_maintenance.protocol.features.registry import (
-    Operation,
-    supported_features,
-)
+from delta_maintenance.protocol.features.registry import Operation, supported_features
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -42,11 +39,7 @@ from delta_maintenance.table.write.checkpoint_spec import (
     layout_of,
 )
 from delta_maintenance.table.write.checkpoint_writer import WrittenCheckpoint, write_checkpoint
-from delta_maintenance.table.write.sidecar_reuse import (
-    NotReusableError,
-    ReuseSurvey,
-    survey_reuse,
-)
+from delta_maintenance.table.write.sidecar_reuse import NotReusableError, ReuseSurvey, survey_reuse
 from delta_maintenance.table.write.sidecar_writer import SidecarEngine
 
 
@@ -84,7 +77,7 @@ def plan(
         reason=existing or f"{_why(snapshot, options)}; {why}",
         log_bytes=snapshot.log_bytes,
         commits_since_checkpoint=len(snapshot.segment.commits),
-        actions_per_sidecar=_sidecar_size(snapshot, options),
+        actions_per_sidecar=_sidecar_size(snapshot, options, kind),
         time_zone=options.time_zone,
         tombstones_from=tombstones_from,
         transactions_from=None if retention is None else _before(context.started, retention),
@@ -100,7 +93,7 @@ def plan(
 def _with_decision(
     snapshot: Snapshot, planned: CheckpointPlan, wanted: Incremental, now: datetime
 ) -> CheckpointPlan:
-    if planned.kind == "classic" or not planned.actions_per_sidecar:
+    if not planned.actions_per_sidecar:
         if wanted == "always":
             raise _refused(
                 snapshot,
@@ -123,8 +116,8 @@ def _with_decision(
     )
 
 
-def _sidecar_size(snapshot: Snapshot, options: CheckpointOptions) -> int:
-    if not options.actions_per_sidecar:
+def _sidecar_size(snapshot: Snapshot, options: CheckpointOptions, kind: str) -> int:
+    if kind == "classic" or not options.actions_per_sidecar:
         return 0
     actions = sum(entry.status.size for entry in snapshot.segment.tail) // _LOG_BYTES_PER_ACTION
     if snapshot.checkpoint is not None:

@@ -90,12 +90,13 @@ class CheckpointPlan(Document):
     log_bytes: int
     """The size of the log files that make up the version, in bytes."""
     commits_since_checkpoint: int
-    actions_per_sidecar: int
     time_zone: str | None
     tombstones_from: Instant | None
     """Tombstones deleted before this instant are expired and left out; None keeps all."""
     transactions_from: Instant | None
     """Transactions last updated at or before this instant are left out; None keeps all."""
+    actions_per_sidecar: int = 0
+    """0 for a checkpoint without sidecars."""
     incremental: bool = False
     """Whether sidecars of the newest checkpoint are to be taken over."""
     incremental_option: Incremental = "auto"

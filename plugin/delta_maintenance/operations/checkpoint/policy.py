@@ -82,7 +82,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         return not_due("checkpoint", plan.reason)
     actions = health.num_files + health.tombstones
     sidecars = 0
-    if plan.kind != "classic" and plan.actions_per_sidecar:
+    if plan.actions_per_sidecar:
         sidecars = math.ceil(actions / plan.actions_per_sidecar)
     return AssessedOperation(
         operation="checkpoint",

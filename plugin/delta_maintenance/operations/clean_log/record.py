@@ -50,7 +50,7 @@ def result_facts(result: CleanLogResult) -> Facts:
     for group in result.groups:
         facts[group.kind] = f"{group.deleted:,} of {group.planned:,} deleted"
     facts["compatible checkpoint"] = result.compatible_checkpoint
-    facts["hint updated"] = result.hint_updated or None
+    facts["_last_checkpoint updated"] = result.hint_updated or None
     facts["failures"] = result.failures
     facts["notes"] = result.notes
     return facts

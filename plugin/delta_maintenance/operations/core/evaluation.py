@@ -72,7 +72,7 @@ def since(
     be due.
     """
     if last is None:
-        return f"no {name} is known", None
+        return f"no run of {name} is recorded", None
     if now - last >= every:
         return f"the last {name} was at {text(last)}, more than {duration_text(every)} ago", None
     return f"the last {name} was at {text(last)}", last + every

@@ -22,11 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import (
-    CommitConflictError,
-    StorageError,
-    VerificationError,
-)
+from delta_maintenance.errors import CommitConflictError, StorageError, VerificationError
 from delta_maintenance.operations.drop_feature.file_rewrites import left_out
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
 from delta_maintenance.operations.rewriting import journal as journals
@@ -229,9 +225,9 @@ class _Unmapping(RewriteCommits):
         raise self._committer.lost()
 
     def _require_same_columns(self) -> None:
-        if self.void is not None:
+        if self.table_changed is not None:
             raise CommitConflictError(
-                self.void,
+                self.table_changed,
                 table=self._table.uri,
                 version=self._base.version,
                 remedy="run again after other writers have stopped changing this",

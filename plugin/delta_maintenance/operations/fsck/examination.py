@@ -216,12 +216,12 @@ class _Attempt:
         except VanishedFileError:
             raise
         except CorruptTableError as error:
-            self._unopenable(error)
+            self._unreadable(error)
             return None
 
-    def _unopenable(self, error: CorruptTableError) -> None:
+    def _unreadable(self, error: CorruptTableError) -> None:
         self.findings.add(
-            "unopenable",
+            "unreadable-version",
             error.problem,
             version=error.version,
             path=error.file,
@@ -236,7 +236,7 @@ class _Attempt:
             raise
         except CorruptTableError as error:
             # File actions are read last, and may be the only damaged part.
-            self._unopenable(error)
+            self._unreadable(error)
             return None
         check_live_files(snapshot, live, findings, count=partial(count_rows, store))
         # The listing is made after the snapshot, so every file that the snapshot names existed

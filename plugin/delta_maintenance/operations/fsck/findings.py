@@ -142,7 +142,7 @@ _UPGRADE = "repair the protocol with upgrade-protocol"
 
 KINDS: Mapping[str, FindingKind] = {
     # The log.
-    "unopenable": FindingKind("corrupt", "restore the damaged files from a backup"),
+    "unreadable-version": FindingKind("corrupt", "restore the damaged files from a backup"),
     "log-gap": FindingKind(
         "corrupt", "restore the missing commits from a backup; until then, open an older version"
     ),

@@ -6,12 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from delta_maintenance.operations.core.facts import (
-    Facts,
-    count_text,
-    instant_text,
-    size_text,
-)
+from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth

@@ -7,11 +7,7 @@ from typing import Annotated
 
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast
-from delta_maintenance.operations.rewriting.models import (
-    RewriteOptions,
-    RewritePlan,
-    RewriteResult,
-)
+from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mas
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS
 
 SMALL = "small"
-CLUSTERED, HOT, OFTEN = "clustered", "written-lately", "rewritten-often"
+CLUSTERED, WRITTEN_LATELY, OFTEN = "clustered", "written-lately", "rewritten-often"
 _TIER = 4
 """A file of an earlier rewrite is merged again with files that have at least 1/4 of its bytes."""
 
@@ -108,17 +108,17 @@ def choose(
     rules: ChoiceRules,
     *,
     partitions: Mask | None = None,
-    hot: Mask | None = None,
+    written_lately: Mask | None = None,
     taken: Mask | None = None,
     footers: Mapping[str, Mask] | None = None,
     ratio: float = 1.0,
 ) -> Choice:
     """Chooses the files to rewrite and groups them into bins.
 
-    `partitions` marks the partitions that the options select; `hot` marks those that are skipped
-    because writers are active there. `taken` marks files that have already been chosen. `footers`
-    contains the reasons found in footers. `ratio` is the expected ratio of bytes after to bytes
-    before, at most 1.
+    `partitions` marks the partitions that the options select; `written_lately` marks those that
+    are skipped because writers are active there. `taken` marks files that have already been chosen.
+    `footers` contains the reasons found in footers. `ratio` is the expected ratio of bytes after to
+    bytes before, at most 1.
     """
     count = files.count
     asked = np.ones(count, np.bool_) if partitions is None else partitions[files.partition]
@@ -135,7 +135,7 @@ def choose(
     made = (files.target * 2 >= rules.target_bytes) & ~own_reason
     left: dict[str, Mask] = {}
     allowed = asked.copy()
-    for why, mask in _left_alone(files, rules, hot):
+    for why, mask in _left_alone(files, rules, written_lately):
         left[why] = asked & mask & (own_reason | (small & ~made))
         allowed &= ~mask
     small &= allowed
@@ -233,12 +233,14 @@ def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choic
     return replace(fewer, left={**fewer.left, OFTEN: late})
 
 
-def _left_alone(files: LiveColumns, rules: ChoiceRules, hot: Mask | None) -> list[tuple[str, Mask]]:
+def _left_alone(
+    files: LiveColumns, rules: ChoiceRules, written_lately: Mask | None
+) -> list[tuple[str, Mask]]:
     reasons = []
     if not rules.full:
         reasons.append((CLUSTERED, files.clustered))
-    if hot is not None:
-        reasons.append((HOT, hot[files.partition]))
+    if written_lately is not None:
+        reasons.append((WRITTEN_LATELY, written_lately[files.partition]))
     return reasons
 
 

@@ -83,7 +83,7 @@ class RewriteCommits:
         self._followed: FollowedSources | None = None
         self.version = snapshot.version
         self.commits = 0
-        self.void: str | None = None
+        self.table_changed: str | None = None
         """The reason why this run can commit no more bins."""
 
     def plan_for(self, adds: pa.Table) -> None:
@@ -105,9 +105,9 @@ class RewriteCommits:
         for _ in range(_TRIES):
             self._move_on()
             waiting = [pending for pending in bins if pending.fate is None]
-            if self.void is not None:
+            if self.table_changed is not None:
                 for pending in waiting:
-                    pending.fate, pending.problem = "void", self.void
+                    pending.fate, pending.problem = "table-changed", self.table_changed
             for pending in waiting:
                 if pending.fate is None:
                     self._adjust(pending)
@@ -119,7 +119,10 @@ class RewriteCommits:
                 self._landed(waiting, outcome)
                 return
         for pending in waiting:
-            pending.fate, pending.problem = "hot", "other writers committed first in every attempt"
+            pending.fate, pending.problem = (
+                "contended",
+                "other writers committed first in every attempt",
+            )
 
     def _landed(self, bins: Sequence[Pending], outcome: Landed) -> None:
         self.commits += 1
@@ -130,7 +133,7 @@ class RewriteCommits:
             if pending.vectors:
                 pending.fate = "remapped"
             else:
-                pending.fate = "re-spun" if pending.current is not None else "committed"
+                pending.fate = "written-again" if pending.current is not None else "committed"
 
     def _move_on(self) -> None:
         """Reads the commits of other writers and validates the conditions for the new files."""
@@ -149,7 +152,7 @@ class RewriteCommits:
         self.version = max(self.version, self._base.version)
         broken = self._contract.broken_by(self._base)
         if broken is not None:
-            self.void = broken
+            self.table_changed = broken
 
     def _adjust(self, pending: Pending) -> None:
         """Adapts a bin to the changes of other writers to its sources."""
@@ -211,7 +214,7 @@ class RewriteCommits:
             ]
             remaps = Contract.writes_vectors(self._base) and not whole
             if pending.remaps >= _REMAPS or (not remaps and pending.re_spins >= _RE_SPINS):
-                pending.fate = "hot"
+                pending.fate = "contended"
                 pending.problem = "other writers changed the source files again and again"
                 return
             if remaps:

@@ -21,9 +21,9 @@ from delta_maintenance.table.read.table import Table
 
 _SHOWN_BINS = 1000
 _SHOWN_FILES = 100
-_LANDED = ("committed", "remapped", "re-spun")
+_LANDED = ("committed", "remapped", "written-again")
 _FAILED = ("failed", "not-proved")
-_LOST = ("dropped", "hot", "void")
+_LOST = ("dropped", "contended", "table-changed")
 
 R = TypeVar("R", bound=RewriteResult)
 
@@ -137,8 +137,8 @@ def _status(
     damaged = next((file for file in run.refused if file.damaged), None)
     if damaged is not None:
         return "failed", damaged.problem
-    if run.commits.void is not None:
-        return ("partly" if landed else "conflict"), run.commits.void
+    if run.commits.table_changed is not None:
+        return ("partly" if landed else "conflict"), run.commits.table_changed
     lost = next((report for report in reports if report.fate in _LOST), None)
     if lost is not None and not landed:
         return "conflict", lost.problem

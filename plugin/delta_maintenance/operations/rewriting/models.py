@@ -171,9 +171,9 @@ class BinReport(Record):
     copied: bool = False
     """Whether row groups were copied without being decoded; their bytes were compared."""
     fate: str
-    """`committed`, `remapped`, `re-spun`, `superseded`, `dropped`, `hot`, `refused`, `failed`,
-    `not-proved`, `void`, `unknown` or `not-started`. The documentation of `optimize` explains
-    each.
+    """`committed`, `remapped`, `written-again`, `superseded`, `dropped`, `contended`, `refused`,
+    `failed`, `not-proved`, `table-changed`, `unknown` or `not-started`. The documentation of
+    `optimize` explains each.
     """
     adopted: bool = False
     """Whether an earlier run rewrote the bin."""

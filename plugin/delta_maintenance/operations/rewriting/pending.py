@@ -18,23 +18,23 @@ from delta_maintenance.table.data.bins import RewrittenBin
 Fate = Literal[
     "committed",
     "remapped",
-    "re-spun",
+    "written-again",
     "superseded",
     "dropped",
-    "hot",
+    "contended",
     "refused",
     "failed",
     "not-proved",
-    "void",
+    "table-changed",
     "unknown",
     "not-started",
 ]
-"""The outcome of a bin. `remapped` and `re-spun` bins are committed without rows that other writers
-deleted in the meantime, by a deletion vector or by writing the file again. `superseded`: another
-writer rewrote a source. `dropped`: other writers restored rows of a source, or removed all of them.
-`hot`: other writers changed the sources again and again. `refused`: no source can be rewritten
-exactly. `void`: the table changed so that the new files are no longer valid. `unknown`: the
-response to the commit was lost.
+"""The outcome of a bin. `remapped` and `written-again` bins are committed without rows that other
+writers deleted in the meantime, by a deletion vector or by writing the file again. `superseded`:
+another writer rewrote a source. `dropped`: other writers restored rows of a source, or removed all
+of them. `contended`: other writers changed the sources again and again. `refused`: no source can be
+rewritten exactly. `table-changed`: the table changed so that the new files are no longer valid.
+`unknown`: the response to the commit was lost.
 """
 
 

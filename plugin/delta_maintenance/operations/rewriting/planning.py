@@ -102,10 +102,10 @@ def survey(
     target = target_bytes or target_size(snapshot, files)
     contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
     asked = _asked(snapshot, files, options.where)
-    hot = _hot(files, options.quiet_for, now)
+    written_lately = _written_lately(files, options.quiet_for, now)
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
     found = list(journals.left_behind(snapshot.store, contract, since=since))
-    adopted, taken = adoptable(snapshot, files, contract, found, asked & ~hot, since)
+    adopted, taken = adoptable(snapshot, files, contract, found, asked & ~written_lately, since)
     if options.as_of is not None:
         taken = taken | (files.modified > epoch_millis(options.as_of))
     reasons = FooterReasons(
@@ -114,7 +114,13 @@ def survey(
         wanted=_possible(snapshot, contract, footer_reasons),
     )(files, asked[files.partition] & ~taken)
     chosen = partial(
-        choose, files, rules(target), partitions=asked, hot=hot, taken=taken, footers=reasons
+        choose,
+        files,
+        rules(target),
+        partitions=asked,
+        written_lately=written_lately,
+        taken=taken,
+        footers=reasons,
     )
     ratio = known_ratio(files)
     choice = chosen(ratio=1.0 if ratio is None else ratio)
@@ -227,7 +233,7 @@ def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
     return found
 
 
-def _hot(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
+def _written_lately(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
     """Returns the partitions that were written to within `quiet_for`."""
     if quiet_for is None:
         return np.zeros(len(files.last_write), np.bool_)

@@ -22,7 +22,7 @@ from delta_maintenance.operations.rewriting.models import (
 
 _SHOWN = 10
 """The number of partitions, bins and files shown; the JSON contains more."""
-_LANDED = ("committed", "remapped", "re-spun")
+_LANDED = ("committed", "remapped", "written-again")
 
 
 def plan_facts(plan: RewritePlan) -> Facts:
@@ -84,7 +84,7 @@ def result_facts(result: RewriteResult) -> Facts:
             "bytes after": size_text(result.bytes_after),
             "rows": result.rows,
             "commits": result.num_commits,
-            "bins": result.fates or {},
+            "bins": ", ".join(f"{count:,} {fate}" for fate, count in (result.fates or {}).items()),
             "not committed": Grid(
                 ("bin", "partition", "fate", "problem"),
                 [

@@ -179,7 +179,7 @@ class RewriteRun:
         for number in range(self._work.count):
             if number in self._adopted:
                 continue
-            if self.commits.void is not None:
+            if self.commits.table_changed is not None:
                 return
             if until is not None and self._now() >= until:
                 return

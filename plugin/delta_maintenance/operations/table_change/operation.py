@@ -13,13 +13,8 @@ from itertools import count
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.table_change.models import (
-    ChangeOutcome,
-    Decision,
-)
-from delta_maintenance.operations.table_change.options import (
-    ChangePlan,
-)
+from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
+from delta_maintenance.operations.table_change.options import ChangePlan
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange, changed_table
 from delta_maintenance.protocol.commit.staged import StagedActions

@@ -21,11 +21,7 @@ from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report
-from delta_maintenance.operations.vacuum.options import (
-    VacuumOptions,
-    VacuumPlan,
-    VacuumResult,
-)
+from delta_maintenance.operations.vacuum.options import VacuumOptions, VacuumPlan, VacuumResult
 from delta_maintenance.operations.vacuum.planning import (
     Settings,
     Survey,

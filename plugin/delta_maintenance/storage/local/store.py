@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.errors import (
-    CommitUnknownError,
-    RefusedError,
-)
+from delta_maintenance.errors import CommitUnknownError, RefusedError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.core.streams import open_sink

@@ -28,11 +28,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys, parse_file_actions
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.read.file_changes import (
-    MOST_TAIL_BYTES,
-    FileChanges,
-    RolledCommits,
-)
+from delta_maintenance.table.read.file_changes import MOST_TAIL_BYTES, FileChanges, RolledCommits
 from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import stated_sizes

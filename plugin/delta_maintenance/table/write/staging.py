@@ -30,10 +30,7 @@ from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.parallel import in_parallel
-from delta_maintenance.table.read.checkpoint_reader import (
-    FILE_COLUMNS,
-    Checkpoint,
-)
+from delta_maintenance.table.read.checkpoint_reader import FILE_COLUMNS, Checkpoint
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.read.segment import CheckpointFiles
 

@@ -32,14 +32,7 @@ from delta_maintenance.table.data.copying import copied_bin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from tests.support.rewrites.data_files import field, parquet, put, schema_string, source
-from tests.support.rewrites.mixed_sources import (
-    BIG,
-    PLAIN,
-    SMALL,
-    groups_of,
-    spec_of,
-    stored,
-)
+from tests.support.rewrites.mixed_sources import BIG, PLAIN, SMALL, groups_of, spec_of, stored
 
 Change = Callable[[Struct, list[Struct], list[Struct]], None]
 

@@ -27,10 +27,7 @@ from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS, read_footer
 from delta_maintenance.parquet.row_groups import CopiedChunk
-from delta_maintenance.parquet.thrift import (
-    Struct,
-    read_struct,
-)
+from delta_maintenance.parquet.thrift import Struct, read_struct
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
