@@ -137,7 +137,7 @@ class _GeneratedSidecars:
     ) -> SidecarSet:
         files = ((batch, 0) for batch in self.batches())
         with staging() as staged:
-            return roll_sidecars(files, spec, staged, snapshot.store, self._new_id)
+            return roll_sidecars(files, spec, staged, snapshot.log.store, self._new_id)
 
     def batches(self) -> Iterator[ActiveFiles]:
         shape, rng = self._shape, np.random.default_rng(self._shape.seed)
@@ -172,7 +172,7 @@ def generate(table: Path, shape: StateShape, *, now_ms: int) -> int:
     engine = _GeneratedSidecars(shape, now_ms, ids.__next__)
     if shape.classic:
         # The writer of classic checkpoints takes what the snapshot holds.
-        snapshot.scan = lambda **_: engine.batches()  # type: ignore[method-assign]
+        snapshot.log.scan = lambda **_: engine.batches()  # type: ignore[method-assign]
     write_checkpoint(snapshot, spec, new_id=ids.__next__, engine=engine)
     _write_commits(log, shape, engine.chosen, now_ms)
     return sum(file.stat().st_size for file in log.rglob("*") if file.is_file())

@@ -160,10 +160,10 @@ def _look_at_data() -> Data:
 
 def _log_files(snapshot: Snapshot) -> list[int]:
     """Sizes of the log files that make up a snapshot."""
-    sizes = [entry.status.size for entry in snapshot.segment.tail]
-    if snapshot.checkpoint is not None:
-        sizes += [entry.status.size for entry in snapshot.checkpoint.files.entries]
-        sizes += [sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars]
+    sizes = [entry.status.size for entry in snapshot.log.segment.tail]
+    if snapshot.log.checkpoint is not None:
+        sizes += [entry.status.size for entry in snapshot.log.checkpoint.files.entries]
+        sizes += [sidecar.size_in_bytes for sidecar in snapshot.log.checkpoint.sidecars]
     return sizes
 
 
@@ -182,7 +182,7 @@ def _in_a_process(what: str, table: Path) -> dict[str, Any]:
 
 
 def _checkpoint_of(snapshot: Snapshot) -> str:
-    checkpoint = snapshot.checkpoint
+    checkpoint = snapshot.log.checkpoint
     if checkpoint is None:
         raise SystemExit("the DagRun succeeded, but wrote no checkpoint")
     name = checkpoint.files.name

@@ -86,7 +86,7 @@ def test_a_run_by_hand_checkpoints_the_table_at_once(
     uri = neglected_table.store.root
     run = run_dag(dag, run_conf={"table_uri": uri, "kind": "v2-json", "actions_per_sidecar": 3})
     assert set(states(run).values()) == {"success"}
-    checkpoint = neglected_table.open().snapshot().checkpoint
+    checkpoint = neglected_table.open().snapshot().log.checkpoint
     assert checkpoint is not None
     assert (checkpoint.files.version, len(checkpoint.sidecars)) == (9, 3)
     outcome = run.get_task_instance("one_table.checkpoint", map_index=0).xcom_pull(
@@ -101,7 +101,7 @@ def test_a_plan_by_hand_writes_nothing(
     uri = neglected_table.store.root
     run = run_dag(dag, run_conf={"table_uri": uri, "plan_only": True})
     assert run.state == "success"
-    assert neglected_table.open().snapshot().checkpoint is None
+    assert neglected_table.open().snapshot().log.checkpoint is None
 
 
 def test_a_scheduled_run_takes_the_tables_of_the_variable_each_on_its_own(
@@ -126,8 +126,8 @@ def test_a_scheduled_run_takes_the_tables_of_the_variable_each_on_its_own(
         ("one_table.checkpoint", 1): "upstream_failed",
         ("one_table.checkpoint", 2): "skipped",
     }
-    assert neglected_table.open().snapshot().checkpoint is not None
-    assert fresh.open().snapshot().checkpoint is None
+    assert neglected_table.open().snapshot().log.checkpoint is not None
+    assert fresh.open().snapshot().log.checkpoint is None
 
 
 def test_without_tables_a_scheduled_run_does_nothing(dag: Any, run_dag: Callable[..., Any]) -> None:
@@ -143,7 +143,7 @@ def test_a_refusal_fails_the_task_for_good(
     run = run_dag(dag, run_conf={"table_uri": uri, "kind": "v2-json", "engine": "local"})
     # Not up_for_retry, although the Dag grants two retries.
     assert states(run)["one_table.checkpoint", 0] == "failed"
-    assert classic_table.open().snapshot().checkpoint is None
+    assert classic_table.open().snapshot().log.checkpoint is None
 
 
 @pytest.fixture
@@ -175,8 +175,8 @@ def test_a_spark_job_writes_the_sidecars(
     )
     assert run.state == "success"
     snapshot = neglected_table.open().snapshot()
-    assert snapshot.checkpoint is not None
-    assert snapshot.checkpoint.sidecars
+    assert snapshot.log.checkpoint is not None
+    assert snapshot.log.checkpoint.sidecars
     assert snapshot.live_files().sort_by("path") == before
     told = run.get_task_instance("one_table.checkpoint", map_index=0).xcom_pull(
         "one_table.checkpoint", map_indexes=0

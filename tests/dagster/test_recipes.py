@@ -46,7 +46,7 @@ def loaded(title: str) -> dg.Definitions:
 
 
 def checkpoint_of(lake: Path) -> Any:
-    return open_table(str(lake / "sales/orders")).snapshot().checkpoint
+    return open_table(str(lake / "sales/orders")).snapshot().log.checkpoint
 
 
 def maintained(definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:

@@ -28,7 +28,7 @@ def rows_of(address: str) -> Rows | None:
         columns = [f["name"] for f in fields if f["name"] in ("id", "name")]
         deleted = DeletedRows(table.store)
         rows: Rows = Counter()
-        for batch in snapshot.scan():
+        for batch in snapshot.log.scan():
             for add in batch.adds.to_pylist():
                 data = pq.read_table(
                     io.BytesIO(table.store.read(place_of(table.store, add["path"])))

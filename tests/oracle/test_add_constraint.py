@@ -49,9 +49,9 @@ def written(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -
 
 def live_rows(snapshot: Snapshot, *names: str) -> pa.Table:
     layout = RowLayout.of(snapshot, names, zone=None)
-    reader = RowReader(snapshot.store, layout)
+    reader = RowReader(snapshot.log.store, layout)
     found = [layout.schema.empty_table()]
-    for batch in snapshot.scan(fields={"add": FILES.names}):
+    for batch in snapshot.log.scan(fields={"add": FILES.names}):
         files = batch.adds.select(FILES.names).cast(FILES)
         for number in range(files.num_rows):
             found += [
@@ -82,7 +82,7 @@ def add_theirs(spark: DeltaSpark, path: Path) -> None:
 
 def essence(path: Path) -> dict[str, Any]:
     snapshot = open_table(str(path)).snapshot()
-    info = snapshot.state.commit_info
+    info = snapshot.log.state.commit_info
     assert info is not None
     protocol = snapshot.protocol
     return {

@@ -202,7 +202,7 @@ def test_an_incremental_checkpoint_replaces_the_log_before_it(
     result = _checkpoint(table, incremental="always")
 
     assert result.incremental and result.sidecars_taken_over and result.hint_updated
-    opened = open_table(str(table)).snapshot().checkpoint
+    opened = open_table(str(table)).snapshot().log.checkpoint
     assert opened is not None
     needed = {str(result.path), *opened.sidecar_paths, "_delta_log/_last_checkpoint"}
     needed.add(f"_delta_log/{result.version:020}.json")

@@ -100,7 +100,7 @@ def test_a_plan_lists_the_log_once() -> None:
     # Directly after a look, nothing else is read.
     assert snapshots.to_plan() is first and snapshots.newest() is first
     assert store.requests == [
-        f"list _delta_log from {first.segment.base_version + 1:020}",
+        f"list _delta_log from {first.log.segment.base_version + 1:020}",
         f"list _delta_log from {first.version:020}",
     ]
     table.log(commit_info(), add("new", size=9000), days=1)
@@ -114,7 +114,7 @@ def test_a_plan_lists_the_log_once() -> None:
     )
     table.log(commit_info(), add("newer", size=9000), days=1)
     store.requests.clear()
-    assert snapshots.to_plan().segment.base_version == first.version
+    assert snapshots.to_plan().log.segment.base_version == first.version
     assert listings(store) == 2
 
 
@@ -144,6 +144,6 @@ def test_a_plan_begins_at_the_checkpoint_that_another_process_wrote() -> None:
         context=RunContext.at(NOW),
         snapshot=behind,
     )
-    assert snapshots.newest().segment.base_version == older.segment.base_version
-    assert snapshots.to_plan().segment.base_version == older.version - 1
-    assert snapshots.newest().segment.base_version == older.version - 1
+    assert snapshots.newest().log.segment.base_version == older.log.segment.base_version
+    assert snapshots.to_plan().log.segment.base_version == older.version - 1
+    assert snapshots.newest().log.segment.base_version == older.version - 1

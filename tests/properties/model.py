@@ -67,7 +67,7 @@ def state_of(snapshot: Snapshot) -> State:
         txns=snapshot.txns,
         domains=snapshot.domain_metadata,
     )
-    for batch in snapshot.scan():
+    for batch in snapshot.log.scan():
         for files, rows in ((state.live, batch.adds), (state.tombstones, batch.tombstones)):
             for row in rows.to_pylist():
                 value = _without_nulls(_with_dicts(row))

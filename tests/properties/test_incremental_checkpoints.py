@@ -101,7 +101,9 @@ def test_every_incremental_checkpoint_replaces_the_log(seed: int) -> None:
         for _ in range(history.chance.choice((1, 1, 4))):
             table.commit(history.commit())
         before = alone(table, table.version, [])
-        has_base = bool(before.snapshot().checkpoint and before.snapshot().checkpoint.sidecars)
+        has_base = bool(
+            before.snapshot().log.checkpoint and before.snapshot().log.checkpoint.sidecars
+        )
         how = "always" if has_base else "auto"
         result = write(table.open(), per_sidecar=per_sidecar, incremental=how, now=NOW)
         taken_over += result.sidecars_taken_over

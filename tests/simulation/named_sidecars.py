@@ -55,9 +55,9 @@ class NamedSidecars:
         for _ in range(self._chance.randint(1, _MOST_NEW)):
             name = f"{self._new_id()}.parquet"
             path = f"{LOG}/_sidecars/{name}"
-            with snapshot.store.create(path) as file:
+            with snapshot.log.store.create(path) as file:
                 file.write(data)
-            status = snapshot.store.stat(path)
+            status = snapshot.log.store.stat(path)
             assert status is not None
             sidecar = Sidecar(
                 path=name, size_in_bytes=status.size, modification_time=status.modified_ms
@@ -85,7 +85,7 @@ def contents() -> tuple[bytes, SidecarSummary]:
         checkpoint.apply(
             table, checkpoint.plan(table.snapshot(), options, context=RunContext.at(now))
         )
-        opened = table.snapshot().checkpoint
+        opened = table.snapshot().log.checkpoint
         assert opened is not None
         [sidecar] = opened.sidecars
         summary = stated_summary(sidecar)

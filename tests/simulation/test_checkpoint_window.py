@@ -114,7 +114,7 @@ class Stage:
 
     def write(self, snapshot: Snapshot, plan: CheckpointPlan) -> str:
         result = checkpoint.apply(
-            Table(snapshot.store),
+            Table(snapshot.log.store),
             plan,
             context=RunContext.at(self.writer_now(), new_id=self.new_id),
             snapshot=snapshot,
@@ -215,7 +215,7 @@ def test_a_deleted_sidecar_is_detected_until_the_last_check() -> None:
         stage, steps = Stage(young=True), Steps()
         trial = FaultStore(stage.store)
         snapshot = Table(ScheduledStore(trial, steps)).snapshot()
-        plan, base = stage.plan(snapshot, "always"), snapshot.checkpoint
+        plan, base = stage.plan(snapshot, "always"), snapshot.log.checkpoint
         assert plan.incremental and base is not None
         trial.trace.clear()
         deleted = base.sidecar_paths[0]

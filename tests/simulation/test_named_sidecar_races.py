@@ -63,7 +63,7 @@ class NamedStage(Stage):
 
     def write(self, snapshot: Snapshot, plan: CheckpointPlan) -> str:
         result = checkpoint.apply(
-            Table(snapshot.store),
+            Table(snapshot.log.store),
             plan,
             context=RunContext.at(
                 self.writer_now(),

@@ -89,7 +89,7 @@ def check(told: JobReport, table: delta_maintenance.Table, like: TableBuilder) -
     assert (result.num_files, result.num_tombstones) == (590, 10)
     assert result.sidecars >= 6
     snapshot = table.snapshot()
-    assert snapshot.checkpoint is not None and snapshot.segment.tail == ()
+    assert snapshot.log.checkpoint is not None and snapshot.log.segment.tail == ()
     expected = like.open().snapshot().live_files().sort_by("path")
     assert snapshot.live_files().sort_by("path") == expected
     assert sum(sidecar_rows(table, result.version).values()) == 600

@@ -112,7 +112,7 @@ def test_a_large_log_is_divided_with_the_same_result(spark: SparkSession, tmp_pa
     assert len(lines) > 6000
     snapshots = [open_table(str(path)).snapshot() for path in tmp_path.iterdir()]
     assert len({snapshot.counts for snapshot in snapshots}) == 1
-    assert {len(snapshot.segment.tail) for snapshot in snapshots} == {1}
+    assert {len(snapshot.log.segment.tail) for snapshot in snapshots} == {1}
 
 
 @pytest.mark.parametrize(

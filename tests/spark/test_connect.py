@@ -170,4 +170,4 @@ def test_the_command_line_needs_no_java_for_a_server(server: ConnectServer, tmp_
     assert (result.status, result.engine, result.num_files) == ("written", "spark", 300)
     assert result.sidecars >= 3
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None and snapshot.live_files().num_rows == 300
+    assert snapshot.log.checkpoint is not None and snapshot.live_files().num_rows == 300

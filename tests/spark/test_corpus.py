@@ -57,9 +57,9 @@ def test_spark_writes_the_rows_of_the_local_engine(
             outcomes.append((type(error), error.problem.replace(str(folder), "")))
             continue
         snapshot = table.snapshot()
-        assert snapshot.checkpoint is not None
+        assert snapshot.log.checkpoint is not None
         assert result.status == "written"
-        assert snapshot.segment.tail == ()
+        assert snapshot.log.segment.tail == ()
         outcomes.append(
             (
                 sidecar_rows(table, result.version),

@@ -48,5 +48,5 @@ def test_executors_write_the_sidecars_of_a_table_on_hdfs(
     assert len(sidecars) >= 2 and not any(".tmp" in path for path in sidecars)
     snapshot = open_table(address, options).snapshot()
     assert snapshot.live_files().num_rows == 30
-    assert snapshot.segment.checkpoint is not None
+    assert snapshot.log.segment.checkpoint is not None
     store.close()

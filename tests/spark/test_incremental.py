@@ -91,7 +91,7 @@ def test_both_engines_take_over_the_same_sidecars(
         engine = None if name == "local" else SparkSidecars(spark, str(path), log_bytes_per_task=1)
         results.append(write(table, engine))
         rows.append(sidecar_rows(table, results[-1].version))
-        opened = table.snapshot().checkpoint
+        opened = table.snapshot().log.checkpoint
         assert opened is not None
         taken.append({each.path for each in opened.sidecars} & before)
     ours, theirs = results

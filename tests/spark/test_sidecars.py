@@ -276,9 +276,9 @@ def test_a_failed_attempt_is_repeated_and_its_files_stay_unreferenced(
     result = write(table.open(), engine, per_sidecar=10)
     assert (result.sidecars, result.num_files) == (4, 40)
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None and snapshot.segment.tail == ()
+    assert snapshot.log.checkpoint is not None and snapshot.log.segment.tail == ()
     assert sorted(snapshot.live_files()["path"].to_pylist()) == sorted(f"a-{n}" for n in range(40))
-    used = {sidecar.path for sidecar in snapshot.checkpoint.sidecars}
+    used = {sidecar.path for sidecar in snapshot.log.checkpoint.sidecars}
     unreferenced = sidecar_files(table.open()) - used
     # The last of the three may not have begun when the collision ends the attempt.
     assert f"{in_the_way}.parquet" in unreferenced and 3 <= len(unreferenced) <= 3 + 1
@@ -295,7 +295,7 @@ def test_a_task_that_always_fails_fails_the_job(spark: SparkSession, tmp_path: P
     with pytest.raises(Exception, match="out of ids"):
         write(table.open(), SparkSidecars(spark, str(tmp_path), new_id=no_ids))
     assert sidecar_files(table.open()) == set()
-    assert table.open().snapshot().checkpoint is None
+    assert table.open().snapshot().log.checkpoint is None
 
 
 def test_a_table_in_memory_is_refused(spark: SparkSession) -> None:

@@ -119,7 +119,7 @@ def maintained(airflow: Airflow) -> dict[str, list[str]]:
 
 
 def checkpoint_of(folder: Path) -> int | None:
-    checkpoint = delta_maintenance.open_table(str(folder)).snapshot().checkpoint
+    checkpoint = delta_maintenance.open_table(str(folder)).snapshot().log.checkpoint
     return checkpoint.files.version if checkpoint is not None else None
 
 

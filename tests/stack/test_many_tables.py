@@ -133,7 +133,7 @@ def test_every_table_is_assessed_in_each_run_and_none_is_starved(
     assert len(maintained) == WORK
     for number in range(TABLES // 2, TABLES // 2 + WORK):
         folder = lake / ("named" if number % 2 else "found") / f"t{number:05}"
-        assert open_table(str(folder)).snapshot().checkpoint is not None
+        assert open_table(str(folder)).snapshot().log.checkpoint is not None
 
 
 def _watched(airflow: Airflow, run_id: str) -> tuple[str, float]:

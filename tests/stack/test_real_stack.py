@@ -68,7 +68,7 @@ def append(folder: Path) -> None:
 
 
 def checkpoint_of(folder: Path) -> int | None:
-    checkpoint = delta_maintenance.open_table(str(folder)).snapshot().checkpoint
+    checkpoint = delta_maintenance.open_table(str(folder)).snapshot().log.checkpoint
     return checkpoint.files.version if checkpoint is not None else None
 
 

@@ -153,7 +153,7 @@ class SparkConstraintCheck:
     def _jobs(self, snapshot: Snapshot, added_after: int | None) -> Iterator[pa.Table]:
         """Yields the files to check, in groups of one job each."""
         waiting = FILES.empty_table()
-        for batch in snapshot.scan(fields={"add": FILES.names}):
+        for batch in snapshot.log.scan(fields={"add": FILES.names}):
             adds = batch.adds
             # The commits that added the files of a checkpoint are unknown.
             if added_after is not None and COMMIT_VERSION in adds.column_names:

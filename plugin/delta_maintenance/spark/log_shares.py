@@ -257,10 +257,10 @@ def log_parts(
 
     `only` limits the sidecars of the checkpoint to these paths.
     """
-    parts: list[LogPart] = [*adjacent_parts(snapshot.segment.tail, log_bytes_per_task)]
+    parts: list[LogPart] = [*adjacent_parts(snapshot.log.segment.tail, log_bytes_per_task)]
     tail = len(parts)
-    if snapshot.checkpoint is not None:
-        parts += snapshot.checkpoint.parts(_ARROW_BYTES_PER_TASK, only=only)
+    if snapshot.log.checkpoint is not None:
+        parts += snapshot.log.checkpoint.parts(_ARROW_BYTES_PER_TASK, only=only)
     return parts, tail
 
 

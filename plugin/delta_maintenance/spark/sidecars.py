@@ -94,7 +94,7 @@ class SparkSidecars:
                 spec,
                 base,
                 address=self._address,
-                tail=adjacent_parts(snapshot.segment.tail, self._log_bytes_per_task),
+                tail=adjacent_parts(snapshot.log.segment.tail, self._log_bytes_per_task),
             )
 
     def write_sidecars(
@@ -111,7 +111,7 @@ class SparkSidecars:
                     self._spark,
                     reuse,
                     address=self._address,
-                    commits=adjacent_parts(snapshot.segment.commits, self._log_bytes_per_task),
+                    commits=adjacent_parts(snapshot.log.segment.commits, self._log_bytes_per_task),
                 )
         parts, tail = log_parts(
             snapshot,
@@ -126,7 +126,7 @@ class SparkSidecars:
             address=self._address,
             parts=tuple(pickle.dumps(part) for part in parts),
             labels=labels,
-            partition_columns=frozenset(snapshot.physical_partition_columns),
+            partition_columns=frozenset(snapshot.log.physical_partition_columns),
             layout=spec.layout,
         )
         writing = ShareWriting(
@@ -140,7 +140,7 @@ class SparkSidecars:
         )
         self._tell(f"sidecars, of {len(parts)} parts of the log", 0, len(labels))
         reports = self._run(reading, writing)
-        written = _settled(reports, snapshot.store)
+        written = _settled(reports, snapshot.log.store)
         self._tell("sidecars", len(written.reports), len(written.reports))
         return _completed(written, reuse)
 
@@ -185,9 +185,9 @@ def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | Non
     """Computes the division from estimates of the numbers of both kinds."""
     adds, in_tail = _actions_in_tail(snapshot)
     removes = in_tail
-    if snapshot.checkpoint is not None:
+    if snapshot.log.checkpoint is not None:
         only = None if reuse is None else {each.path for each in reuse.rewritten}
-        more_adds, more_removes = snapshot.checkpoint.action_counts(only=only)
+        more_adds, more_removes = snapshot.log.checkpoint.action_counts(only=only)
         adds, removes = adds + more_adds, removes + more_removes
     # A remove in the tail usually supersedes an add; one in the checkpoint has no add.
     adds -= in_tail
@@ -207,13 +207,13 @@ def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | Non
 
 def _actions_in_tail(snapshot: Snapshot) -> tuple[float, float]:
     """Estimates the numbers of adds and removes from the tail's size and a few of its files."""
-    entries = snapshot.segment.tail
+    entries = snapshot.log.segment.tail
     if not entries:
         return 0, 0
     step = max(1, len(entries) // _SAMPLED_FILES)
     sampled = entries[step // 2 :: step][:_SAMPLED_FILES]
     adds = removes = 0
-    for batch in LogTail(snapshot.store, sampled).batches(
+    for batch in LogTail(snapshot.log.store, sampled).batches(
         keys=MapKeys(partition_columns=frozenset()), fields={"add": ("path",), "remove": ("path",)}
     ):
         adds += batch.adds.num_rows

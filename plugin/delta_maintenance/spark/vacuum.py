@@ -94,12 +94,12 @@ class SparkVacuum:
 
     def _find(self, request: Request) -> Found:
         snapshot = request.snapshot
-        buckets = max(_LEAST_BUCKETS, -(-snapshot.log_bytes // self._log_bytes_per_bucket))
+        buckets = max(_LEAST_BUCKETS, -(-snapshot.log.size_bytes // self._log_bytes_per_bucket))
         listing = self._listing(request, buckets).persist()
         with small_batches(self._spark):
             # Run the listing now, because it must be older than the log that is read.
             listing.groupBy("kind").count().collect()
-        came = FileReferences.none(snapshot.store.addresses)
+        came = FileReferences.none(snapshot.log.store.addresses)
         latest = request.complete(came)
         rows = listing
         rows = rows.unionAll(self._recorded(came, buckets))
@@ -109,9 +109,9 @@ class SparkVacuum:
         search = BucketSearch(
             address=self._address,
             search=request.search,
-            roots=snapshot.store.addresses,
+            roots=snapshot.log.store.addresses,
             requires_all=request.requires_all,
-            has_directories=isinstance(snapshot.store, LocalStore),
+            has_directories=isinstance(snapshot.log.store, LocalStore),
             came=came.in_use,
         )
         found = by_label(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()
@@ -168,7 +168,7 @@ class SparkVacuum:
 
         Together, they cover the whole table.
         """
-        store, rules = request.snapshot.store, request.search.rules
+        store, rules = request.snapshot.log.store, request.search.rules
         done: list[tuple[str, bool]] = []
         level = [""]
         for _ in range(_DEPTH):
@@ -198,12 +198,12 @@ class SparkVacuum:
             address=self._address,
             parts=tuple(pickle.dumps(part) for part in parts),
             labels=labels,
-            partition_columns=frozenset(snapshot.physical_partition_columns),
+            partition_columns=frozenset(snapshot.log.physical_partition_columns),
             layout=FileActionLayout(stats_as_json=False, statistics_type=None),
             fields=REFERENCE_FIELDS,
         )
         task = ShareReferences(
-            roots=snapshot.store.addresses,
+            roots=snapshot.log.store.addresses,
             deleted_before_ms=request.deleted_before_ms,
             commit_times=commit_times(snapshot),
             checkpoint_age=checkpoint_age,
@@ -242,7 +242,7 @@ class SparkVacuum:
         task = BucketDeletion(
             address=self._address,
             version=snapshot.version,
-            partition_columns=frozenset(snapshot.physical_partition_columns),
+            partition_columns=frozenset(snapshot.log.physical_partition_columns),
         )
         with small_batches(self._spark):
             said = dead.mapInArrow(task.run, log_shares.SCHEMA).collect()

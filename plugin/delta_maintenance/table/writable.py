@@ -74,7 +74,7 @@ class FileRules:
         row_ids = row_tracking_state(snapshot.protocol, snapshot.metadata.configuration)
         mark = row_tracking.NO_ROW_ID
         if row_ids is not RowTrackingState.UNSUPPORTED:
-            domain = snapshot.state.domains.get(row_tracking.DOMAIN)
+            domain = snapshot.log.state.domains.get(row_tracking.DOMAIN)
             mark = row_tracking.high_water_mark(None if domain is None else domain.configuration)
         return cls(
             version=snapshot.version,

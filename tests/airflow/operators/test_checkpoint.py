@@ -50,8 +50,8 @@ def test_it_writes_a_checkpoint_and_returns_a_flat_result(
     before = neglected_table.open().snapshot().live_files().sort_by("path")
     outcome = operator(neglected_table).execute(task_context)
     snapshot = neglected_table.open().snapshot()
-    assert snapshot.checkpoint is not None
-    assert snapshot.checkpoint.files.version == 9
+    assert snapshot.log.checkpoint is not None
+    assert snapshot.log.checkpoint.files.version == 9
     assert snapshot.live_files().sort_by("path") == before
     assert outcome["operation"] == "checkpoint"
     assert outcome["status"] == "written"
@@ -81,7 +81,7 @@ def test_plan_only_writes_nothing_and_has_a_reason(
     assert outcome["status"] == "planned"
     assert outcome["kind"] == "classic"
     assert "the local engine was asked for" in outcome["reason"]
-    assert neglected_table.open().snapshot().checkpoint is None
+    assert neglected_table.open().snapshot().log.checkpoint is None
 
 
 def test_a_second_run_says_that_there_is_nothing_to_do(
@@ -124,7 +124,7 @@ def test_what_no_retry_corrects_fails_at_once(
 ) -> None:
     with pytest.raises(AirflowFailException, match=message):
         operator(classic_table, **arguments).execute(task_context)
-    assert classic_table.open().snapshot().checkpoint is None
+    assert classic_table.open().snapshot().log.checkpoint is None
 
 
 def test_no_table_at_the_address_fails_at_once(

@@ -66,7 +66,7 @@ def test_manual_run_a_plan_without_deletions_needs_no_approval(
     assert found["state"] == "success"
     assert found["one_table.plan[0]"].told["needs_approval"] is False
     assert found["one_table.run[0]"].told["operations"] == ["checkpoint: done"]
-    assert table.open().snapshot().checkpoint is not None
+    assert table.open().snapshot().log.checkpoint is not None
 
 
 def test_manual_run_a_run_may_only_plan(

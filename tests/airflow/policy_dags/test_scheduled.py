@@ -59,7 +59,7 @@ def test_due_operations_run_and_a_broken_table_does_not_stop_others(
     assert worked["neglected"].told["status"] == "done"
     assert worked["neglected"].told["operations"][0] == "checkpoint: done"
     assert not (tmp_path / "lake/neglected/0.parquet").exists()
-    assert neglected.open().snapshot().checkpoint is not None
+    assert neglected.open().snapshot().log.checkpoint is not None
     assert set(worked) == {"neglected"}
     summary = found["summary"]
     assert summary.state == "failed"

@@ -63,7 +63,7 @@ def test_the_task_of_a_policy(
     with DAG(dag_id="of_a_policy", schedule=None, start_date=START) as dag:
         DeltaPolicyRunOperator(task_id="run", table=table, policy=str(policy), deferrable=True)
     assert told(run_dag(dag))["operations"] == ["checkpoint: done"]
-    assert neglected_table.open().snapshot().checkpoint is not None
+    assert neglected_table.open().snapshot().log.checkpoint is not None
     assert [path.suffix for path in reports.iterdir()] == [".json"]
     assert [path.suffix for path in (tmp_path / "kept").iterdir()] == [".json"]
 
@@ -93,5 +93,5 @@ def test_a_job_on_a_server_of_spark_connect(
     finally:
         server.close()
     assert (found["status"], found["engine"]) == ("written", "spark")
-    assert neglected_table.open().snapshot().checkpoint is not None
+    assert neglected_table.open().snapshot().log.checkpoint is not None
     assert [path.suffix for path in reports.iterdir()] == [".json"]

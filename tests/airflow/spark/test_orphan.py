@@ -100,7 +100,7 @@ def test_a_second_try_beside_the_driver_of_the_first_does_no_harm(
     [noted] = (tmp_path / "first").glob("delta-maintenance-*/*/driver")
     driver = int(noted.read_text())
     os.killpg(driver, 0)
-    assert table.open().snapshot().checkpoint is None
+    assert table.open().snapshot().log.checkpoint is None
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("first" if same_worker else "second")))
     outcome = DeltaCheckpointOperator(task_id="task", **arguments).execute(task_context)
@@ -114,7 +114,7 @@ def test_a_second_try_beside_the_driver_of_the_first_does_no_harm(
     else:
         assert outcome["status"] in ("written", "already-there", "nothing-to-do")
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None and snapshot.segment.tail == ()
+    assert snapshot.log.checkpoint is not None and snapshot.log.segment.tail == ()
     assert snapshot.live_files().sort_by("path") == expected
     assert sum(sidecar_rows(table.open(), 6).values()) == 500
     found = fsck.survey(table.open(), fsck.FsckOptions(), now=clock.now()).plan.counts

@@ -67,7 +67,7 @@ class Check:
         assert expression == "id > 0"
         self.looks.append((snapshot.version, added_after))
         found = CheckedRows()
-        for batch in snapshot.scan(fields={"add": ("path",)}):
+        for batch in snapshot.log.scan(fields={"add": ("path",)}):
             for row in batch.adds.to_pylist():
                 if added_after is None or row["_commit_version"] > added_after:
                     bad = row["path"].startswith("bad")

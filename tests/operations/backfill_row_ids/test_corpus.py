@@ -32,7 +32,7 @@ GIVEN = ("baseRowId", "defaultRowCommitVersion", "dataChange", "stats", "stats_p
 def files(snapshot: Snapshot) -> list[Any]:
     """Every field of the live files that a backfill must not touch, in the order of their keys."""
     kept = []
-    for batch in snapshot.scan():
+    for batch in snapshot.log.scan():
         for row in batch.adds.to_pylist():
             fields = {k: v for k, v in row.items() if v is not None and k not in GIVEN}
             # Checkpoints recompute these, and the version of a commit is a column of this library.

@@ -74,7 +74,7 @@ def test_the_table_opens_from_a_checkpoint_behind_the_batches() -> None:
     result = backfill(table)
     assert result.checkpoint == f"_delta_log/{4:020}.checkpoint.parquet"
     snapshot = table.open().snapshot()
-    assert snapshot.segment.base_version == 4 and len(snapshot.segment.commits) == 1
+    assert snapshot.log.segment.base_version == 4 and len(snapshot.log.segment.commits) == 1
     assert backfill(built(), checkpoint=False).checkpoint is None
 
 

@@ -139,7 +139,7 @@ def test_a_real_table_is_the_same_from_its_checkpoint_alone(
     assert original.items() <= (files_of(table.store) | hint_of(original)).items()
     alone = only(table.store, result.path, before.version)
     after = alone.snapshot()
-    assert after.segment.base_version == before.version
+    assert after.log.segment.base_version == before.version
     expected, found = as_checkpointed(state_of(before)), state_of(after)
     for key, value in expected.live.items():
         if not before.properties.write_stats_as_json:

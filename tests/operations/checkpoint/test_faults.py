@@ -96,7 +96,7 @@ class World:
         again = store_of(left)
         result = write(Table(again), kind, per_sidecar, new_id=ids("again"))
         assert result.status in ("written", "nothing-to-do")
-        assert Table(again).snapshot().segment.base_version == 3
+        assert Table(again).snapshot().log.segment.base_version == 3
         self.check_versions(again)
 
     def check_versions(self, store: Store) -> None:
@@ -107,7 +107,7 @@ class World:
         latest = Table(store).snapshot()
         assert latest.version == len(self.states) - 1
         hint = hinted_version(store)
-        assert hint in (1, latest.segment.base_version), "the hint came before its checkpoint"
+        assert hint in (1, latest.log.segment.base_version), "the hint came before its checkpoint"
 
 
 def store_of(files: dict[str, bytes]) -> MemoryStore:
@@ -224,7 +224,7 @@ def test_a_commit_during_the_run_stays_the_newest_version(world: World) -> None:
     store = Rival(files, lambda path: None if builder.version > 3 else added(builder))
     assert write(Table(store), "classic").version == 3
     snapshot = Table(files).snapshot()
-    assert (snapshot.version, snapshot.segment.base_version) == (4, 3)
+    assert (snapshot.version, snapshot.log.segment.base_version) == (4, 3)
     assert "late" in snapshot.live_files()["path"].to_pylist()
 
 

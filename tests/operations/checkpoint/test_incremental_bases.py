@@ -299,7 +299,7 @@ def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) ->
     options = CheckpointOptions(actions_per_sidecar=10)
     plan = checkpoint.plan(snapshot, options, context=RunContext.at(NOW))
     assert plan.incremental
-    opened = snapshot.checkpoint
+    opened = snapshot.log.checkpoint
     assert opened is not None
     # One that is taken over: nothing in it was named.
     store.victim, store.when = opened.sidecar_paths[2], when
@@ -317,7 +317,7 @@ def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) ->
 @pytest.mark.conformance("CKPT-24")
 def test_a_sidecar_of_another_size_is_not_reused() -> None:
     table = based()
-    opened = table.open().snapshot().checkpoint
+    opened = table.open().snapshot().log.checkpoint
     assert opened is not None
     victim = opened.sidecar_paths[2]
     table.store.put(victim, table.store.read(victim) + b"more")

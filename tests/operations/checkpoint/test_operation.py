@@ -300,7 +300,7 @@ def test_statistics_are_omitted_if_the_properties_exclude_them() -> None:
     table = table_of([protocol(), metadata(configuration=NO_STATISTICS), add("a", stats="{}")])
     assert "exclude statistics" in " ".join(plan(table).notes)
     write(table.open())
-    schema = table.open().snapshot().checkpoint.schema  # type: ignore[union-attr]
+    schema = table.open().snapshot().log.checkpoint.schema  # type: ignore[union-attr]
     assert {"stats", "stats_parsed"}.isdisjoint(f.name for f in schema.field("add").type)
 
 
@@ -319,7 +319,7 @@ def test_types_of_the_future_do_not_hinder_a_checkpoint() -> None:
     )
     write(table.open())
     table.drop("_last_checkpoint")
-    [row] = [row for batch in table.open().snapshot().scan() for row in batch.adds.to_pylist()]
+    [row] = [row for batch in table.open().snapshot().log.scan() for row in batch.adds.to_pylist()]
     assert row["stats"] == stats
     assert row["stats_parsed"]["numRecords"] == 1
 

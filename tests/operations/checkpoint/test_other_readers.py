@@ -48,7 +48,7 @@ def after_each_checkpoint(table: TableBuilder, compare: Callable[[Path], None]) 
     for actions in ROUNDS:
         table.commit(actions)
         result = incremental(table)
-        opened = open_table(str(root)).snapshot().checkpoint
+        opened = open_table(str(root)).snapshot().log.checkpoint
         assert opened is not None and result.path is not None and result.sidecars_taken_over
         needed = {result.path, *opened.sidecar_paths, f"{LOG}/_last_checkpoint"}
         needed.add(f"{LOG}/{result.version:020}.json")

@@ -210,7 +210,7 @@ def test_the_hint_is_correct(kind: str, per_sidecar: int) -> None:
     # The manifest names every sidecar by its bare name, true size and time.
     named = {
         sidecar.path: (sidecar.size_in_bytes, sidecar.modification_time)
-        for sidecar in table.open().snapshot().checkpoint.sidecars  # type: ignore[union-attr]
+        for sidecar in table.open().snapshot().log.checkpoint.sidecars  # type: ignore[union-attr]
     }
     assert named == {
         path.removeprefix(f"{LOG}/_sidecars/"): (
@@ -296,7 +296,7 @@ def test_a_damaged_classic_checkpoint_is_never_overwritten(kind: str) -> None:
     # A name of its own is no problem.
     result = write(table.open(), "v2-json")
     assert result.status == "written" and table.read(name) == data
-    assert table.open().snapshot().segment.base_version == 1
+    assert table.open().snapshot().log.segment.base_version == 1
 
 
 @pytest.mark.conformance("CKPT-27", "CKPT-16")

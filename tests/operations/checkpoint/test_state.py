@@ -84,7 +84,7 @@ def check(table: TableBuilder, kind: str, per_sidecar: int) -> None:
     result = write(table.open(), kind, per_sidecar)
     assert result.status == "written" and result.path is not None
     snapshot = only(table.store, result.path, table.version).snapshot()
-    assert snapshot.segment.base_version == table.version
+    assert snapshot.log.segment.base_version == table.version
     wanted = expected(table)
     assert state_of(snapshot) == wanted
     counts = (result.num_files, result.num_tombstones)
@@ -337,7 +337,7 @@ def test_no_file_names_the_root_so_that_a_copy_is_the_same_table(
         assert b"stands-out" not in data, path
     moved = TableBuilder(on_disk(table.store, tmp_path / "elsewhere"))
     assert state_of(moved.open().snapshot()) == expected(built)
-    assert moved.open().snapshot().segment.base_version == 1
+    assert moved.open().snapshot().log.segment.base_version == 1
 
 
 def test_a_checkpoint_of_an_older_version_leaves_newer_ones_alone() -> None:

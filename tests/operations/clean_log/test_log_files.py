@@ -215,7 +215,7 @@ def test_the_oldest_checkpoint_gets_a_name_that_old_clients_see(encoding: Any, c
         result = clean(table, day(51))
         assert result.compatible_checkpoint == f"{LOG}/{classic}" and classic in names(table)
         table.drop(uuid_checkpoint_name(18, UUID, encoding))
-    checkpoint = table.open().snapshot(version=18).checkpoint
+    checkpoint = table.open().snapshot(version=18).log.checkpoint
     assert checkpoint is not None and checkpoint.is_v2 and len(checkpoint.sidecars) == count
     assert not plan(table, day(52)).needs_classic_name
 

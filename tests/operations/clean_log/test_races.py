@@ -56,5 +56,5 @@ def test_a_sidecar_that_is_reused_during_the_clean_up_is_kept() -> None:
     assert result.status == "cleaned" and store.published is None
     assert store.stat(f"{LOG}/{ORPHAN}") is not None
     snapshot = Table(store).snapshot()
-    assert snapshot.checkpoint is not None and snapshot.checkpoint.files.version == 3
+    assert snapshot.log.checkpoint is not None and snapshot.log.checkpoint.files.version == 3
     assert sorted(snapshot.live_files()["path"].to_pylist()) == ["f0", "f1", "f2", "f3"]

@@ -195,7 +195,7 @@ def test_fields_that_peers_drop_are_kept() -> None:
     assert domain("set", removed=True) in found and txn("app", 7, lastUpdated=1) in found
     assert all(not action["remove"]["dataChange"] for action in found if "remove" in action)
     snapshot = table.open().snapshot()
-    assert [entry.file.end_version for entry in snapshot.segment.tail] == [None, 4]
+    assert [entry.file.end_version for entry in snapshot.log.segment.tail] == [None, 4]
     assert snapshot.live_files().num_rows == 0 and snapshot.domain_metadata == {}
 
 
@@ -461,8 +461,8 @@ def view(snapshot: Snapshot) -> Any:
     return (
         snapshot.protocol,
         snapshot.metadata,
-        snapshot.state.txns,
-        snapshot.state.domains,
+        snapshot.log.state.txns,
+        snapshot.log.state.domains,
         snapshot.timestamp_ms,
         files.to_pylist(),
         tombstones.to_pylist(),

@@ -168,7 +168,7 @@ def test_three_checkpoints_stand_between_the_feature_and_its_end(
     assert operations(builder.store, barrier) == ["Empty Commit"] * 3
     assert max(barrier) < result.version and result.version in result.checkpoints
     for version in barrier:
-        checkpoint = Table(builder.store).snapshot(version=version).checkpoint
+        checkpoint = Table(builder.store).snapshot(version=version).log.checkpoint
         assert checkpoint is not None and checkpoint.files.version == version
         assert checkpoint.is_v2 == (
             table.configuration.get("delta.checkpointPolicy") == "v2"

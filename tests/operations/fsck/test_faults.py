@@ -56,7 +56,7 @@ def states(store: Store, versions: range) -> list[Any]:
     for version in versions:
         snapshot = Table(store).snapshot(version=version)
         live = snapshot.live_files().to_pylist()
-        found.append((snapshot.state, sorted(live, key=lambda row: str(row["path"]))))
+        found.append((snapshot.log.state, sorted(live, key=lambda row: str(row["path"]))))
     return found
 
 

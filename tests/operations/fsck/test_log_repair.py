@@ -33,7 +33,7 @@ def states(table: SoundTable) -> list[Any]:
     for version in range(table.open().latest_version() + 1):
         snapshot = table.open().snapshot(version=version)
         live = snapshot.live_files().to_pylist()
-        found.append((snapshot.state, sorted(live, key=lambda row: str(row["path"]))))
+        found.append((snapshot.log.state, sorted(live, key=lambda row: str(row["path"]))))
     return found
 
 
@@ -174,7 +174,7 @@ def states_from(table: SoundTable, first: int) -> list[Any]:
     for version in range(first, table.open().latest_version() + 1):
         snapshot = table.open().snapshot(version=version)
         live = snapshot.live_files().to_pylist()
-        found.append((snapshot.state, sorted(live, key=lambda row: str(row["path"]))))
+        found.append((snapshot.log.state, sorted(live, key=lambda row: str(row["path"]))))
     return found
 
 

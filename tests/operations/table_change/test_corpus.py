@@ -78,7 +78,7 @@ def test_a_real_table_loses_nothing(
         assert column_mapping_mode(mapped.protocol, mapped.metadata.configuration) == "name"
         assert mapped.protocol == after.protocol
         assert files(mapped) == live
-        assert mapped.physical_partition_columns == before.metadata.partition_columns
+        assert mapped.log.physical_partition_columns == before.metadata.partition_columns
     assert table.snapshot(version=before.version).protocol == before.protocol
     count_cases("real tables upgraded", 1)
 

@@ -70,7 +70,7 @@ def test_drafts_are_refused_by_name_and_converted_on_request(
     assert result.status == "committed" and result.converted_domains
     snapshot = builder.open().snapshot()
     assert not {"rowIds", "delta.rowIds"} & {*(snapshot.protocol.writer_features or ())}
-    assert not any(domain.draft_map for domain in snapshot.state.domains.values())
+    assert not any(domain.draft_map for domain in snapshot.log.state.domains.values())
     if "mine" in snapshot.domain_metadata:
         assert snapshot.domain_metadata == {"mine": '{"a":"b"}'}
     else:

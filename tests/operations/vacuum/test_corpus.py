@@ -37,7 +37,7 @@ def corpus_tables(corpus: Path) -> Iterator[Path]:
 def referenced(snapshot: Snapshot, root: Path) -> set[Path]:
     """The files of the live adds of a version, found on the disk without the code under test."""
     found = set()
-    for batch in snapshot.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
+    for batch in snapshot.log.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
         for row in batch.adds.to_pylist():
             found |= {root / row["path"], root / unquote(row["path"])}
             vector = row.get("deletionVector")

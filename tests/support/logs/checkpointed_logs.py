@@ -75,7 +75,7 @@ def check_falls_back(table: TableBuilder, problem: str, *, name: str = CLASSIC) 
     for version in (4, 5):
         snapshot = table.open().snapshot(version=version)
         assert state_of(snapshot) == expected(table, version)
-        assert snapshot.checkpoint is None
+        assert snapshot.log.checkpoint is None
         [warning] = snapshot.warnings
         assert problem in warning
         assert name in warning

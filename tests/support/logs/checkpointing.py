@@ -64,14 +64,15 @@ def state_of(snapshot: Snapshot) -> State:
     state = State(
         protocol=without_nulls(snapshot.protocol.to_json()),
         metadata=without_nulls(snapshot.metadata.to_json()),
-        txns={name: without_nulls(txn.to_json()) for name, txn in snapshot.state.txns.items()},
+        txns={name: without_nulls(txn.to_json()) for name, txn in snapshot.log.state.txns.items()},
         domains={
-            name: without_nulls(domain.to_json()) for name, domain in snapshot.state.domains.items()
+            name: without_nulls(domain.to_json())
+            for name, domain in snapshot.log.state.domains.items()
         },
         live={},
         tombstones={},
     )
-    for batch in snapshot.scan():
+    for batch in snapshot.log.scan():
         for files, rows in ((state.live, batch.adds), (state.tombstones, batch.tombstones)):
             for row in rows.to_pylist(maps_as_pydicts="strict"):
                 value = {name: item for name, item in row.items() if name not in _NOT_IN_JSON}

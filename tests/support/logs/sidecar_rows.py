@@ -16,7 +16,7 @@ FOLDER = "_delta_log/_sidecars"
 
 def sidecar_rows(table: Table, version: int) -> Counter[str]:
     """Counts every row of every sidecar of the checkpoint of `version`, as JSON."""
-    checkpoint = table.snapshot(version=version).checkpoint
+    checkpoint = table.snapshot(version=version).log.checkpoint
     assert checkpoint is not None and checkpoint.files.version == version
     rows: Counter[str] = Counter()
     for sidecar in checkpoint.sidecars:

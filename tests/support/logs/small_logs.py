@@ -31,7 +31,7 @@ def live(table: TableBuilder) -> list[str]:
 def everything(snapshot: Snapshot) -> list[Action]:
     """Returns every field of every live file."""
     rows: list[Action] = []
-    for batch in snapshot.scan():
+    for batch in snapshot.log.scan():
         rows += batch.adds.to_pylist()
     return rows
 

@@ -78,7 +78,7 @@ def require_sound(table: TableBuilder, result: CheckpointResult) -> None:
 
 
 def sidecars_of(table: TableBuilder) -> tuple[Any, ...]:
-    opened = table.open().snapshot().checkpoint
+    opened = table.open().snapshot().log.checkpoint
     assert opened is not None
     return opened.sidecars
 

@@ -197,7 +197,7 @@ def _live(snapshot: Any, *paths: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    batches = [batch.adds for batch in snapshot.scan()]
+    batches = [batch.adds for batch in snapshot.log.scan()]
     files = pa.concat_tables(batches, promote_options="permissive")
     return files.filter(pc.is_in(files["path"], value_set=pa.array(paths)))
 

@@ -37,7 +37,8 @@ def our_view(snapshot: Snapshot) -> View:
             "created_time": metadata.created_time,
         },
         "txns": {
-            app_id: (txn.version, txn.last_updated) for app_id, txn in snapshot.state.txns.items()
+            app_id: (txn.version, txn.last_updated)
+            for app_id, txn in snapshot.log.state.txns.items()
         },
         "domains": snapshot.domain_metadata,
         "files": _by_key(

@@ -133,11 +133,13 @@ class SoundTable(TableBuilder):
 
 def checksum_of(snapshot: Snapshot) -> VersionChecksum:
     """Computes the checksum of a snapshot by the simplest means: a scan of all its files."""
-    files = pa.concat_tables([batch.adds for batch in snapshot.scan()], promote_options="default")
+    files = pa.concat_tables(
+        [batch.adds for batch in snapshot.log.scan()], promote_options="default"
+    )
     sizes = np.array(files["size"].to_pylist(), np.int64)
     vectors = [value for value in files["deletionVector"].to_pylist() if value is not None]
     deleted = [vector["cardinality"] for vector in vectors] + [0] * (len(sizes) - len(vectors))
-    info = snapshot.state.commit_info
+    info = snapshot.log.state.commit_info
     return replace(
         state_of(snapshot),
         table_size=int(sizes.sum()),

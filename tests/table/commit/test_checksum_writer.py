@@ -61,7 +61,7 @@ def table(
 
 
 def live(snapshot: Snapshot, *paths: str) -> pa.Table:
-    files = pa.concat_tables([batch.adds for batch in snapshot.scan()])
+    files = pa.concat_tables([batch.adds for batch in snapshot.log.scan()])
     return files.filter(pa.array([path in paths for path in files["path"].to_pylist()]))
 
 

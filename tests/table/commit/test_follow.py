@@ -10,7 +10,8 @@ import pytest
 from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Landed
-from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.log_view import VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
@@ -21,7 +22,7 @@ TIMED = log.protocol(1, 7, writer_features=["inCommitTimestamp", "domainMetadata
 
 
 def view(snapshot: Snapshot) -> dict[str, Any]:
-    state = snapshot.state
+    state = snapshot.log.state
     return {
         "version": snapshot.version,
         "timestamp": snapshot.timestamp_ms,
@@ -32,7 +33,7 @@ def view(snapshot: Snapshot) -> dict[str, Any]:
         "info": state.commit_info,
         "files": sorted(snapshot.live_files()["path"].to_pylist()),
         "tombstones": sorted(snapshot.tombstones()["path"].to_pylist()),
-        "commits": [entry.path for entry in snapshot.segment.commits],
+        "commits": [entry.path for entry in snapshot.log.segment.commits],
     }
 
 

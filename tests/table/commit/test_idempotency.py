@@ -38,7 +38,7 @@ def built(own: int = 0, *, versions: int = 61, checkpoint: int | None = None) ->
 def opened(table: TableBuilder) -> tuple[Snapshot, FaultStore]:
     """The latest snapshot, and a store that records later requests."""
     snapshot, store = table.open().snapshot(), FaultStore(table.store)
-    snapshot.store = store
+    snapshot.log.store = store
     return snapshot, store
 
 

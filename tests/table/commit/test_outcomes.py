@@ -207,7 +207,7 @@ def test_a_fault_at_any_step_leaves_the_table_before_or_after() -> None:
         inner = MemoryStore()
         txn = begin(inner, winners)
         store = FaultStore(inner, **fault)
-        txn._snapshot.store = store
+        txn._snapshot.log.store = store
         try:
             return inner, store, commit(txn)
         except (SimulatedCrash, StorageError, CommitUnknownError, CorruptTableError) as error:

@@ -115,10 +115,10 @@ class Writer:
     def _commit(self, turn: int) -> None:
         choose = self.schedule.random
         snapshot = Table(self.inner).snapshot()
-        live = [row for batch in snapshot.scan() for row in batch.adds.to_pylist()]
+        live = [row for batch in snapshot.log.scan() for row in batch.adds.to_pylist()]
         live = [{k: _plain(v) for k, v in row.items() if not k.startswith("_")} for row in live]
         live.sort(key=lambda row: row["path"])
-        snapshot.store = self.store
+        snapshot.log.store = self.store
         kind = choose.choice(
             [
                 "append",

@@ -44,8 +44,8 @@ def read(snapshot: Snapshot, *names: str, zone: tzinfo = UTC) -> pa.Table:
     fields = parse_schema(snapshot.metadata.schema_string or "").fields
     layout = RowLayout.of(snapshot, names or [field.name for field in fields], zone=zone)
     found = [layout.schema.empty_table()]
-    reader = RowReader(snapshot.store, layout)
-    for batch in snapshot.scan(fields={"add": FILES.names}):
+    reader = RowReader(snapshot.log.store, layout)
+    for batch in snapshot.log.scan(fields={"add": FILES.names}):
         adds = batch.adds
         columns = [
             adds[field.name] if field.name in adds.column_names else pa.nulls(len(adds), field.type)

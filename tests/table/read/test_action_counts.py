@@ -18,7 +18,7 @@ def built(path: Path) -> TableBuilder:
 
 
 def counts(table: TableBuilder) -> tuple[int, int]:
-    checkpoint = table.open().snapshot().checkpoint
+    checkpoint = table.open().snapshot().log.checkpoint
     assert checkpoint is not None
     return checkpoint.action_counts()
 

@@ -121,7 +121,7 @@ def test_columns_may_have_any_order_width_and_neighbours(shape: str) -> None:
         assert _sorted(getattr(snapshot, view)()) == _sorted(getattr(plain, view)())
     assert snapshot.counts == plain.counts
     assert (snapshot.txns, snapshot.domain_metadata) == (plain.txns, plain.domain_metadata)
-    assert snapshot.state.draft_high_water_mark is None
+    assert snapshot.log.state.draft_high_water_mark is None
     assert snapshot.protocol == plain.protocol
     assert snapshot.metadata == plain.metadata
 
@@ -139,13 +139,13 @@ def test_every_child_column_but_the_path_may_be_missing(column: str) -> None:
         table = busy()
         table.checkpoint(4, reshape=_without(column, *lacking))
         snapshot = table.open().snapshot()
-        assert snapshot.checkpoint is not None
+        assert snapshot.log.checkpoint is not None
         paths = {path for path, _ in expected(table).live}
         if "deletionVector" not in lacking:
             assert set(snapshot.live_files()["path"].to_pylist()) == paths
         assert snapshot.tombstones().num_rows
         assert snapshot.counts.num_files
-        assert list(snapshot.scan())
+        assert list(snapshot.log.scan())
 
 
 @pytest.mark.conformance("CKPT-06")
@@ -155,7 +155,7 @@ def test_a_column_of_an_action_that_never_occurs_may_be_missing(column: str) -> 
     table.commit([protocol(), metadata(), add("a")])
     table.checkpoint(0, reshape=lambda rows: rows.drop_columns([column]))
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None
+    assert snapshot.log.checkpoint is not None
     assert (snapshot.txns, snapshot.domain_metadata) == ({}, {})
     assert snapshot.live_files()["path"].to_pylist() == ["a"]
 
@@ -252,7 +252,7 @@ def test_feature_lists_come_back_from_a_checkpoint_as_they_were(action: Action) 
     table.commit([action, metadata()])
     table.checkpoint()
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None
+    assert snapshot.log.checkpoint is not None
     assert snapshot.protocol.to_json() == action["protocol"]
 
 
@@ -264,7 +264,7 @@ def test_commit_info_comes_from_the_commit_of_the_version_alone() -> None:
     table.compaction(5, 6, lines=[commit_info("LIE"), *table.reconciled(5, 6)])
     table.drop(*(f"{version:020d}.json" for version in range(5)))
 
-    info = table.open().snapshot().state.commit_info
+    info = table.open().snapshot().log.state.commit_info
     assert info is not None
     assert info.values == {"operation": "LAST", "userName": "x"}
 
@@ -289,7 +289,7 @@ def test_an_unused_max_row_index_is_not_carried_and_an_unknown_field_is() -> Non
 
     table.checkpoint(reshape=with_more_fields)
     snapshot = table.open().snapshot()
-    [batch] = [batch for batch in snapshot.scan() if batch.adds.num_rows]
+    [batch] = [batch for batch in snapshot.log.scan() if batch.adds.num_rows]
     assert batch.adds["deletionVector"].to_pylist() == [vector | {"offset": None, "shiny": "x"}]
     assert snapshot.live_files()["dv"].to_pylist() == ["uab^-aqEH.-t@S}K{vb[*k^"]
 
@@ -313,7 +313,7 @@ def test_partition_values_that_were_left_out_are_null_by_every_route() -> None:
     table.checkpoint()
     by_checkpoint = table.open().snapshot()
 
-    assert by_checkpoint.checkpoint is not None
+    assert by_checkpoint.log.checkpoint is not None
     assert state_of(by_checkpoint) == state_of(by_commits)
     for snapshot in (by_commits, by_checkpoint):
         rows = [*_sorted(snapshot.live_files()), *_sorted(snapshot.tombstones())]

@@ -36,8 +36,8 @@ def test_every_kind_of_checkpoint_gives_the_state_without_the_commits_before_it(
         snapshot = table.open().snapshot(version=version)
         assert state_of(snapshot) == expected(table, version)
         assert snapshot.warnings == ()
-        assert snapshot.checkpoint is not None
-        assert snapshot.checkpoint.is_v2 == (
+        assert snapshot.log.checkpoint is not None
+        assert snapshot.log.checkpoint.is_v2 == (
             kind not in ("classic", "row groups of 1") and "parts" not in kind
         )
 
@@ -49,7 +49,7 @@ def test_an_empty_table_has_a_manifest_without_sidecars(encoding: Encoding) -> N
     table.commit([features("v2Checkpoint"), metadata()])
     table.v2_checkpoint(encoding=encoding)
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None
+    assert snapshot.log.checkpoint is not None
     assert (snapshot.counts.num_files, snapshot.live_files().num_rows) == (0, 0)
 
 
@@ -59,7 +59,8 @@ def test_the_newest_checkpoint_not_newer_than_the_version_is_the_base() -> None:
     for version in (1, 3, 5):
         table.checkpoint(version)
     bases = {
-        version: table.open().snapshot(version=version).segment.base_version for version in range(6)
+        version: table.open().snapshot(version=version).log.segment.base_version
+        for version in range(6)
     }
     assert bases == {0: -1, 1: 1, 2: 1, 3: 3, 4: 3, 5: 5}
 
@@ -73,7 +74,7 @@ def test_a_set_of_parts_counts_only_if_every_part_is_there(parts: int) -> None:
             names = table.checkpoint(4, parts=parts)
             table.drop(*(name for at, name in enumerate(names) if at not in present))
             snapshot = table.open().snapshot()
-            assert snapshot.checkpoint is None
+            assert snapshot.log.checkpoint is None
             assert state_of(snapshot) == expected(table)
             leave_only_the_checkpoint(table)
             with fails(
@@ -88,7 +89,7 @@ def test_parts_of_two_sets_do_not_complete_each_other() -> None:
     table = busy()
     first, second = table.checkpoint(4, parts=2), table.checkpoint(4, parts=3)
     table.drop(first[0], second[2])
-    assert table.open().snapshot().checkpoint is None
+    assert table.open().snapshot().log.checkpoint is None
     assert state_of(table.open().snapshot()) == expected(table)
 
 
@@ -116,7 +117,7 @@ def test_a_damaged_commit_below_a_checkpoint_loses_only_its_own_information() ->
         table.write(f"{5:020d}.json", damage)
         snapshot = table.open().snapshot()
         assert state_of(snapshot) == expected(table)
-        assert snapshot.state.commit_info is None
+        assert snapshot.log.state.commit_info is None
         assert f"{5:020d}.json" in " ".join(snapshot.warnings)
 
 
@@ -132,11 +133,11 @@ def test_the_actions_of_a_checkpoint_are_read_in_few_requests() -> None:
     table.checkpoint()
     store.requests.clear()
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None
-    assert len(snapshot.state.domains) == len(snapshot.state.txns) == 1
+    assert snapshot.log.checkpoint is not None
+    assert len(snapshot.log.state.domains) == len(snapshot.log.state.txns) == 1
     assert opened(store) == 2, "the footer, and all single actions"
     store.requests.clear()
-    [found] = snapshot.scan()
+    [found] = snapshot.log.scan()
     assert len(found.adds) == len(found.tombstones) == 1
     assert opened(store) == 1, "adds and removes"
 
@@ -148,7 +149,7 @@ def test_a_checkpoint_without_its_commit_opens_with_an_unknown_time() -> None:
     table.drop(*(f"{version:020d}.json" for version in range(6)))
     snapshot = table.open().snapshot()
     assert state_of(snapshot) == expected(table)
-    assert (snapshot.timestamp, snapshot.state.commit_info) == (None, None)
+    assert (snapshot.timestamp, snapshot.log.state.commit_info) == (None, None)
 
 
 @pytest.mark.conformance("REC-04", "REC-06", "REC-08")

@@ -81,8 +81,8 @@ def test_all_actions_on_one_line_are_read(first: str, blank: str) -> None:
 
     assert live(table) == ["a", "after", "before"]
     assert (snapshot.txns, snapshot.domain_metadata) == ({"app": 7}, {"d": "c"})
-    assert snapshot.state.commit_info is not None
-    assert snapshot.state.commit_info.operation == "BOTH"
+    assert snapshot.log.state.commit_info is not None
+    assert snapshot.log.state.commit_info.operation == "BOTH"
     assert sorted(row["path"] for row in everything(snapshot)) == ["a", "after", "before"]
 
 
@@ -111,7 +111,7 @@ def test_an_add_and_a_remove_may_share_a_line(form: str) -> None:
 def test_an_unknown_action_beside_an_add_changes_nothing() -> None:
     table = started(add("a", odd=1) | {"shiny": {"v": 1}, "also": 3}, add("b"), {"lone": {}})
     assert sorted(row["path"] for row in everything(table.open().snapshot())) == ["a", "b"]
-    assert table.open().snapshot().state.unknown_actions == {"lone"}
+    assert table.open().snapshot().log.state.unknown_actions == {"lone"}
 
 
 @pytest.mark.conformance("LOG-03")
@@ -286,7 +286,7 @@ def test_opening_reads_a_long_commit_piece_by_piece(
     adds = [add(f"{number}") for number in range(50)]
     table = started(*adds[:25], txn("app", 7), *adds[25:], add("last") | protocol())
     whole = table.open().snapshot()
-    expected = (whole.state, whole.live_files().sort_by("path"))
+    expected = (whole.log.state, whole.live_files().sort_by("path"))
     asked: list[tuple[str, int]] = []
     store, of_store = table.store, table.store.open
 
@@ -300,4 +300,4 @@ def test_opening_reads_a_long_commit_piece_by_piece(
     monkeypatch.setattr(log_reader, "_PIECE_BYTES", 500)
     snapshot = table.open().snapshot()
     assert set(asked) == {(COMMIT_1, 500)} and len(asked) > 5
-    assert (snapshot.state, snapshot.live_files().sort_by("path")) == expected
+    assert (snapshot.log.state, snapshot.live_files().sort_by("path")) == expected

@@ -323,7 +323,7 @@ def test_an_unknown_field_of_several_types_refuses_a_rewrite_and_no_read() -> No
 def test_unknown_actions_are_reported_and_change_nothing() -> None:
     table = started(add("a"), {"shiny": {"x": 1}}, {"also": [1]}, {"txn": None, "void": None})
     snapshot = table.open().snapshot()
-    assert snapshot.state.unknown_actions == {"shiny", "also"}
+    assert snapshot.log.state.unknown_actions == {"shiny", "also"}
     assert (live(table), snapshot.txns) == (["a"], {})
 
 

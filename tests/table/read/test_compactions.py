@@ -43,13 +43,13 @@ def check(table: TableBuilder, *, warnings: int = 0) -> None:
         snapshot = table.open().snapshot(version=version)
         commits: Sequence[Sequence[Action]] = [table.commits[n] for n in range(version + 1)]
         assert state_of(snapshot) == replay(commits), version
-        assert snapshot.state.commit_info is None or version in (0, LAST)
+        assert snapshot.log.state.commit_info is None or version in (0, LAST)
     assert len(table.open().snapshot().warnings) == warnings
 
 
 def used(table: TableBuilder, version: int | None = None) -> list[str]:
     """The compactions in the tail of a snapshot."""
-    tail = table.open().snapshot(version=version).segment.tail
+    tail = table.open().snapshot(version=version).log.segment.tail
     return [entry.file.name for entry in tail if entry.file.end_version is not None]
 
 
@@ -165,8 +165,8 @@ def test_times_and_commit_info_come_from_the_covered_commits() -> None:
     table.compaction(0, 5, lines=[commit_info("LIE"), cdc("lie"), *table.reconciled(0, 5)])
     snapshot = table.open().snapshot()
     assert used(table)
-    assert snapshot.state.commit_info is not None
-    assert snapshot.state.commit_info.operation == "LAST"
+    assert snapshot.log.state.commit_info is not None
+    assert snapshot.log.state.commit_info.operation == "LAST"
     assert snapshot.timestamp == plain.open().snapshot().timestamp
     assert table.open().history() == plain.open().history()
     check(table)

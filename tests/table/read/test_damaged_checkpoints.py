@@ -48,7 +48,7 @@ def test_an_empty_or_cut_part_makes_its_set_unusable(part: int) -> None:
     names = table.checkpoint(4, parts=3)
     table.zero(names[part])
     assert state_of(table.open().snapshot()) == expected(table)
-    assert table.open().snapshot().checkpoint is None
+    assert table.open().snapshot().log.checkpoint is None
 
     table = busy()
     names = table.checkpoint(4, parts=3)
@@ -61,7 +61,7 @@ def test_a_checkpoint_of_no_bytes_does_not_exist() -> None:
     table = busy()
     table.zero(table.checkpoint(4)[0])
     snapshot = table.open().snapshot()
-    assert (snapshot.checkpoint, state_of(snapshot)) == (None, expected(table))
+    assert (snapshot.log.checkpoint, state_of(snapshot)) == (None, expected(table))
     leave_only_the_checkpoint(table)
     with fails(CorruptTableError, CLASSIC, table=table, version=5, file=f"{LOG}/{0:020d}.json"):
         table.open().snapshot()
@@ -122,13 +122,13 @@ def test_damaged_pages_are_found_and_another_base_is_read(leaf: str, sidecars: i
     names = table.checkpoint(4) if sidecars is None else table.v2_checkpoint(4, sidecars=sidecars)
     damage_pages(table, names[-1], leaf)
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is not None
+    assert snapshot.log.checkpoint is not None
 
     with pytest.raises(UnusableCheckpointError) as failure:
         state_of(snapshot)
     other = snapshot.avoiding(failure.value)
 
-    assert other.checkpoint is None
+    assert other.log.checkpoint is None
     assert state_of(other) == expected(table)
     assert names[0] in " ".join(other.warnings)
     live = sorted(snapshot.live_files()["path"].to_pylist())
@@ -175,15 +175,15 @@ def test_a_damaged_checkpoint_is_replaced_by_another_of_its_version() -> None:
     for first, second in itertools.permutations(kinds, 2):
         table = busy()
         first(table), second(table)
-        chosen = table.open().snapshot().checkpoint
+        chosen = table.open().snapshot().log.checkpoint
         assert chosen is not None
         table.truncate(chosen.files.name, -3)
         leave_only_the_checkpoint(table)
 
         snapshot = table.open().snapshot()
 
-        assert snapshot.checkpoint is not None
-        assert snapshot.checkpoint.files.name != chosen.files.name
+        assert snapshot.log.checkpoint is not None
+        assert snapshot.log.checkpoint.files.name != chosen.files.name
         assert state_of(snapshot) == expected(table)
         assert len(snapshot.warnings) == 1
 
@@ -195,7 +195,7 @@ def test_an_older_checkpoint_is_the_base_where_the_newest_is_damaged() -> None:
     table.truncate(table.checkpoint(4)[0], 10)
     table.drop(f"{0:020d}.json", f"{1:020d}.json", f"{2:020d}.json")
     snapshot = table.open().snapshot()
-    assert snapshot.segment.base_version == 2
+    assert snapshot.log.segment.base_version == 2
     assert state_of(snapshot) == expected(table)
 
 

@@ -30,7 +30,7 @@ def draft(*names: str) -> TableBuilder:
 
 
 def mark(snapshot: Snapshot) -> int | None:
-    found = snapshot.state.draft_high_water_mark
+    found = snapshot.log.state.draft_high_water_mark
     return None if found is None else draft_high_water_mark(found)
 
 
@@ -125,7 +125,7 @@ def test_a_map_in_a_domain_is_its_text(checkpointed: bool) -> None:
         "d": '{"a":"1 ","b":"2"}',
         "text": ' {"a": 1}',
     }
-    assert table.open().snapshot().state.domains["d"].draft_map is not checkpointed
+    assert table.open().snapshot().log.state.domains["d"].draft_map is not checkpointed
 
 
 @pytest.mark.conformance("DRAFT-04")

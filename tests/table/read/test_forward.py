@@ -46,7 +46,12 @@ def state(snapshot: Snapshot) -> tuple[Any, ...]:
     files = snapshot.live_files().sort_by("path").to_pylist()
     return (
         *(snapshot.version, snapshot.timestamp_ms, snapshot.protocol, snapshot.metadata),
-        *(snapshot.txns, snapshot.domain_metadata, snapshot.state, snapshot.segment.version),
+        *(
+            snapshot.txns,
+            snapshot.domain_metadata,
+            snapshot.log.state,
+            snapshot.log.segment.version,
+        ),
         *(snapshot.counts, files, snapshot.tombstones().sort_by("path").to_pylist()),
     )
 
@@ -75,7 +80,7 @@ def test_a_snapshot_follows_any_commits(commits: list[list[Action]], at_once: in
     followed = table.open().forward(snapshot)
     assert state(followed) == state(table.open().snapshot())
     # The totals come from the index, and not from a pass over the files.
-    assert followed.index is not None and followed.index.counts == followed.counts
+    assert followed.log.index is not None and followed.log.index.counts == followed.counts
 
 
 def test_requests_are_one_listing_and_the_new_commits() -> None:
@@ -118,10 +123,13 @@ def test_another_log_is_opened_from_scratch(change: Any) -> None:
     snapshot = remembering(table)
     change(table)
     followed = table.open().forward(snapshot)
-    assert followed.segment == table.open().snapshot().segment
-    assert followed.segment.checkpoint != snapshot.segment.checkpoint or change is not checkpointed
+    assert followed.log.segment == table.open().snapshot().log.segment
+    assert (
+        followed.log.segment.checkpoint != snapshot.log.segment.checkpoint
+        or change is not checkpointed
+    )
     assert state(followed) == state(table.open().snapshot())
-    assert followed.index is not None
+    assert followed.log.index is not None
 
 
 def test_a_gap_is_an_error_as_when_opening() -> None:

@@ -57,7 +57,7 @@ def check(table: TableBuilder) -> None:
         assert state_of(snapshot) == replay(commits)
         assert snapshot.warnings == ()
     assert table.open().snapshot().version == NEWEST
-    assert table.open().snapshot().segment.base_version == 4
+    assert table.open().snapshot().log.segment.base_version == 4
 
 
 def listings(table: TableBuilder) -> list[str]:
@@ -98,14 +98,14 @@ def test_a_hint_at_an_incomplete_or_damaged_checkpoint_changes_nothing() -> None
         damage(name)
         snapshot = table.open().snapshot()
         assert state_of(snapshot) == replay(list(table.commits.values()))
-        assert snapshot.segment.base_version == 4
+        assert snapshot.log.segment.base_version == 4
 
 
 @pytest.mark.conformance("LAST-02")
 def test_the_hinted_checkpoint_is_not_preferred_to_a_newer_one() -> None:
     table = checkpointed()
     table.hint(2)
-    assert table.open().snapshot().segment.base_version == 4
+    assert table.open().snapshot().log.segment.base_version == 4
 
 
 @pytest.mark.conformance("LAST-01", "LAST-04", "LAST-07")

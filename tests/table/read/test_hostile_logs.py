@@ -69,7 +69,7 @@ def test_partition_values_that_no_column_has_cost_no_more_than_their_bytes() -> 
         checkpoint.apply(builder.open(), checkpoint.plan(snapshot, context=RunContext.at(NOW)))
     assert taken.seconds < 10
     again = builder.open().snapshot()
-    assert again.checkpoint is not None
+    assert again.log.checkpoint is not None
     assert sorted(again.live_files()["path"].to_pylist()) == ["b", "c", "d"]
 
 

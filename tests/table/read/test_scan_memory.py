@@ -25,7 +25,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[FileReplay]:
         made.append(FileReplay())
         return made[-1]
 
-    monkeypatch.setattr(snapshot, "FileReplay", make)
+    monkeypatch.setattr(log_view, "FileReplay", make)
     monkeypatch.setattr(log_reader, "_BATCH_BYTES", 1 << 18)
     monkeypatch.setattr(log_file, "_READ_AHEAD_BYTES", 1 << 18)
     return made
@@ -55,7 +55,7 @@ def peak_of_scan(table: TableBuilder) -> tuple[int, int]:
     """Live files found, and the bytes of Python that were held at most."""
     opened = table.open().snapshot()
     tracemalloc.start()
-    live = sum(batch.adds.num_rows for batch in opened.scan())
+    live = sum(batch.adds.num_rows for batch in opened.log.scan())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return live, peak

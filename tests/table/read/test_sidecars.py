@@ -45,7 +45,7 @@ def test_a_damaged_json_manifest_is_passed_over(damage: str, sidecars: int) -> N
     [name, *_] = table.v2_checkpoint(4, sidecars=sidecars)
     table.write(name, change(table.read(name)))
     snapshot = table.open().snapshot()
-    if snapshot.checkpoint is not None:
+    if snapshot.log.checkpoint is not None:
         with pytest.raises(UnusableCheckpointError) as failure:
             state_of(snapshot)
         snapshot = snapshot.avoiding(failure.value)

@@ -14,7 +14,8 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read import log_reader
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_file import relisting
-from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.log_view import VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
 from tests.properties.model import State, replay, state_of
@@ -108,8 +109,8 @@ def test_a_clean_up_while_a_snapshot_opens_leads_to_the_checkpoint_it_left(at: i
     # The threads determine how much was read in advance: the snapshot may use either base.
     snapshot = table.open().snapshot()
     assert snapshot.live_files()["path"].to_pylist() == ["6"]
-    assert snapshot.segment.base_version in (-1, 4)
-    assert table.open().snapshot().segment.base_version == 4
+    assert snapshot.log.segment.base_version in (-1, 4)
+    assert table.open().snapshot().log.segment.base_version == 4
 
 
 def test_a_clean_up_after_a_snapshot_was_opened_does_not_spoil_it() -> None:
@@ -130,7 +131,7 @@ def test_a_clean_up_after_a_snapshot_was_opened_does_not_spoil_it() -> None:
         state_of(other)
     assert failure.value.file in {f"{LOG}/{json_name(version)}" for version in range(4)}
     reopened = other.avoiding(failure.value)
-    assert (reopened.version, reopened.segment.base_version) == (6, 4)
+    assert (reopened.version, reopened.log.segment.base_version) == (6, 4)
     assert state_of(reopened) == expected(table)
 
 
@@ -230,7 +231,7 @@ def test_a_checkpoint_deleted_before_opening_is_replaced(kind: str) -> None:
             victim = table.v2_checkpoint(4, sidecars=1)[1]
     store.before_reading = once(lambda: table.drop(victim), victim)
     snapshot = table.open().snapshot()
-    assert snapshot.checkpoint is None
+    assert snapshot.log.checkpoint is None
     assert "no longer exists" in snapshot.warnings[0]
     assert state_of(snapshot) == expected(table)
 

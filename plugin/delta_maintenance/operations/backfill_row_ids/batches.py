@@ -37,7 +37,7 @@ def audit_row_ids(snapshot: Snapshot) -> RowIdFindings:
 
     def audited(sound: Snapshot) -> RowIdFindings:
         audit = RowIdAudit()
-        for batch in sound.scan(fields=_AUDITED):
+        for batch in sound.log.scan(fields=_AUDITED):
             audit.add(batch.adds, batch.tombstones)
         return audit.findings()
 
@@ -49,7 +49,7 @@ def files_without_row_ids(snapshot: Snapshot, *, files_per_batch: int) -> Iterat
 
     Raises the errors of `adds_for_commits`, and `UnusableCheckpointError` like `Snapshot.scan`.
     """
-    lacking = (batch.adds.filter(lacks_row_ids(batch.adds)) for batch in snapshot.scan())
+    lacking = (batch.adds.filter(lacks_row_ids(batch.adds)) for batch in snapshot.log.scan())
     return in_batches(adds_for_commits(snapshot, lacking), files_per_batch)
 
 

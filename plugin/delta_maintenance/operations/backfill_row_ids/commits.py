@@ -51,7 +51,8 @@ from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writ
 from delta_maintenance.table.data.row_counts import RowCounter
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.log_view import VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 T = TypeVar("T")
@@ -380,7 +381,7 @@ def require_unique(snapshot: Snapshot, findings: RowIdFindings) -> None:
 
 def sources_of(snapshot: Snapshot) -> RowTrackingSources:
     """The parts of the snapshot that row tracking depends on."""
-    state = snapshot.state
+    state = snapshot.log.state
     domain = state.domains.get(row_tracking.DOMAIN)
     return RowTrackingSources(
         protocol=state.protocol,

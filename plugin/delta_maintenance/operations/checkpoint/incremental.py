@@ -112,14 +112,14 @@ def _require_young(snapshot: Snapshot, now: datetime) -> None:
     of the new checkpoint must be young, too: no clean-up may rely on a checkpoint that can still be
     withdrawn.
     """
-    if snapshot.checkpoint is None or not snapshot.checkpoint.is_v2:
+    if snapshot.log.checkpoint is None or not snapshot.log.checkpoint.is_v2:
         return  # a classic checkpoint has no sidecars to take over
     retention = snapshot.properties.log_retention
     least_ms = epoch_millis(now) - (retention - _CLEAN_UP_MARGIN) // timedelta(milliseconds=1)
-    base = snapshot.segment.base_commit
+    base = snapshot.log.segment.base_commit
     times = {
         snapshot.version: snapshot.timestamp_ms,
-        snapshot.segment.base_version: None if base is None else base.status.modified_ms,
+        snapshot.log.segment.base_version: None if base is None else base.status.modified_ms,
     }
     for version, time_ms in times.items():
         if time_ms is None or time_ms < least_ms:
@@ -148,6 +148,6 @@ def _in_full(snapshot: Snapshot, why: str) -> Decision:
 
 
 def _full_bytes(snapshot: Snapshot) -> int:
-    tail = sum(entry.status.size for entry in snapshot.segment.tail)
-    base = 0 if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes
+    tail = sum(entry.status.size for entry in snapshot.log.segment.tail)
+    base = 0 if snapshot.log.checkpoint is None else snapshot.log.checkpoint.size_bytes
     return base + int(_CHECKPOINT_BYTES_PER_LOG_BYTE * tail)

@@ -75,8 +75,8 @@ def plan(
         kind=None if existing else kind,
         engine=chosen,
         reason=existing or f"{_why(snapshot, options)}; {why}",
-        log_bytes=snapshot.log_bytes,
-        commits_since_checkpoint=len(snapshot.segment.commits),
+        log_bytes=snapshot.log.size_bytes,
+        commits_since_checkpoint=len(snapshot.log.segment.commits),
         actions_per_sidecar=_sidecar_size(snapshot, options, kind),
         time_zone=options.time_zone,
         tombstones_from=tombstones_from,
@@ -119,9 +119,9 @@ def _with_decision(
 def _sidecar_size(snapshot: Snapshot, options: CheckpointOptions, kind: str) -> int:
     if kind == "classic" or not options.actions_per_sidecar:
         return 0
-    actions = sum(entry.status.size for entry in snapshot.segment.tail) // _LOG_BYTES_PER_ACTION
-    if snapshot.checkpoint is not None:
-        actions += snapshot.checkpoint.row_count
+    actions = sum(entry.status.size for entry in snapshot.log.segment.tail) // _LOG_BYTES_PER_ACTION
+    if snapshot.log.checkpoint is not None:
+        actions += snapshot.log.checkpoint.row_count
     return sidecar_size(actions, at_most=options.actions_per_sidecar)
 
 
@@ -243,7 +243,7 @@ def _spec(snapshot: Snapshot, plan: CheckpointPlan) -> CheckpointSpec:
 
 def _require_checkpointable(snapshot: Snapshot, *, repairs: bool = False) -> None:
     require_writable(snapshot, Operation.CHECKPOINT, repairs=repairs)
-    state = snapshot.state
+    state = snapshot.log.state
     # A converted table has its high-water mark in the domain; the draft action is obsolete.
     if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
         raise _refused(
@@ -252,7 +252,7 @@ def _require_checkpointable(snapshot: Snapshot, *, repairs: bool = False) -> Non
             "which a checkpoint would lose",
             "migrate the table to row tracking first",
         )
-    if snapshot.segment.last_commit is None:
+    if snapshot.log.segment.last_commit is None:
         raise _refused(
             snapshot,
             "the commit of this version no longer exists, so the version cannot be verified",
@@ -293,7 +293,7 @@ def _engine(
     snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind
 ) -> tuple[Literal["local", "spark"], str]:
     sidecars = kind != "classic" and options.actions_per_sidecar > 0
-    size = snapshot.log_bytes
+    size = snapshot.log.size_bytes
     if options.engine == "spark":
         if not sidecars:
             raise _refused(
@@ -316,7 +316,7 @@ def _why(snapshot: Snapshot, options: CheckpointOptions) -> str:
 
 
 def _existing(snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind) -> str | None:
-    checkpoint = snapshot.checkpoint
+    checkpoint = snapshot.log.checkpoint
     if checkpoint is None or checkpoint.files.version != snapshot.version:
         return None
     uuid_named = checkpoint.files.kind is LogFileKind.UUID_CHECKPOINT
@@ -326,7 +326,7 @@ def _existing(snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind)
 
 
 def _tombstones_from(snapshot: Snapshot, now: datetime) -> tuple[datetime | None, tuple[str, ...]]:
-    newest = max((entry.status.modified_ms for entry in snapshot.segment.commits), default=None)
+    newest = max((entry.status.modified_ms for entry in snapshot.log.segment.commits), default=None)
     if newest is not None and newest > epoch_millis(now):
         return None, ("the newest commit is dated in the future, so no tombstone expires",)
     if any("deletedFileRetention" in problem for problem in snapshot.properties.problems):
@@ -336,12 +336,12 @@ def _tombstones_from(snapshot: Snapshot, now: datetime) -> tuple[datetime | None
 
 def _notes(snapshot: Snapshot) -> tuple[str, ...]:
     notes = [*snapshot.warnings, *snapshot.properties.problems]
-    if snapshot.state.unknown_actions:
-        names = ", ".join(sorted(snapshot.state.unknown_actions))
+    if snapshot.log.state.unknown_actions:
+        names = ", ".join(sorted(snapshot.log.state.unknown_actions))
         notes.append(f"unknown actions are not part of the state and are left out: {names}")
     if _loses_statistics(snapshot):
         notes.append("the table's properties exclude statistics from checkpoints")
-    if any(domain.draft_map for domain in snapshot.state.domains.values()):
+    if any(domain.draft_map for domain in snapshot.log.state.domains.values()):
         notes.append("domain configurations written as maps are kept as their JSON text")
     return tuple(notes)
 
@@ -367,7 +367,7 @@ def _needing_statistics(snapshot: Snapshot) -> str | None:
 def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
     """Returns the result for a classic checkpoint of another writer, which must be readable."""
     snapshot = table.snapshot(version=plan.version)
-    checkpoint = snapshot.checkpoint
+    checkpoint = snapshot.log.checkpoint
     if checkpoint is None or checkpoint.files.version != plan.version:
         raise RefusedError(
             "there is a checkpoint file of this version that cannot be read",

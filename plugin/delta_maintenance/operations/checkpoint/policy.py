@@ -90,7 +90,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         reason=reason,
         engine=plan.engine,
         options=options,
-        commits_to_replay=len(context.snapshot.segment.tail),
+        commits_to_replay=len(context.snapshot.log.segment.tail),
         commits_to_replay_after=0,
         bytes_to_read=plan.log_bytes,
         requests=health.files_to_open + sidecars + 3,

@@ -38,7 +38,7 @@ def plan(
     context = context or RunContext()
     options = (options or ChecksumOptions()).validated()
     require_writable(snapshot, Operation.CHECKPOINT)
-    inventory = take_inventory(snapshot.store)
+    inventory = take_inventory(snapshot.log.store)
     there = {
         entry.file.version for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM
     }
@@ -61,7 +61,7 @@ def plan(
         reason=f"{count_text(len(missing), 'version')} without a checksum"
         if missing
         else f"{which} has a checksum already",
-        log_bytes=snapshot.log_bytes,
+        log_bytes=snapshot.log.size_bytes,
         notes=snapshot.warnings,
     )
 

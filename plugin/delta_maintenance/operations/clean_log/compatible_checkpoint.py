@@ -49,7 +49,7 @@ def write_compatible_checkpoint(snapshot: Snapshot, *, new_id: NewId) -> str:
     Sidecars are shared, not copied. Returns the path, relative to the table root. A checkpoint of
     another writer under that name is accepted; `RefusedError` if it cannot be read.
     """
-    checkpoint = snapshot.checkpoint
+    checkpoint = snapshot.log.checkpoint
     if checkpoint is None or checkpoint.files.version != snapshot.version:
         raise RefusedError(
             "the checkpoint of this version cannot be used",
@@ -63,7 +63,7 @@ def write_compatible_checkpoint(snapshot: Snapshot, *, new_id: NewId) -> str:
         if checkpoint.files.entries[0].file.encoding == "parquet" or checkpoint.sidecars:
             with staging() as staged:
                 _stage(snapshot, checkpoint, staged, name)
-                publish(staged, snapshot.store, name)
+                publish(staged, snapshot.log.store, name)
         else:
             write_checkpoint(snapshot, _inline(snapshot), new_id=new_id)
     _require_readable(snapshot, path)
@@ -73,10 +73,10 @@ def write_compatible_checkpoint(snapshot: Snapshot, *, new_id: NewId) -> str:
 def _stage(snapshot: Snapshot, checkpoint: Checkpoint, staged: Staging, name: str) -> None:
     top = checkpoint.files.entries[0]
     if top.file.encoding == "parquet":
-        with snapshot.store.open(top.path) as source, staged.path(name).open("wb") as target:
+        with snapshot.log.store.open(top.path) as source, staged.path(name).open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
         return
-    singles, state = checkpoint.singles, snapshot.state
+    singles, state = checkpoint.singles, snapshot.log.state
     actions = single_actions(
         protocol=state.protocol,
         metadata=state.metadata,
@@ -95,7 +95,7 @@ def _stage(snapshot: Snapshot, checkpoint: Checkpoint, staged: Staging, name: st
         staged,
         name,
         version=snapshot.version,
-        sidecar_store=snapshot.store,
+        sidecar_store=snapshot.log.store,
         actions=actions,
         inline=None,
     )
@@ -113,13 +113,13 @@ def _inline(snapshot: Snapshot) -> CheckpointSpec:
 
 
 def _require_readable(snapshot: Snapshot, path: str) -> None:
-    status = snapshot.store.stat(path)
+    status = snapshot.log.store.stat(path)
     try:
         if status is None:
             raise UnusableCheckpointError("it was deleted again")
         entry = LogEntry(parse_log_file_name(path.removeprefix(f"{LOG_DIRECTORY}/")), status)
         files = CheckpointFiles(snapshot.version, entry.file.kind, (entry,))
-        Checkpoint(snapshot.store, files)
+        Checkpoint(snapshot.log.store, files)
     except UnusableCheckpointError as error:
         raise RefusedError(
             f"an unreadable checkpoint file exists ({error.problem})",

@@ -141,7 +141,7 @@ class _Decision:
         self.instant = rounded(self.as_of, self._retention())
         if self.instant is None:
             return self._nothing("the retention exceeds the range of the calendar")
-        inventory = take_inventory(snapshot.store)
+        inventory = take_inventory(snapshot.log.store)
         listing = inventory.listing
         times = file_times(listing, now_ms=epoch_millis(self.now))
         self.commit = newest_commit_not_after(
@@ -150,7 +150,9 @@ class _Decision:
         if self.commit is None:
             self._note_oldest(times)
             return self._nothing(f"no commit is as old as {_text(self.instant)}")
-        found, passed_over = newest_sound_checkpoint(snapshot.store, listing, version=self.commit)
+        found, passed_over = newest_sound_checkpoint(
+            snapshot.log.store, listing, version=self.commit
+        )
         self.notes.extend(passed_over)
         self.found = found
         if found is None:
@@ -179,7 +181,7 @@ class _Decision:
             )
         if not groups:
             return self._nothing(f"no file is older than {cut_off.name}", cut_off)
-        hint = hinted_version(snapshot.store)
+        hint = hinted_version(snapshot.log.store)
         return self._plan(
             f"{cut_off.name} is the newest complete and readable checkpoint up to version "
             f"{self.commit}, which was current at {_text(self.instant)}",
@@ -230,7 +232,7 @@ class _Decision:
 
     def _referenced(self, listing: LogListing, cut_off: int) -> frozenset[str] | None:
         try:
-            return referenced_sidecars(self.snapshot.store, listing, oldest=cut_off)
+            return referenced_sidecars(self.snapshot.log.store, listing, oldest=cut_off)
         except UnusableCheckpointError as error:
             self.notes.append(
                 f"no sidecar is deleted: {error.file} cannot be read: {error.problem}"
@@ -373,8 +375,8 @@ def _require_cleanable(snapshot: Snapshot) -> None:
             f"{duration_text(properties.deleted_file_retention)}",
             "set the former to at least the latter",
         )
-    if snapshot.state.unknown_actions:
-        names = ", ".join(sorted(snapshot.state.unknown_actions))
+    if snapshot.log.state.unknown_actions:
+        names = ", ".join(sorted(snapshot.log.state.unknown_actions))
         raise _refused(
             snapshot,
             f"the log contains unknown actions, which no checkpoint contains: {names}",

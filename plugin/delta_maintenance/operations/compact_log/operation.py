@@ -54,7 +54,7 @@ def plan(
     context = context or RunContext()
     options = (options or CompactLogOptions()).validated()
     require_writable(snapshot, Operation.COMPACT_LOG)
-    listing = list_log(snapshot.store)
+    listing = list_log(snapshot.log.store)
     first, last = _range(snapshot, listing, options)
     windows, notes = _windows(listing, options, first, last)
     chosen, why = _engine(options, windows)
@@ -142,7 +142,7 @@ def apply(
 def _commits(
     table: Table, plan: CompactLogPlan, snapshot: Snapshot | None
 ) -> Mapping[int, LogEntry]:
-    opened = snapshot.segment.commits if snapshot is not None else ()
+    opened = snapshot.log.segment.commits if snapshot is not None else ()
     known = {entry.file.version: entry for entry in opened if entry.file.version is not None}
     ends = [version for w in plan.windows for version in (w.first_version, w.last_version)]
     # A deleted commit is noticed when it is read, because the commits of a segment are adjacent.
@@ -152,7 +152,7 @@ def _commits(
 def _range(snapshot: Snapshot, listing: LogListing, options: CompactLogOptions) -> tuple[int, int]:
     first, last = options.first_version, options.last_version
     if first is None:
-        first = snapshot.segment.base_version + 1
+        first = snapshot.log.segment.base_version + 1
     if last is None:
         last = snapshot.version
     if last > snapshot.version:

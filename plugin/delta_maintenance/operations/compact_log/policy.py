@@ -43,7 +43,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if not windows:
         return not_due("compact-log", plan.reason if plan.is_noop else "nothing new to compact")
     commits = sum(window.last_version - window.first_version + 1 for window in windows)
-    replayed = len(context.snapshot.segment.tail)
+    replayed = len(context.snapshot.log.segment.tail)
     return AssessedOperation(
         operation="compact-log",
         status="due",

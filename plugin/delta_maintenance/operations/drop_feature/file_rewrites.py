@@ -47,7 +47,8 @@ from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, La
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.log_view import VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
 _ROUNDS = 5
@@ -176,7 +177,7 @@ def _checked(snapshot: Snapshot, known: pa.Array) -> pa.Array:
     mask = np.asarray(unknown.to_numpy(), np.bool_)
     contract = Contract.of(snapshot, target_bytes=1, proof="rows")
     reading = FooterReasons(
-        store=snapshot.store, spec=contract.spec.files, wanted=[OLD_TYPES], strict=True
+        store=snapshot.log.store, spec=contract.spec.files, wanted=[OLD_TYPES], strict=True
     )
     found = np.flatnonzero(reading(files, mask)[OLD_TYPES])
     if len(found):

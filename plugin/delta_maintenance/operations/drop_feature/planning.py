@@ -90,7 +90,7 @@ def downgrade(snapshot: Snapshot, removal: FeatureRemoval, name: str, way: Way) 
         ),
         metadata=removal.without(snapshot.metadata),
         version_properties=(PROTECTED_BEFORE,) if protects else (),
-        domain=domain if domain in snapshot.state.domains else None,
+        domain=domain if domain in snapshot.log.state.domains else None,
     )
 
 
@@ -220,7 +220,7 @@ class _Decision:
 
     def require_allowed(self) -> None:
         """Refuses forbidden requests."""
-        snapshot, removal, state = self.snapshot, self.removal, self.snapshot.state
+        snapshot, removal, state = self.snapshot, self.removal, self.snapshot.log.state
         require_removable(
             self.options.feature, state.protocol, state.metadata, tuple(state.domains)
         )
@@ -231,7 +231,7 @@ class _Decision:
             drops=(removal.feature,),
             other_writers=self.options.other_writers,
         )
-        require_no_external_log(snapshot.store)
+        require_no_external_log(snapshot.log.store)
         if removal.rewrites == "physical-names":
             unmapped_domains(snapshot)
             if extent(snapshot) != "no file":
@@ -248,7 +248,7 @@ class _Decision:
 
     def _preparation(self) -> Iterator[DropStep]:
         snapshot, removal = self.snapshot, self.removal
-        domains = sorted(snapshot.state.domains) if removal.leaked_domains else []
+        domains = sorted(snapshot.log.state.domains) if removal.leaked_domains else []
         if domains:
             yield _step(
                 "remove-domains",
@@ -332,7 +332,7 @@ class _Decision:
             )
             return "waiting", ready_after(snapshot, self.now), [cut_off]
         self.outlook = history_outlook(
-            Table(snapshot.store),
+            Table(snapshot.log.store),
             snapshot,
             removal,
             other_writers=options.other_writers,

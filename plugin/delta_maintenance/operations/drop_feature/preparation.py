@@ -115,7 +115,7 @@ def remove_domains(committer: Committer, removal: FeatureRemoval) -> int | None:
     """Removes all domains if no remaining feature can own one."""
 
     def stage(snapshot: Snapshot) -> Transaction | None:
-        names = sorted(snapshot.state.domains) if removal.leaked_domains else []
+        names = sorted(snapshot.log.state.domains) if removal.leaked_domains else []
         if not names:
             return None
         parameters: dict[str, object] = {"domainMetadataRemovedCount": len(names)}
@@ -197,7 +197,7 @@ def missing_vector_tombstones(snapshot: Snapshot, *, deleted_after_ms: int) -> p
 def _missing(snapshot: Snapshot, deleted_after_ms: int) -> pa.Table:
     needed: list[pa.StringArray] = []
     named: list[pa.Array] = []
-    for batch in snapshot.scan(fields=_FIELDS):
+    for batch in snapshot.log.scan(fields=_FIELDS):
         tombstones = batch.tombstones
         if "deletionVector" not in tombstones.column_names:
             tombstones = tombstones.append_column(

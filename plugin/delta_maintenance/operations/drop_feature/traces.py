@@ -88,14 +88,14 @@ def state_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
     trace = removal.metadata_trace(snapshot.metadata)
     if trace is not None:
         return trace
-    if removal.leaked_domains and snapshot.state.domains:
-        return f"the domain {min(snapshot.state.domains)!r}"
+    if removal.leaked_domains and snapshot.log.state.domains:
+        return f"the domain {min(snapshot.log.state.domains)!r}"
     return None
 
 
 def checkpoint_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
     """Returns the checkpoint of the snapshot, as a noun phrase, if reading it needs the feature."""
-    checkpoint = snapshot.checkpoint
+    checkpoint = snapshot.log.checkpoint
     if removal.v2_checkpoints and checkpoint is not None and checkpoint.is_v2:
         return f"the V2 checkpoint {checkpoint.files.name}"
     return None
@@ -122,7 +122,7 @@ def traced_files(snapshot: Snapshot, removal: FeatureRemoval) -> Iterator[pa.Tab
 
     Raises `UnusableCheckpointError` like `Snapshot.scan`.
     """
-    for batch in snapshot.scan():
+    for batch in snapshot.log.scan():
         yield batch.adds.filter(_mask(batch.adds, removal.file_fields))
 
 
@@ -137,7 +137,7 @@ def history_traces(
     because it could become readable again. Raises `CorruptTableError` for an unreadable commit, and
     `StorageError` if files repeatedly vanish.
     """
-    store = snapshot.store
+    store = snapshot.log.store
     if removal.needs_truncation:
         return tuple(_unprotected(list_log(store), snapshot.metadata))
 
@@ -167,7 +167,7 @@ def outdated(traces: Sequence[HistoryTrace], cut_off: int) -> bool:
 def _live(snapshot: Snapshot, removal: FeatureRemoval) -> FileTraces:
     count, first = 0, None
     fields = {"add": removal.file_fields, "remove": ()}
-    for batch in snapshot.scan(fields=fields):
+    for batch in snapshot.log.scan(fields=fields):
         found = batch.adds.filter(_mask(batch.adds, removal.file_fields))
         if found.num_rows:
             count += found.num_rows
@@ -183,11 +183,11 @@ def _mask(files: pa.Table, fields: Sequence[str]) -> pa.ChunkedArray:
 
 def _committed_since(snapshot: Snapshot, removal: FeatureRemoval, version: int) -> bool:
     """Returns whether a commit after `version` adds a file with a trace, or may do so."""
-    since = [entry for entry in snapshot.segment.commits if (entry.file.version or 0) > version]
+    since = [entry for entry in snapshot.log.segment.commits if (entry.file.version or 0) > version]
     if len(since) != snapshot.version - version:
         return True
     try:
-        return any(True for _ in _traced_versions(snapshot.store, since, removal, ("add",)))
+        return any(True for _ in _traced_versions(snapshot.log.store, since, removal, ("add",)))
     except FileNotFoundError:
         return True
 
@@ -328,7 +328,7 @@ def history_outlook(
         return HistoryOutlook(version=snapshot.version, traces=())
     if cleaning.oldest_version is not None and outdated(traces, cleaning.oldest_version):
         return HistoryOutlook(version=snapshot.version, traces=traces, cleaning=cleaning)
-    listing = list_log(snapshot.store)
+    listing = list_log(snapshot.log.store)
     cut_off = clean_checkpoint(listing, traces)
     return HistoryOutlook(
         version=snapshot.version,
@@ -357,7 +357,7 @@ def _empty_commits(snapshot: Snapshot) -> list[int]:
 
     Raises `FileNotFoundError` if a commit was deleted in the meantime.
     """
-    store = snapshot.store
+    store = snapshot.log.store
     listing = list_log(store, first_version=max(0, snapshot.version - _LOOKED_BACK))
     versions = {snapshot.version, *(files.version for files in listing.checkpoints)}
     return [
@@ -414,7 +414,7 @@ def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
         # The commit has just been deleted.
         return None
     times = [time_ms]
-    times.append(told_time(table.snapshot(version=version).state.commit_info) or 0)
+    times.append(told_time(table.snapshot(version=version).log.state.commit_info) or 0)
     instant = clock.instant(max(times))
     return ready_after(snapshot, instant)
 

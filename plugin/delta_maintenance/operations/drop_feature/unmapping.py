@@ -127,7 +127,7 @@ def conversion(
     else:
         known = np.asarray(pc.is_in(files.path, value_set=kept).to_numpy(), np.bool_)
         reading = FooterReasons(
-            store=snapshot.store,
+            store=snapshot.log.store,
             spec=contract.spec.files,
             wanted=[PHYSICAL_NAMES],
             strict=True,
@@ -261,7 +261,7 @@ class _Unmapping(RewriteCommits):
         snapshot, contract = self._base, self._contract
         retention = snapshot.properties.deleted_file_retention
         since = journals.adopted_since(self._settings.now(), retention)
-        found = list(journals.left_behind(snapshot.store, contract, since=since))
+        found = list(journals.left_behind(snapshot.log.store, contract, since=since))
         self._journals = tuple(path for path, _ in found)
         every = np.ones(len(files.last_write), np.bool_)
         return adoptable(snapshot, files, contract, found, every, since)
@@ -343,7 +343,7 @@ def _covered(files: LiveColumns, bins: Sequence[Pending]) -> Mask:
 def _logical_names(snapshot: Snapshot) -> Mapping[str, str]:
     """Returns the logical name of each partition column by its physical name."""
     logical = snapshot.metadata.partition_columns
-    return dict(zip(snapshot.physical_partition_columns, logical, strict=True))
+    return dict(zip(snapshot.log.physical_partition_columns, logical, strict=True))
 
 
 def _renamed(work: Bin, names: Mapping[str, str]) -> Bin:

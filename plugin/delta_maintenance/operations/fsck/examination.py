@@ -43,8 +43,9 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
+from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.segment import latest_version
-from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 _ATTEMPTS = 3

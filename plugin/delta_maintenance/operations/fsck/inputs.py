@@ -334,7 +334,7 @@ class _Collected:
 
 def _collected(snapshot: Snapshot) -> _Collected:
     collected = _Collected()
-    for batch in snapshot.scan(fields=_LIVE_FIELDS):
+    for batch in snapshot.log.scan(fields=_LIVE_FIELDS):
         collected.take(batch.adds, batch.tombstones)
     return collected
 

@@ -176,7 +176,7 @@ class Repairing:
     def _without_bad_checkpoints(self, version: int) -> Snapshot:
         """Opens the version from a base without findings."""
         snapshot = self.table.snapshot(version=version)
-        while (base := snapshot.checkpoint) is not None and (
+        while (base := snapshot.log.checkpoint) is not None and (
             base.files.name in self.found.bad_checkpoints
         ):
             problem = "the checkpoint cannot be read, or differs from the log"
@@ -417,7 +417,7 @@ def _live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
     parts = snapshot.avoiding_damage(
         lambda sound: [
             batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
-            for batch in sound.scan()
+            for batch in sound.log.scan()
         ]
     )
     return pa.concat_tables(parts, promote_options="permissive")
@@ -444,7 +444,7 @@ def _is_append_only(snapshot: Snapshot) -> bool:
 
 def _left_suspended(snapshot: Snapshot) -> bool:
     """Returns whether the newest commit is the first of a repair's two commits."""
-    info = snapshot.state.commit_info
+    info = snapshot.log.state.commit_info
     parameters = None if info is None else info.values.get("operationParameters")
     mine = info is not None and info.operation == OPERATION
     return mine and isinstance(parameters, dict) and parameters.get(_SUSPENDED) == _APPEND_ONLY

@@ -66,7 +66,7 @@ def commit_series(
         previous = None
     known = {point.version: point for point in previous.commits} if previous is not None else {}
     unread = [listing.commits[version] for version in versions if version not in known]
-    infos, warnings = _infos(snapshot.store, unread)
+    infos, warnings = _infos(snapshot.log.store, unread)
     times = _times(snapshot, listing, infos)
     checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
     compactions = {entry.file.end_version for entry in listing.compactions}

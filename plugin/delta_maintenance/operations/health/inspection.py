@@ -14,6 +14,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     version_prefix,
 )
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.table.read.segment import LogSegment
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import CheckpointSummary, TableSummary
 
@@ -89,7 +90,7 @@ def describe(snapshot: Snapshot | TableSummary) -> Description:
 
 
 def _log(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
-    segment, checkpoint = snapshot.segment, _checkpoint(snapshot)
+    segment, checkpoint = _segment(snapshot), _checkpoint(snapshot)
     tail_bytes = sum(entry.status.size for entry in segment.tail)
     return {
         "commits_since_checkpoint": len(segment.commits),
@@ -102,8 +103,13 @@ def _log(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
     }
 
 
+def _segment(snapshot: Snapshot | TableSummary) -> LogSegment:
+    return snapshot.log.segment if isinstance(snapshot, Snapshot) else snapshot.segment
+
+
 def _checkpoint(snapshot: Snapshot | TableSummary) -> dict[str, Any] | None:
-    files, found = snapshot.segment.checkpoint, snapshot.checkpoint
+    files = _segment(snapshot).checkpoint
+    found = (snapshot.log if isinstance(snapshot, Snapshot) else snapshot).checkpoint
     if files is None or found is None:
         return None
     summary = found if isinstance(found, CheckpointSummary) else CheckpointSummary.of(found)
@@ -120,7 +126,7 @@ def _oldest_commit(snapshot: Snapshot | TableSummary) -> int | None:
     if isinstance(snapshot, TableSummary):
         return snapshot.oldest_commit
     # The listing is sorted by version, so its first page is enough.
-    for status in snapshot.store.list_from(LOG_DIRECTORY, version_prefix(0)):
+    for status in snapshot.log.store.list_from(LOG_DIRECTORY, version_prefix(0)):
         file = parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))
         if file.kind is LogFileKind.COMMIT:
             return file.version

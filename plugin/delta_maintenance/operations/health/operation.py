@@ -79,7 +79,7 @@ def measure(
     if previous is not None and previous.table_id != snapshot.metadata.id:
         previous = None
     try:
-        inventory = take_inventory(snapshot.store)
+        inventory = take_inventory(snapshot.log.store)
         series = commit_series(
             snapshot, inventory.listing, max_commits=max_commits, previous=previous
         )
@@ -127,7 +127,11 @@ def last_vacuum(maintenance: tuple[MaintenanceSeen, ...]) -> datetime | None:
 
 
 def _log(snapshot: Snapshot, inventory: LogInventory) -> dict[str, Any]:
-    segment, chosen, opened = snapshot.segment, snapshot.segment.checkpoint, snapshot.checkpoint
+    segment, chosen, opened = (
+        snapshot.log.segment,
+        snapshot.log.segment.checkpoint,
+        snapshot.log.checkpoint,
+    )
     entries = chosen.entries if chosen is not None else ()
     sidecars = opened.sidecars if opened is not None else ()
     checkpoint_bytes = sum(entry.status.size for entry in entries)

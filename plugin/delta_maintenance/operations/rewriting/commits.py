@@ -42,7 +42,8 @@ from delta_maintenance.table.data.carried_deletions import (
     without_rows,
     write_vectors,
 )
-from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.log_view import VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 SUMS_TAG = "delta-maintenance.rowSums"
@@ -53,7 +54,7 @@ _REMAPS = 20
 """How often the deletion vectors of a bin may be written. They cost little compared with the bin,
 and in a busy table some rows are deleted between any two attempts.
 """
-_RE_SPINS = 2
+_WRITTEN_AGAIN = 2
 """How often the new files of a bin are written again before the bin is given up."""
 
 
@@ -213,7 +214,9 @@ class RewriteCommits:
                 if len(rows) == pending.done.outputs[number].rows
             ]
             remaps = Contract.writes_vectors(self._base) and not whole
-            if pending.remaps >= _REMAPS or (not remaps and pending.re_spins >= _RE_SPINS):
+            if pending.remaps >= _REMAPS or (
+                not remaps and pending.written_again >= _WRITTEN_AGAIN
+            ):
                 pending.fate = "contended"
                 pending.problem = "other writers changed the source files again and again"
                 return
@@ -228,7 +231,7 @@ class RewriteCommits:
                 )
                 pending.vectors = dict(zip(numbers, written, strict=True))
             else:
-                pending.re_spins += 1
+                pending.written_again += 1
                 pending.current = without_rows(
                     store, pending.done, late, self._contract.spec, new_id=new_id
                 )

@@ -151,7 +151,7 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
     """
     rules = FileRules.of(snapshot)
     fields = {"add": (*_ADD_FIELDS, *rules.fields), "remove": _REMOVE_FIELDS}
-    names = snapshot.physical_partition_columns
+    names = snapshot.log.physical_partition_columns
     while True:
         audit = PathAudit(snapshot.table)
         broken: list[str] = []
@@ -173,7 +173,7 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
             parts = list(
                 in_parallel(
                     lambda batch: _part(batch, names, rules),
-                    map(offered, snapshot.scan(fields=fields)),
+                    map(offered, snapshot.log.scan(fields=fields)),
                 )
             )
         except UnusableCheckpointError as error:

@@ -50,7 +50,7 @@ class Pending:
     version: int | None = None
     remaps: int = 0
     """How often deletion vectors were written for the new files."""
-    re_spins: int = 0
+    written_again: int = 0
     """How often the new files were written again."""
     current: RewrittenBin | None = None
     """The bin without rows that were deleted since, if this is committed instead of `done`."""

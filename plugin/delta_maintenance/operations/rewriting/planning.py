@@ -104,12 +104,12 @@ def survey(
     asked = _asked(snapshot, files, options.where)
     written_lately = _written_lately(files, options.quiet_for, now)
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
-    found = list(journals.left_behind(snapshot.store, contract, since=since))
+    found = list(journals.left_behind(snapshot.log.store, contract, since=since))
     adopted, taken = adoptable(snapshot, files, contract, found, asked & ~written_lately, since)
     if options.as_of is not None:
         taken = taken | (files.modified > epoch_millis(options.as_of))
     reasons = FooterReasons(
-        store=snapshot.store,
+        store=snapshot.log.store,
         spec=contract.spec.files,
         wanted=_possible(snapshot, contract, footer_reasons),
     )(files, asked[files.partition] & ~taken)
@@ -221,7 +221,7 @@ def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
             "the table has no partitions, so a condition on partition columns cannot be used",
             remedy="leave out the condition",
         )
-    physical = dict(zip(names, snapshot.physical_partition_columns, strict=True))
+    physical = dict(zip(names, snapshot.log.physical_partition_columns, strict=True))
     schema = parse_schema(snapshot.metadata.schema_string or "")
     types = {}
     for name in names:
@@ -267,7 +267,7 @@ def _sampled_ratio(
         )
         for row in sample.tolist()
     ]
-    ratio = size_ratio(snapshot.store, sources, contract.spec)
+    ratio = size_ratio(snapshot.log.store, sources, contract.spec)
     return 1.0 if ratio is None else limited_ratio(ratio)
 
 
@@ -291,7 +291,9 @@ def adoptable(
         if len(set(files.partition[rows].tolist())) > 1:
             continue
         values = files.values(int(files.partition[rows[0]]))
-        if journals.is_sound(snapshot.store, journalled, contract, partition=values, since=since):
+        if journals.is_sound(
+            snapshot.log.store, journalled, contract, partition=values, since=since
+        ):
             taken[rows] = True
             adopted.append((rows, journalled))
     return adopted, taken

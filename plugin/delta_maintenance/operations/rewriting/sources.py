@@ -45,7 +45,7 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
         places: list[pa.Array] = []
 
         def chosen() -> Iterator[pa.Table]:
-            for batch in sound.scan():
+            for batch in sound.log.scan():
                 at = pc.index_in(logical_file_keys(batch.adds), value_set=wanted)
                 known = pc.is_valid(at)
                 places.extend(at.filter(known).chunks)
@@ -165,7 +165,7 @@ class FollowedSources:
         keys = snapshot.avoiding_damage(
             lambda sound: [
                 chunk
-                for batch in sound.scan(fields=fields)
+                for batch in sound.log.scan(fields=fields)
                 for chunk in logical_file_keys(batch.adds).chunks
             ]
         )
@@ -199,9 +199,9 @@ class _Files:
 
 def _whole_commit(snapshot: Snapshot, version: int) -> _Files:
     path = f"{LOG_DIRECTORY}/{commit_name(version)}"
-    text = split(path, snapshot.store.read(path))
+    text = split(path, snapshot.log.store.read(path))
     _, beside = parse_other_lines(text)
-    columns = frozenset(snapshot.physical_partition_columns)
+    columns = frozenset(snapshot.log.physical_partition_columns)
     parsed = parse_file_actions(
         [FileLines.of(text, beside)], keys=MapKeys(partition_columns=columns)
     )

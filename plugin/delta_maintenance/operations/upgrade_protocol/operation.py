@@ -82,7 +82,7 @@ def _conversion(snapshot: Snapshot) -> _Conversion:
         base = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
         maps = tuple(
             replace(domain, draft_map=False)
-            for name, domain in sorted(snapshot.state.domains.items())
+            for name, domain in sorted(snapshot.log.state.domains.items())
             if domain.draft_map and name != row_tracking.DOMAIN
         )
         notes = tuple(f"the domain {domain.domain!r} becomes text" for domain in maps)

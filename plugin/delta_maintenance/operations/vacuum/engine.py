@@ -101,7 +101,7 @@ class LocalEngine:
     def find(self, request: Request) -> Found:
         """See `VacuumEngine`."""
         snapshot, search = request.snapshot, request.search
-        store = snapshot.store
+        store = snapshot.log.store
         entries = self._entries
         if entries is None:
             entries = list_folder(store, search.rules)

@@ -262,7 +262,7 @@ class _LogWatch:
     def __init__(self, latest: Snapshot) -> None:
         self.latest = latest
         self.settings = Settings.of(latest)
-        self._came = ProtectedPaths(latest.store.addresses)
+        self._came = ProtectedPaths(latest.log.store.addresses)
 
     def look(self) -> None:
         advanced = advance(self.latest)

@@ -89,7 +89,7 @@ def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "
         return "local"
     if options.engine == "spark":
         return "spark"
-    return "spark" if snapshot.log_bytes >= options.auto_spark_bytes else "local"
+    return "spark" if snapshot.log.size_bytes >= options.auto_spark_bytes else "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,9 @@ class Settings:
     def of(cls, snapshot: Snapshot) -> Settings:
         """Reads the settings of a version."""
         metadata, properties = snapshot.metadata, snapshot.properties
-        columns = dict.fromkeys((*metadata.partition_columns, *snapshot.physical_partition_columns))
+        columns = dict.fromkeys(
+            (*metadata.partition_columns, *snapshot.log.physical_partition_columns)
+        )
         formats = metadata.configuration.get("delta.universalFormat.enabledFormats") or ""
         compatible = (
             properties.enable_iceberg_compat_v1,
@@ -143,7 +145,7 @@ class _SurveyRun:
         self.engine = engine
         self.storage_options = storage_options
         self.snapshot = snapshot
-        self.store = snapshot.store
+        self.store = snapshot.log.store
         self.options = options
         self.now = now
         self.notes = list(snapshot.warnings)

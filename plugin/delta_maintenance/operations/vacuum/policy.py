@@ -112,5 +112,5 @@ def _has_all_commits(context: EvaluationContext) -> bool:
     oldest = context.health.oldest_version
     if not oldest:
         return oldest == 0
-    done = last_vacuumed(context.snapshot.store)
+    done = last_vacuumed(context.snapshot.log.store)
     return done is not None and done >= oldest - 1

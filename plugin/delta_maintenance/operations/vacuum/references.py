@@ -147,9 +147,9 @@ def read_references(
     """
 
     def collected(sound: Snapshot) -> tuple[FileReferences, str | None]:
-        references = FileReferences.none(sound.store.addresses, keeps_live=keeps_live)
+        references = FileReferences.none(sound.log.store.addresses, keeps_live=keeps_live)
         audit = PathAudit(sound.table)
-        for batch in sound.scan(fields=REFERENCE_FIELDS):
+        for batch in sound.log.scan(fields=REFERENCE_FIELDS):
             audit.add(
                 batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
             )
@@ -171,7 +171,7 @@ def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
     """Adds the live files of another version, with their deletion vectors."""
 
     def protect(sound: Snapshot) -> None:
-        for batch in sound.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
+        for batch in sound.log.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
             protected.add(batch.adds)
 
     snapshot.avoiding_damage(protect)

@@ -68,7 +68,7 @@ def write_checksum(snapshot: Snapshot, commit: BuiltCommit, *, reads: ReadSet) -
         in_commit_timestamp=commit.in_commit_timestamp,
     )
     path = f"{LOG_DIRECTORY}/{checksum_name(commit.version)}"
-    return snapshot.store.put_if_absent(path, render_checksum(checksum)) is Put.DONE
+    return snapshot.log.store.put_if_absent(path, render_checksum(checksum)) is Put.DONE
 
 
 def state_of(snapshot: Snapshot) -> VersionChecksum:
@@ -76,7 +76,7 @@ def state_of(snapshot: Snapshot) -> VersionChecksum:
 
     Transactions are None if some of them may have expired, because the list must be complete.
     """
-    state = snapshot.state
+    state = snapshot.log.state
     expiring = snapshot.properties.set_transaction_retention is not None
     info = state.commit_info
     txn_id = None if info is None else info.values.get("txnId")
@@ -99,12 +99,12 @@ def computed_checksum(snapshot: Snapshot) -> VersionChecksum:
     """
     totals, audit, base = _Totals(), PathAudit(snapshot.table), _Base()
     replay = FileReplay()
-    for batch in snapshot.scan_tail(replay, fields=_FIELDS):
+    for batch in snapshot.log.scan_tail(replay, fields=_FIELDS):
         audit.add(
             batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
         )
         totals.include(batch)
-    for batch in snapshot.scan_checkpoint(replay, fields=_FIELDS, seen=base.include):
+    for batch in snapshot.log.scan_checkpoint(replay, fields=_FIELDS, seen=base.include):
         audit.add(
             batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
         )
@@ -202,7 +202,7 @@ def _before(snapshot: Snapshot) -> VersionChecksum | None:
             num_deletion_vectors=counts.num_deletion_vectors,
         )
     try:
-        data = read_hint(snapshot.store, f"{LOG_DIRECTORY}/{checksum_name(snapshot.version)}")
+        data = read_hint(snapshot.log.store, f"{LOG_DIRECTORY}/{checksum_name(snapshot.version)}")
         stated = parse_checksum(data)
     except (FileNotFoundError, CorruptTableError):
         return None
@@ -218,8 +218,11 @@ def _before(snapshot: Snapshot) -> VersionChecksum | None:
 
 def _state_after(snapshot: Snapshot, actions: StagedActions) -> VersionChecksum:
     metadata = actions.metadata or snapshot.metadata
-    txns = {**snapshot.state.txns, **{txn.app_id: txn for txn in actions.txns}}
-    domains = {**snapshot.state.domains, **{domain.domain: domain for domain in actions.domains}}
+    txns = {**snapshot.log.state.txns, **{txn.app_id: txn for txn in actions.txns}}
+    domains = {
+        **snapshot.log.state.domains,
+        **{domain.domain: domain for domain in actions.domains},
+    }
     present = tuple(domain for _, domain in sorted(domains.items()) if not domain.removed)
     expiring = "delta.setTransactionRetentionDuration" in metadata.configuration
     return VersionChecksum(
@@ -318,10 +321,10 @@ class _Base:
 
     def problem(self, snapshot: Snapshot) -> str | None:
         """The difference between the checkpoint and the checksum of its version, if any."""
-        if snapshot.checkpoint is None:
+        if snapshot.log.checkpoint is None:
             return None
-        version = snapshot.checkpoint.files.version
-        stated = stated_files(snapshot.store, version)
+        version = snapshot.log.checkpoint.files.version
+        stated = stated_files(snapshot.log.store, version)
         if stated is None or stated == (self.files, self.size):
             return None
         return (
@@ -339,7 +342,7 @@ def _all_files(snapshot: Snapshot) -> tuple[dict[str, Any], ...] | None:
     if snapshot.properties.data_skipping_num_indexed_columns > MOST_INDEXED_COLUMNS:
         return None
     files: list[dict[str, Any]] = []
-    for batch in snapshot.scan():
+    for batch in snapshot.log.scan():
         adds = batch.adds
         if unknown_columns(adds, ADD_TYPES) or _has_only_parsed_statistics(adds):
             return None

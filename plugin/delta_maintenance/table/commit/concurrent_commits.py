@@ -19,8 +19,9 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_listed
 from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_view import LogView, VanishedFileError
 from delta_maintenance.table.read.segment import LogSegment, latest_version, list_log
-from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
 
 _FIELDS = {
     "add": ("path", "deletionVector", "stats", "baseRowId", "defaultRowCommitVersion"),
@@ -82,7 +83,7 @@ def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
     without being read. Raises `VanishedFileError` if commits in between were deleted; the table
     then has to be opened again.
     """
-    listing = list_log(snapshot.store, first_version=snapshot.version + 1)
+    listing = list_log(snapshot.log.store, first_version=snapshot.version + 1)
     newest = max(latest_version(listing) or 0, own.version if own is not None else 0)
     if newest <= snapshot.version:
         return Advance(snapshot=snapshot, commits=())
@@ -96,13 +97,13 @@ def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
 
 
 def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[ConcurrentCommit, ...]:
-    columns = snapshot.physical_partition_columns
+    columns = snapshot.log.physical_partition_columns
 
     def read(entry: LogEntry) -> ConcurrentCommit:
-        return read_concurrent_commit(snapshot.store, entry, partition_columns=columns)
+        return read_concurrent_commit(snapshot.log.store, entry, partition_columns=columns)
 
     try:
-        commits = read_ahead(snapshot.store, entries, read)
+        commits = read_ahead(snapshot.log.store, entries, read)
         return tuple(commit for _, commit in commits)[::-1]
     except FileNotFoundError as error:
         raise _vanished(snapshot, f"{error.filename} was deleted") from None
@@ -115,7 +116,7 @@ def _advanced(
     own: Landed | None,
 ) -> Snapshot:
     by_version = {commit.version: commit for commit in commits}
-    state, last = snapshot.state, entries[-1]
+    state, last = snapshot.log.state, entries[-1]
     replay = StateReplay()
     for version in range(snapshot.version + len(entries), snapshot.version, -1):
         commit = by_version.get(version)
@@ -141,19 +142,23 @@ def _advanced(
     in_commit = None
     if info is not None and is_active(replay.protocol, replay.metadata.configuration):
         in_commit = info.in_commit_timestamp
-    segment = _extended(snapshot.segment, entries)
+    segment = _extended(snapshot.log.segment, entries)
+    state = replace(
+        state,
+        protocol=replay.protocol,
+        metadata=replay.metadata,
+        txns=replay.txns,
+        domains=replay.present_domains(),
+        commit_info=info,
+    )
+    log = snapshot.log
     return Snapshot(
-        store=snapshot.store,
-        segment=segment,
-        tail=LogTail(snapshot.store, segment.tail),
-        checkpoint=snapshot.checkpoint,
-        state=replace(
-            state,
-            protocol=replay.protocol,
-            metadata=replay.metadata,
-            txns=replay.txns,
-            domains=replay.present_domains(),
-            commit_info=info,
+        log=LogView(
+            store=log.store,
+            segment=segment,
+            tail=LogTail(log.store, segment.tail),
+            checkpoint=log.checkpoint,
+            state=state,
         ),
         timestamp_ms=in_commit if in_commit is not None else last.status.modified_ms,
         warnings=snapshot.warnings,

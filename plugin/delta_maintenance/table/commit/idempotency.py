@@ -53,11 +53,11 @@ def commit_since(
     def is_older(entry: LogEntry) -> bool:
         return since_ms is not None and entry.status.modified_ms < since_ms
 
-    segment = snapshot.segment
+    segment = snapshot.log.segment
     entries: Sequence[LogEntry] = segment.commits
     # A checkpoint is never older than the commits that it replaces.
     if segment.checkpoint is not None and not all(map(is_older, segment.checkpoint.entries)):
-        listed = list_log(snapshot.store).commits
+        listed = list_log(snapshot.log.store).commits
         entries = [listed[version] for version in sorted(listed) if version <= snapshot.version]
     found, _ = _newest(snapshot, [e for e in entries if not is_older(e)], operation_ids)
     return found
@@ -74,9 +74,9 @@ def commit_after(
     versions = range(version + 1, snapshot.version + 1)
     if known is not None or not versions:
         return known
-    entries: Sequence[LogEntry] = snapshot.segment.commits[-len(versions) :]
+    entries: Sequence[LogEntry] = snapshot.log.segment.commits[-len(versions) :]
     if len(entries) < len(versions):
-        listed = list_log(snapshot.store, first_version=versions[0]).commits
+        listed = list_log(snapshot.log.store, first_version=versions[0]).commits
         entries = [listed[at] for at in sorted(listed) if at in versions]
     found, deleted = _newest(snapshot, entries, operation_ids)
     if found is None and (deleted or len(entries) < len(versions)):
@@ -91,7 +91,7 @@ def commit_after(
 
 
 def _known(snapshot: Snapshot, operation_ids: Collection[str]) -> EarlierCommit | None:
-    own = _own(snapshot.state.commit_info, operation_ids)
+    own = _own(snapshot.log.state.commit_info, operation_ids)
     return None if own is None else EarlierCommit(operation_id=own, version=snapshot.version)
 
 
@@ -99,8 +99,8 @@ def _newest(
     snapshot: Snapshot, entries: Sequence[LogEntry], operation_ids: Collection[str]
 ) -> tuple[EarlierCommit | None, bool]:
     """The newest commit with one of the IDs, and whether a commit file to be read was deleted."""
-    store = snapshot.store
-    if snapshot.state.commit_info is not None:
+    store = snapshot.log.store
+    if snapshot.log.state.commit_info is not None:
         entries = [entry for entry in entries if entry.file.version != snapshot.version]
     deleted = False
     reading = read_ahead(store, entries, lambda entry: _first_line(store, entry))

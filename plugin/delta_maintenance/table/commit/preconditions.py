@@ -91,7 +91,7 @@ def _require_declared_writers(table: str, other_writers: OtherWriters | None) ->
 
 def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
     """Refuses logs with drafts of row tracking, unless the commit converts them."""
-    state = snapshot.state
+    state = snapshot.log.state
     written = {domain.domain for domain in actions.domains}
     drafts = [
         f"the domain {name!r} with a map for its configuration"

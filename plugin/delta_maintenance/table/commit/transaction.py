@@ -200,7 +200,7 @@ class Transaction:
 
         Raises `InvalidRequestError` if the table has no such domain.
         """
-        present = self._snapshot.state.domains.get(name)
+        present = self._snapshot.log.state.domains.get(name)
         if present is None:
             raise InvalidRequestError(
                 f"the table has no domain {name!r} to remove",
@@ -215,13 +215,13 @@ class Transaction:
         A file without `baseRowId` gets row IDs automatically. A file that was committed before must
         repeat all fields that the log has for it.
         """
-        columns = self._snapshot.physical_partition_columns
+        columns = self._snapshot.log.physical_partition_columns
         more = staged_adds(adds, partition_columns=columns)
         self._actions = replace(self._actions, adds=_concat(self._actions.adds, more))
 
     def stage_removes(self, removes: pa.Table | Sequence[Json]) -> None:
         """Removes files, as returned by `removes_of` or as the objects of `remove` actions."""
-        columns = self._snapshot.physical_partition_columns
+        columns = self._snapshot.log.physical_partition_columns
         more = staged_removes(removes, partition_columns=columns)
         self._actions = replace(self._actions, removes=_concat(self._actions.removes, more))
 
@@ -288,11 +288,11 @@ class Transaction:
 
     @property
     def _store(self) -> Store:
-        return self._snapshot.store
+        return self._snapshot.log.store
 
     def _first_attempt(self) -> Attempt:
         """The attempt on top of the snapshot, after its preconditions were checked."""
-        snapshot, state = self._snapshot, self._snapshot.state
+        snapshot, state = self._snapshot, self._snapshot.log.state
         require_committable(
             snapshot,
             self._actions,
@@ -320,7 +320,7 @@ class Transaction:
     def _done_before(self) -> AlreadyDone | None:
         """The commit of an earlier run of this task, if the log has one up to the snapshot."""
         for txn in self._actions.txns:
-            present = self._snapshot.state.txns.get(txn.app_id)
+            present = self._snapshot.log.state.txns.get(txn.app_id)
             if present is not None and present.version >= txn.version:
                 return AlreadyDone(version=self._snapshot.version)
         if self._operation_id is None:
@@ -412,7 +412,7 @@ class Transaction:
         """The concurrent commit, or None if a log clean-up deleted it."""
         if entry is None:
             return None
-        columns = self._snapshot.physical_partition_columns
+        columns = self._snapshot.log.physical_partition_columns
         try:
             return read_concurrent_commit(self._store, entry, partition_columns=columns)
         except FileNotFoundError:

@@ -205,7 +205,7 @@ class KnownSums:
 
     def at(self, snapshot: Snapshot) -> KnownSums | None:
         """Returns the sums at a later version, from the commits since; None if uncertain."""
-        segment = snapshot.segment
+        segment = snapshot.log.segment
         newer = [entry for entry in segment.tail if (entry.file.version or 0) > self.version]
         if (
             snapshot.metadata.id != self.table_id
@@ -217,7 +217,7 @@ class KnownSums:
         ):
             return None
         rolled = RolledCommits.of(
-            each for each in snapshot.tail.texts() if (each[0].file.version or 0) > self.version
+            each for each in snapshot.log.tail.texts() if (each[0].file.version or 0) > self.version
         )
         changes = rolled.changes()
         if changes is None:
@@ -292,10 +292,10 @@ def _by_checksum(
         if buckets is None:
             return None
         replay = FileReplay()
-        for batch in snapshot.scan_tail(replay, fields=_FIELDS):
+        for batch in snapshot.log.scan_tail(replay, fields=_FIELDS):
             gathered.take_tombstones(batch.tombstones)
-        only = _with_tombstones(snapshot.checkpoint)
-        for batch in snapshot.scan_checkpoint(
+        only = _with_tombstones(snapshot.log.checkpoint)
+        for batch in snapshot.log.scan_checkpoint(
             replay, fields=_FIELDS, only=only, actions=("remove",)
         ):
             gathered.take_tombstones(batch.tombstones)
@@ -311,7 +311,7 @@ def _replayed(snapshot: Snapshot) -> KnownSums:
         gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
         fields = _FIELDS_WITH_ROWS if gathered.with_vectors else _FIELDS
         try:
-            for batch in snapshot.scan(fields=fields):
+            for batch in snapshot.log.scan(fields=fields):
                 gathered.take(batch)
             return gathered.known(snapshot)
         except UnusableCheckpointError as error:
@@ -412,7 +412,7 @@ class _Gathered:
         return KnownSums(
             table_id=snapshot.metadata.id,
             version=snapshot.version,
-            commit=snapshot.segment.last_commit,
+            commit=snapshot.log.segment.last_commit,
             with_vectors=self.with_vectors,
             live=self.live,
             live_paths=None if paths is None else np.concatenate([np.empty(0, np.uint64), *paths]),
@@ -443,8 +443,8 @@ class _Gathered:
 
 def _is_checkpointed(snapshot: Snapshot, known: KnownSums) -> bool:
     """Whether a checkpoint of the known version, if there is one, states the same totals."""
-    checkpoint = snapshot.checkpoint
-    if checkpoint is None or snapshot.segment.base_version != known.version:
+    checkpoint = snapshot.log.checkpoint
+    if checkpoint is None or snapshot.log.segment.base_version != known.version:
         return True
     adds, size = checkpoint.stated_adds
     found = (int(known.live.files.sum()), int(known.live.bytes.sum()))

@@ -197,10 +197,10 @@ def newest_commit_not_after(
         first = latest.properties.in_commit_timestamp_enablement_version or 0
         first_timed = bisect_left(versions, first)
     entries = [listing.commits[version] for version in versions]
-    old = _first_after(latest.store, entries[:first_timed], instant_ms)
+    old = _first_after(latest.log.store, entries[:first_timed], instant_ms)
     if old == first_timed:
         old = bisect_right(
-            entries, instant_ms, lo=old, key=lambda entry: _in_commit_time(latest.store, entry)
+            entries, instant_ms, lo=old, key=lambda entry: _in_commit_time(latest.log.store, entry)
         )
     return versions[old - 1] if old else None
 

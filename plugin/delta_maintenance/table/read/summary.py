@@ -135,7 +135,7 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
 
     Takes one request. `checksums` are entries of the log; other files among them are ignored.
     """
-    segment, checkpoint = snapshot.segment, snapshot.checkpoint
+    segment, checkpoint = snapshot.log.segment, snapshot.log.checkpoint
     newest = max(
         (
             entry
@@ -151,13 +151,13 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
     if checkpoint is None or newest is None or compacted or too_long:
         return None
     try:
-        stated = parse_checksum(read_hint(snapshot.store, newest.path))
+        stated = parse_checksum(read_hint(snapshot.log.store, newest.path))
     except (CorruptTableError, FileNotFoundError):
         return None
     if (stated.num_files or 0) < FEWEST_FILES or not is_consistent(stated):
         return None
     at = newest.file.version or 0
-    texts = list(snapshot.tail.texts())
+    texts = list(snapshot.log.tail.texts())
     since = RolledCommits.of(each for each in texts if (each[0].file.version or 0) > at)
     if not _is_state_of(snapshot, stated, since.state):
         return None
@@ -364,7 +364,7 @@ def _is_state_of(snapshot: Snapshot, stated: VersionChecksum, since: StateReplay
         txns=stated.txns or (),
         domains=stated.domains or (),
     )
-    state = snapshot.state
+    state = snapshot.log.state
     rolled = VersionChecksum(
         protocol=since.protocol,
         metadata=since.metadata,
@@ -384,8 +384,8 @@ def _agree(
     snapshot: Snapshot, stated: VersionChecksum, since: FileChanges, whole: FileChanges
 ) -> bool:
     """Whether checkpoint and checksum have the same totals, each with the commits after it."""
-    assert snapshot.checkpoint is not None
-    adds, size = snapshot.checkpoint.stated_adds
+    assert snapshot.log.checkpoint is not None
+    adds, size = snapshot.log.checkpoint.stated_adds
     if adds is None or adds + whole.files != (stated.num_files or 0) + since.files:
         return False
     return size is None or size + whole.size == (stated.table_size or 0) + since.size

@@ -43,6 +43,7 @@ from delta_maintenance.table.read.history import (
 )
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_listed, relisting
 from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_view import LogView, SnapshotState, VanishedFileError
 from delta_maintenance.table.read.segment import (
     LogListing,
     LogSegment,
@@ -54,12 +55,7 @@ from delta_maintenance.table.read.segment import (
     segment_after,
     without_compaction,
 )
-from delta_maintenance.table.read.snapshot import (
-    COUNTED_FIELDS,
-    Snapshot,
-    SnapshotState,
-    VanishedFileError,
-)
+from delta_maintenance.table.read.snapshot import COUNTED_FIELDS, Snapshot
 
 _NO_SUCH_STATE = (CorruptTableError, NotADeltaTableError, VersionNotFoundError)
 
@@ -121,10 +117,10 @@ class Table:
         remembers its files, so does the new one.
         """
         try:
-            listing = self._listing_after(snapshot.segment, newest_checkpoint=newest_checkpoint)
+            listing = self._listing_after(snapshot.log.segment, newest_checkpoint=newest_checkpoint)
             segment = None
             if listing is not None and listing.commits:
-                segment = segment_after(snapshot.segment, listing)
+                segment = segment_after(snapshot.log.segment, listing)
             if segment is not None:
                 return self._followed(snapshot, segment)
         except FileNotFoundError:
@@ -133,7 +129,7 @@ class Table:
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
         opened = self.snapshot()
-        if snapshot.index is not None:
+        if snapshot.log.index is not None:
             opened.remember_files()
         return opened
 
@@ -153,14 +149,14 @@ class Table:
     def _followed(self, before: Snapshot, segment: LogSegment) -> Snapshot:
         if segment.version == before.version:
             return before
-        newer = LogTail(self.store, segment.tail[len(before.segment.tail) :])
+        newer = LogTail(self.store, segment.tail[len(before.log.segment.tail) :])
         followed = self._replay(
-            segment, before.checkpoint, [*before.warnings], frozenset(), since=(before, newer)
+            segment, before.log.checkpoint, [*before.warnings], frozenset(), since=(before, newer)
         )
-        if before.index is not None:
-            batches = newer.batches(keys=followed.map_keys(), fields=COUNTED_FIELDS)
+        if before.log.index is not None:
+            batches = newer.batches(keys=followed.log.map_keys(), fields=COUNTED_FIELDS)
             named = FileIndex.of(active_in_tail(batches, FileReplay()))
-            followed.index = before.index.followed_by(named)
+            followed.log.index = before.log.index.followed_by(named)
         return followed
 
     def history(self, limit: int | None = None) -> list[CommitEntry]:
@@ -287,10 +283,10 @@ class Table:
             unknown |= actions.unknown
             if is_last:
                 commit_info = actions.commit_info
-        tail = newer if before is None else before.tail.followed_by(newer)
+        tail = newer if before is None else before.log.tail.followed_by(newer)
         if before is not None:
-            _offer_state(replay, before.state)
-            unknown |= before.state.unknown_actions
+            _offer_state(replay, before.log.state)
+            unknown |= before.log.state.unknown_actions
         elif checkpoint is not None:
             _offer_checkpoint(replay, checkpoint)
         if segment.last_commit is not None and segment.last_commit not in segment.tail:
@@ -330,11 +326,9 @@ class Table:
         if supports(state.protocol, "catalogManaged") and _UNASKED_CATALOG not in warnings:
             warnings.append(_UNASKED_CATALOG)
         return Snapshot(
-            store=self.store,
-            segment=segment,
-            tail=tail,
-            checkpoint=checkpoint,
-            state=state,
+            log=LogView(
+                store=self.store, segment=segment, tail=tail, checkpoint=checkpoint, state=state
+            ),
             timestamp_ms=_timestamp(segment, state),
             warnings=tuple(warnings),
             reopen=partial(self._reopen, segment, avoid, tuple(warnings)),
@@ -356,12 +350,12 @@ class Table:
         except _NO_SUCH_STATE as failure:
             # Raised for a version that is no longer retained.
             raise failure.located(table=self.uri) if vanished else error from None
-        if other.segment == segment:
+        if other.log.segment == segment:
             raise error
         return other
 
     def _in_commit_times(self) -> InCommitTimes | None:
-        state = self._snapshot(None).state
+        state = self._snapshot(None).log.state
         properties = TableProperties.from_configuration(state.metadata.configuration)
         if not _has_in_commit_times(state, properties):
             return None

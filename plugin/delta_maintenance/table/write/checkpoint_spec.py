@@ -85,7 +85,7 @@ def layout_of(snapshot: Snapshot, *, zone: tzinfo | None) -> FileActionLayout:
     properties, metadata = snapshot.properties, snapshot.metadata
     as_struct = properties.write_stats_as_struct
     # Without structs there is nothing to convert, and the schema does not matter.
-    if metadata.schema_string is None or not (as_struct or snapshot.checkpoint is not None):
+    if metadata.schema_string is None or not (as_struct or snapshot.log.checkpoint is not None):
         return FileActionLayout(stats_as_json=properties.write_stats_as_json, statistics_type=None)
     schema = parse_schema(metadata.schema_string)
     mode = column_mapping_mode(snapshot.protocol, metadata.configuration)

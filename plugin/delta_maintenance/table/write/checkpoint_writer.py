@@ -125,7 +125,7 @@ class _Writing:
     expired: int = 0
 
     def run(self, engine: SidecarEngine | None) -> WrittenCheckpoint:
-        spec, store = self.spec, self.snapshot.store
+        spec, store = self.spec, self.snapshot.log.store
         if spec.is_v2 and spec.actions_per_sidecar:
             engine = engine or LocalSidecars(self.staged, self.new_id, self.progress)
             self.sidecars = engine.write_sidecars(self.snapshot, spec, reuse=self.reuse)
@@ -154,7 +154,7 @@ class _Writing:
 
     def _require_agreement(self) -> None:
         """Compares the totals with the version checksum, because reused sidecars are not read."""
-        stated = stated_files(self.snapshot.store, self.snapshot.version)
+        stated = stated_files(self.snapshot.log.store, self.snapshot.version)
         tally = self._tally()
         found = (tally.adds, tally.size)
         if stated is not None and stated != found:
@@ -167,7 +167,7 @@ class _Writing:
         """Checks that reused sidecars exist, because a concurrent clean-up may delete them until
         the checkpoint is visible.
         """
-        missing = missing_sidecars(self.snapshot.store, reuse)
+        missing = missing_sidecars(self.snapshot.log.store, reuse)
         if missing:
             raise NotReusableError(f"{missing[0]} is missing or has another size")
 
@@ -182,7 +182,7 @@ class _Writing:
                 return classic_checkpoint_name(version)
 
     def _single_actions(self) -> list[tuple[str, dict[str, Any]]]:
-        state = self.snapshot.state
+        state = self.snapshot.log.state
         return single_actions(
             protocol=state.protocol,
             metadata=state.metadata,
@@ -213,11 +213,11 @@ class _Writing:
         return Tally.total([self.inline, *(report.tally for report in self.sidecars.all)])
 
     def _txns(self) -> list[Txn]:
-        txns = [txn for _, txn in sorted(self.snapshot.state.txns.items())]
+        txns = [txn for _, txn in sorted(self.snapshot.log.state.txns.items())]
         return kept_txns(txns, updated_after_ms=self.spec.txns_updated_after_ms)
 
     def _domains(self) -> list[DomainMetadata]:
-        return [domain for _, domain in sorted(self.snapshot.state.domains.items())]
+        return [domain for _, domain in sorted(self.snapshot.log.state.domains.items())]
 
     @property
     def _inlines(self) -> bool:
@@ -266,7 +266,7 @@ class _Writing:
             self.staged,
             name,
             version=self.snapshot.version,
-            sidecar_store=self.snapshot.store,
+            sidecar_store=self.snapshot.log.store,
             actions=actions,
             inline=self.inline if self._inlines else None,
             open_sidecars=self.reuse is None,
@@ -279,7 +279,7 @@ class _Writing:
         actions = single_count + tally.actions
         uuid_named = self.spec.kind in ("v2-json", "v2-parquet")
         updated = announce(
-            self.snapshot.store,
+            self.snapshot.log.store,
             version=self.snapshot.version,
             actions=actions,
             size_in_bytes=status.size + sum(sidecar.size_in_bytes for sidecar in sidecars),

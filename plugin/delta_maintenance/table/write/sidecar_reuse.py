@@ -143,8 +143,8 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
     for a damaged base.
     """
     base = require_reusable(snapshot, spec)
-    named = snapshot.named_in_tail
-    found = snapshot.searched_sidecars
+    named = snapshot.log.named_in_tail
+    found = snapshot.log.searched_sidecars
     limit = spec.deleted_after_ms
     expired = {
         each.path: require_expired(each, *count_expired(base, each.path, limit))
@@ -175,7 +175,7 @@ def require_newest(snapshot: Snapshot, base: Checkpoint, *, beside: str | None =
     at any time. `beside` is the path of a published checkpoint that takes over sidecars of the
     base. If it is the only other checkpoint left, a clean-up keeps its sidecars, too.
     """
-    listing = list_log(snapshot.store, first_version=base.files.version)
+    listing = list_log(snapshot.log.store, first_version=base.files.version)
     others = [
         files for files in listing.checkpoints if beside is None or files.entries[0].path != beside
     ]
@@ -231,7 +231,7 @@ def missing_sidecars(store: Store, survey: ReuseSurvey) -> list[str]:
 
 
 def _require_base(snapshot: Snapshot) -> Checkpoint:
-    base = snapshot.checkpoint
+    base = snapshot.log.checkpoint
     if base is None:
         raise NotReusableError("the table has no checkpoint yet")
     if not base.is_v2:

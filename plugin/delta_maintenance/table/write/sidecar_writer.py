@@ -193,7 +193,7 @@ class LocalSidecars:
         if reuse is not None:
             return self._write_changed(snapshot, spec, reuse)
         files = checkpoint_actions(snapshot, spec, self._progress)
-        return roll_sidecars(files, spec, self._staged, snapshot.store, self._new_id)
+        return roll_sidecars(files, spec, self._staged, snapshot.log.store, self._new_id)
 
     def _write_changed(
         self, snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey
@@ -214,7 +214,7 @@ class LocalSidecars:
                 if self._progress is not None:
                     self._progress("file actions", done, None)
         return SidecarSet(
-            reports=rolling.publish(snapshot.store),
+            reports=rolling.publish(snapshot.log.store),
             expired_tombstones=expired,
             taken_over=taken_over(reuse),
         )
@@ -324,7 +324,7 @@ def checkpoint_actions(
     """
     done = 0
     for batch, expired in kept(
-        snapshot.scan(),
+        snapshot.log.scan(),
         root=snapshot.table,
         deleted_after_ms=spec.deleted_after_ms,
         commit_times=commit_times(snapshot),
@@ -369,7 +369,7 @@ def commit_times(snapshot: Snapshot) -> dict[int, int]:
     """
     return {
         entry.file.version: entry.status.modified_ms
-        for entry in snapshot.segment.commits
+        for entry in snapshot.log.segment.commits
         if entry.file.version is not None
     }
 
@@ -397,10 +397,10 @@ def _changed(
     contents of one sidecar stay together.
     """
     replay = FileReplay()
-    yield from snapshot.scan_tail(replay)
+    yield from snapshot.log.scan_tail(replay)
     half = (spec.actions_per_sidecar + 1) // 2
     is_first = True
-    missing = snapshot.named_in_tail.removed_first
+    missing = snapshot.log.named_in_tail.removed_first
     for sidecar in reuse.rewritten:
         if sidecar.fate == "rewrite":
             rolling.cut(at_least=1 if is_first else half)
@@ -422,7 +422,7 @@ class _ReadAnew:
 
     def files(self, snapshot: Snapshot, replay: FileReplay) -> Iterator[ActiveFiles]:
         path = self._sidecar.path
-        yield from snapshot.scan_checkpoint(replay, only={path}, seen=self._see)
+        yield from snapshot.log.scan_checkpoint(replay, only={path}, seen=self._see)
         if self._found != self._sidecar.found.summary.tally:
             raise NotReusableError(f"the contents of {path} differ from its tags")
 

@@ -122,7 +122,7 @@ def test_the_sums_are_those_of_a_replay(commits: int, kind: str) -> None:
 def test_only_tombstones_are_read() -> None:
     store = CountingStore()
     table = begun(store)
-    opened = table.open().snapshot().checkpoint
+    opened = table.open().snapshot().log.checkpoint
     assert opened is not None and len(opened.sidecars) == 3
     store.requests.clear()
     assert agrees(table) == 1

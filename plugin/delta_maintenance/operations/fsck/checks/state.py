@@ -81,7 +81,7 @@ def _of_protocol(protocol: Protocol) -> Iterator[tuple[str, str]]:
 def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for problem in snapshot.properties.problems:
         yield "unreadable-property", problem
-    state = snapshot.state
+    state = snapshot.log.state
     if state.draft_high_water_mark is not None:
         yield "draft-row-ids", "the log contains the action rowIdHighWaterMark of a draft from 2023"
     for name, domain in sorted(state.domains.items()):
@@ -172,7 +172,7 @@ def _check_row_ids(
         paths = adds["path"].filter(pc.invert(given))
         problem = "row tracking is enabled, but the file has no row IDs"
         findings.add_files("missing-row-id", problem, paths=paths, version=version)
-    domain = snapshot.state.domains.get(row_tracking.DOMAIN)
+    domain = snapshot.log.state.domains.get(row_tracking.DOMAIN)
     mark, unknown_mark = row_tracking.NO_ROW_ID, None
     try:
         mark = row_tracking.high_water_mark(None if domain is None else domain.configuration)
