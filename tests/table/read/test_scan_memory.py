@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.table.read import checkpoint_reader, log_file, log_reader, snapshot
+from delta_maintenance.table.read import checkpoint_reader, log_file, log_reader, log_view
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder, log_text
 
