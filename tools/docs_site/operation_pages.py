@@ -28,7 +28,7 @@ def page(verb: str) -> str | None:
     return "\n\n".join(
         (
             f"# {code(record.name)}",
-            sentence(record.description),
+            sentence(f"{record.description} {record.prints}"),
             table(("property", "value"), rows),
             f"## Result\n\n{_statuses(record)}",
             f"## Options\n\n<!-- generated: cli-options {record.name} -->\n",

@@ -12,10 +12,7 @@ from dataclasses import dataclass, fields
 from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.registry import AnyOperation
 
-# Of the command line alone: flags, output and exit statuses.
-_COMMAND_LINE = re.compile(r"(^| )--[a-z]|^Prints |exit status")
 _FLAG = re.compile(r"--([a-z][a-z-]*)")
-_SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z-])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +61,6 @@ def _docstring(
     subjects: Iterable[FlagField],
     options: Iterable[FlagField],
 ) -> str:
-    sentences = _SENTENCE_END.split(" ".join(record.description.split()))
-    kept = " ".join(each for each in sentences if not _COMMAND_LINE.search(each))
     succeeded = [f"`{name}`" for name, outcome in record.outcomes.items() if outcome.succeeded]
     failed = [f"`{name}`" for name, outcome in record.outcomes.items() if not outcome.succeeded]
     statuses = f"`status` is {_either(succeeded)}."
@@ -82,7 +77,7 @@ def _docstring(
     return "\n\n".join(
         part
         for part in (
-            kept or f"{record.title}: {record.summary}.",
+            record.description,
             f"{statuses} Takes the parameters of {owners}{', and:' if own else ''}{report}"
             + ("" if own else "."),
             "\n".join(own),

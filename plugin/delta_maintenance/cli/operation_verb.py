@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -43,7 +45,10 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
         verbs,
         record.name,
         summary=record.summary,
-        description=record.description,
+        description=textwrap.fill(
+            f"{record.description} {record.prints}",
+            min(shutil.get_terminal_size().columns, 100) - 2,
+        ),
         json_help="print the Result, with --dry-run the Plan and the exact lists behind it, as one "
         "JSON document",
     )

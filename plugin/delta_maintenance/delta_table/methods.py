@@ -121,7 +121,7 @@ def _parameters(record: AnyOperation, fields: Iterable[FlagField]) -> list[Param
 
 
 def _docstring(record: AnyOperation, fields: Iterable[FlagField]) -> str:
-    lines = [" ".join(record.description.split()), "", "Options:"]
+    lines = [record.description, "", "Options:"]
     lines += [
         f"    {field.name}: {field.flag.help.replace('{default}', str(field.default))}"
         for field in fields

@@ -64,10 +64,12 @@ RECORD = OperationRecord(
     title="Add a CHECK constraint",
     summary="check that all rows satisfy a CHECK constraint, and add it",
     description=(
-        "Add a CHECK constraint. A Spark job checks every row first. If a row violates the\n"
-        "constraint, nothing is committed, and the files with the most violations are listed.\n"
-        "--dry-run shows what would be read, and the clients that would lose access.\n"
-        "set-properties --unset delta.constraints.NAME removes a constraint."
+        "Add a CHECK constraint. A Spark job checks every row first. If a row violates the "
+        "constraint, nothing is committed, and the files with the most violations are listed."
+    ),
+    prints=(
+        "--dry-run shows what would be read, and the clients that would lose access. set- "
+        "properties --unset delta.constraints.NAME removes a constraint."
     ),
     options=AddConstraintOptions,
     plan=AddConstraintPlan,

@@ -71,9 +71,8 @@ RECORD = OperationRecord(
     summary="assign row IDs to all files, and enable row tracking",
     description=(
         "Add support for row tracking to the table, commit its files again with row IDs, in "
-        "batches,\nand enable row tracking when every live file has them. Other writers may "
-        "commit in the\nmeantime, and a later run continues an interrupted one. Prints the "
-        "result; --dry-run prints\nthe plan and its reason."
+        "batches, and enable row tracking when every live file has them. Other writers may "
+        "commit in the meantime, and a later run continues an interrupted one."
     ),
     options=BackfillRowIdsOptions,
     plan=BackfillRowIdsPlan,

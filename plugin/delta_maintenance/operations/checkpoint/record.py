@@ -21,8 +21,8 @@ RECORD = OperationRecord(
     summary="write a checkpoint, so that the table opens fast",
     description=(
         "Write the state of a version as a checkpoint, so that readers need not replay its log. "
-        "Adds\nno version and deletes nothing. The checkpoint is read back and compared before "
-        "readers can\nsee it. Prints the result; --dry-run prints the plan and its reason."
+        "Adds no version and deletes nothing. The checkpoint is read back and compared before "
+        "readers can see it."
     ),
     options=CheckpointOptions,
     plan=CheckpointPlan,

@@ -14,9 +14,11 @@ RECORD = OperationRecord(
     name="checksum",
     title="Write version checksums",
     summary="write missing version checksums, so that readers get counts without the log",
-    description="Write the version checksum of the latest version and of each version with a "
-    "checkpoint\nthat has none. Adds no version, deletes nothing, and never changes an existing "
-    "checksum.\nPrints the result; --dry-run prints the plan and its reason.",
+    description=(
+        "Write the version checksum of the latest version and of each version with a checkpoint "
+        "that has none. Adds no version, deletes nothing, and never changes an existing "
+        "checksum."
+    ),
     options=ChecksumOptions,
     plan=ChecksumPlan,
     result=ChecksumResult,

@@ -87,10 +87,9 @@ RECORD = OperationRecord(
     summary="delete history that the table's retention no longer requires",
     description=(
         "Delete the files of the log that are older than the newest checkpoint at or before the "
-        "log\nretention boundary: commits, checkpoints of every kind, checksums, compactions, "
-        "unreferenced\nsidecars, and leftovers of failed writers. That checkpoint is read before "
-        "anything is\ndeleted, and the remaining log is complete whenever the command stops. "
-        "Prints the result;\n--dry-run prints the plan and its reason."
+        "log retention boundary: commits, checkpoints of every kind, checksums, compactions, "
+        "unreferenced sidecars, and leftovers of failed writers. That checkpoint is read before "
+        "anything is deleted, and the remaining log is complete whenever the command stops."
     ),
     options=CleanLogOptions,
     plan=CleanLogPlan,

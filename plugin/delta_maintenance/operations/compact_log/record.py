@@ -66,8 +66,8 @@ RECORD = OperationRecord(
     summary="combine the commits after a checkpoint into fewer files",
     description=(
         "Write log compactions, which readers may read in place of the commits they cover. Adds "
-        "no\nversion and deletes nothing. Each compaction is read back and compared before "
-        "readers can\nsee it. Prints the result; --dry-run prints the plan and its reason."
+        "no version and deletes nothing. Each compaction is read back and compared before "
+        "readers can see it."
     ),
     options=CompactLogOptions,
     plan=CompactLogPlan,

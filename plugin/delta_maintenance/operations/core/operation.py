@@ -172,7 +172,9 @@ class OperationRecord(Generic[O, P, R]):
     summary: str
     """One clause for lists of verbs."""
     description: str
-    """A few lines for the help of the verb."""
+    """What it does, in a few sentences."""
+    prints: str = "Prints the result; --dry-run prints the plan and its reasons."
+    """What the command line prints, for the help of the verb."""
     options: type[O]
     plan: type[P]
     result: type[R]

@@ -83,9 +83,9 @@ RECORD = OperationRecord(
     summary="remove a table feature, so that more clients can use the table",
     description=(
         "Disable a table feature, remove its traces from the table, verify in the log that none "
-        "is\nleft, and drop the feature from the protocol. Older versions are kept and protected "
-        "from\nclients that would misread them, or are deleted. Another run completes an "
-        "interrupted one.\nPrints the result; --dry-run prints the plan and its reasons."
+        "is left, and drop the feature from the protocol. Older versions are kept and protected "
+        "from clients that would misread them, or are deleted. Another run completes an "
+        "interrupted one."
     ),
     options=DropFeatureOptions,
     plan=DropFeaturePlan,

@@ -54,10 +54,15 @@ RECORD = OperationRecord(
     name="fsck",
     title="Examine the table",
     summary="check a table, and report its problems",
-    description="Compare commits with the rules of the protocol; checkpoints, compactions and "
-    "checksums with the\ncommits; and the log with the existing files. Changes nothing unless a "
-    "repair is requested. Prints\nevery finding with its remedy; the exit status is 5 if the "
-    "table is corrupt, also after the repairs.",
+    description=(
+        "Compare commits with the rules of the protocol; checkpoints, compactions and checksums "
+        "with the commits; and the log with the existing files. Changes nothing unless a repair "
+        "is requested."
+    ),
+    prints=(
+        "Prints every finding with its remedy; the exit status is 5 if the table is corrupt, "
+        "also after the repairs."
+    ),
     options=FsckOptions,
     plan=FsckPlan,
     result=FsckResult,

@@ -14,10 +14,11 @@ RECORD = rewrite_record(
     "optimize",
     title="Optimize: merge small data files",
     summary="merge small data files, and rewrite files with many deleted rows",
-    description="Merge small data files of each partition and rewrite files with many deleted "
-    "rows, without\nchanging any row: new files are read back and compared before each commit. "
-    "Other writers may\ncommit at the same time. The old files stay until a vacuum. Prints the "
-    "result; --dry-run\nprints the plan and its reasons.",
+    description=(
+        "Merge small data files of each partition and rewrite files with many deleted rows, "
+        "without changing any row: new files are read back and compared before each commit. "
+        "Other writers may commit at the same time. The old files stay until a vacuum."
+    ),
     options=OptimizeOptions,
     plan=OptimizePlan,
     result=OptimizeResult,

@@ -10,10 +10,11 @@ RECORD = rewrite_record(
     "purge",
     title="Purge deleted rows from data files",
     summary="rewrite data files without their deleted rows and dropped columns",
-    description="Rewrite each data file that holds deleted rows, or values of dropped columns, "
-    "without them. No\nlive row changes: new files are read back and compared before each commit. "
-    "Older versions keep\nthe old files until a vacuum. Prints the result; --dry-run prints the "
-    "plan and its reasons.",
+    description=(
+        "Rewrite each data file that holds deleted rows, or values of dropped columns, without "
+        "them. No live row changes: new files are read back and compared before each commit. "
+        "Older versions keep the old files until a vacuum."
+    ),
     options=PurgeOptions,
     plan=PurgePlan,
     result=PurgeResult,

@@ -47,11 +47,11 @@ RECORD = OperationRecord(
     title="Set table properties",
     summary="set and remove table properties, with the features they need",
     description=(
-        "Set and remove properties of a table in one commit. Names and values are checked first. "
-        "A\nproperty that activates a table feature adds the feature as well; other properties "
-        "never\nchange the protocol. Prints the result; --dry-run prints the plan and the clients "
-        "that would\nlose access."
+        "Set and remove properties of a table in one commit. Names and values are checked "
+        "first. A property that activates a table feature adds the feature as well; other "
+        "properties never change the protocol."
     ),
+    prints="Prints the result; --dry-run prints the plan and the clients that would lose access.",
     options=SetPropertiesOptions,
     plan=SetPropertiesPlan,
     result=SetPropertiesResult,

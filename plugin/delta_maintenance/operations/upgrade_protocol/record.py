@@ -46,10 +46,10 @@ RECORD = OperationRecord(
     summary="add table features to the protocol of a table",
     description=(
         "Add table features and the features that they require to the protocol of a table, in "
-        "one\ncommit. All supported features stay supported, including implied ones, and no "
-        "property\nchanges: to activate a feature, set its property with set-properties. Prints "
-        "the result;\n--dry-run prints the plan and the clients that would lose access."
+        "one commit. All supported features stay supported, including implied ones, and no "
+        "property changes: to activate a feature, set its property with set-properties."
     ),
+    prints="Prints the result; --dry-run prints the plan and the clients that would lose access.",
     options=UpgradeProtocolOptions,
     plan=UpgradeProtocolPlan,
     result=UpgradeProtocolResult,

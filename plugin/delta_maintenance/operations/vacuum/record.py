@@ -99,10 +99,10 @@ RECORD = OperationRecord(
     summary="delete files that no retained version of the table needs",
     description=(
         "Delete data files, deletion vectors and change data files that no retained version of "
-        "the\ntable refers to, if they are older than the retention themselves. The log is read "
-        "again\nbefore every few thousand deletions. Prints the result; --dry-run prints the "
-        "exact list of\nfiles and the reasons."
+        "the table refers to, if they are older than the retention themselves. The log is read "
+        "again before every few thousand deletions."
     ),
+    prints="Prints the result; --dry-run prints the exact list of files and the reasons.",
     options=VacuumOptions,
     plan=VacuumPlan,
     result=VacuumResult,

@@ -16,8 +16,8 @@ RECORD = OperationRecord(
     name="touch",
     title="Add an empty version",
     summary="add an empty version to an idle table",
-    description="Add a version without changes to an idle table.\nPrints the version, with "
-    "--dry-run whether the table is idle.",
+    description="Add a version without changes to an idle table.",
+    prints="Prints the version, with --dry-run whether the table is idle.",
     options=TouchOptions,
     plan=TouchPlan,
     result=TouchResult,
