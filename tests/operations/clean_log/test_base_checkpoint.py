@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.delta_log.file_names import commit_name, uuid_checkpoint_name
-from delta_maintenance.testing.actions import features
+from delta_maintenance.testing.actions import features, remove
 from delta_maintenance.testing.table_builder import UUID, TableBuilder
 from tests.support.operations.log_clean_ups import build, clean, day, names, plan, promised
 
@@ -104,6 +104,39 @@ def test_a_checkpoint_without_protocol_or_metadata_is_not_the_boundary(damage: A
     planned = plan(table, day(51))
     assert planned.oldest_version == 7
     assert any("skipped" in note and "has no" in note for note in planned.notes)
+
+
+def _without_a_file(table: TableBuilder) -> None:
+    state = table.state(18)
+    files = [action for action in state if "add" in action]
+    sizes = [action["add"]["size"] for action in files]
+    table.checksum(18, {"numFiles": len(files), "tableSizeBytes": sum(sizes)})
+    table.checkpoint(18, actions=[action for action in state if action is not files[0]])
+
+
+def _with_a_file_twice(table: TableBuilder) -> None:
+    state = table.state(18)
+    table.checkpoint(18, actions=[*state, next(action for action in state if "add" in action)])
+
+
+def _with_a_file_and_its_tombstone(table: TableBuilder) -> None:
+    state = table.state(18)
+    path = next(action for action in state if "add" in action)["add"]["path"]
+    table.checkpoint(18, actions=[*state, remove(path)])
+
+
+@pytest.mark.conformance("CLEAN-03")
+@pytest.mark.parametrize(
+    "damage", [_without_a_file, _with_a_file_twice, _with_a_file_and_its_tombstone]
+)
+def test_the_commits_that_prove_a_checkpoint_wrong_are_kept(damage: Any) -> None:
+    table = build()
+    damage(table)
+    assert plan(table, day(51)).is_noop
+    table.checkpoint(7)
+    planned = plan(table, day(51))
+    assert planned.oldest_version == 7
+    assert any("skipped" in note for note in planned.notes)
 
 
 @pytest.mark.conformance("CLEAN-03")

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow.compute as pc
+
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.delta_log.file_names import (
     SIDECAR_DIRECTORY,
@@ -16,14 +19,12 @@ from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     parse_log_file_name,
 )
+from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.checkpoint_reader import (
-    FILE_COLUMNS,
-    Checkpoint,
-    UnusableCheckpointError,
-)
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.active_files import active_files, column_of
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, stated_files
 from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, arrange, list_entries
 
 
@@ -68,7 +69,10 @@ def newest_sound_checkpoint(
     """Returns the newest usable checkpoint at or before a version, if there is one.
 
     It is complete, the commit of its version exists, and it has been read: all parts, all sidecars,
-    protocol, metadata and the key of every file. Also returns why newer checkpoints were skipped.
+    protocol, metadata and the key of every file. No file is in it twice, and its files are those
+    that a checksum of its version counts. Also returns why newer checkpoints were skipped.
+
+    Takes 8 bytes of memory for each file action.
     """
     skipped = []
     for files in reversed(listing.checkpoints):
@@ -120,12 +124,24 @@ def _opened(store: Store, files: CheckpointFiles) -> SoundCheckpoint:
     if protocol is None or metadata is None:
         missing = "protocol" if protocol is None else "metaData"
         raise UnusableCheckpointError(f"the checkpoint has no {missing}", version=files.version)
-    adds = removes = 0
-    fields = {action: ("path", "deletionVector") for action in FILE_COLUMNS}
-    keys = MapKeys(partition_columns=frozenset())
+    adds = removes = size = 0
+    fields = {"add": ("path", "deletionVector", "size"), "remove": ("path", "deletionVector")}
+    keys, replay = MapKeys(partition_columns=frozenset()), FileReplay()
     for batch in checkpoint.file_actions(keys=keys, fields=fields):
+        active = active_files(batch.adds, batch.removes, replay)
         adds += batch.adds.num_rows
         removes += batch.removes.num_rows
+        size += pc.sum(column_of(batch.adds, "size", ADD_TYPES), min_count=0).as_py()
+        if active.adds.num_rows + active.tombstones.num_rows < len(batch.adds) + len(batch.removes):
+            raise UnusableCheckpointError("it names a file twice", version=files.version)
+    # The commits that are deleted would have shown which of the two is right.
+    stated = stated_files(store, files.version)
+    if stated is not None and stated != (adds, size):
+        raise UnusableCheckpointError(
+            f"it has {adds} files of {size} bytes, and the checksum of its version states "
+            f"{stated[0]} files of {stated[1]} bytes",
+            version=files.version,
+        )
     singles = checkpoint.singles
     others = len(singles.txns) + len(singles.domains) + len(singles.sidecars)
     others += 2 + len(singles.checkpoint_metadata)
