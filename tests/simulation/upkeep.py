@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import (
     backfill_row_ids,
     checkpoint,
@@ -207,9 +208,14 @@ def _drop_feature(keeper: Keeper, table: Table, asked: Asked) -> str:
     )
     if planned.way == "truncate-history":
         world.truncated = True
-    return drop_feature.apply(
-        table, planned, context=RunContext.at(keeper.now, new_id=world.new_id)
-    ).status
+    context = RunContext.at(keeper.now, new_id=world.new_id)
+    try:
+        return drop_feature.apply(table, planned, context=context).status
+    except CorruptTableError:
+        # The data files and deletion vectors of the simulation have no content to rewrite.
+        if options.feature != "deletionVectors":
+            raise
+        return "refused"
 
 
 def _no_sleep(seconds: float) -> None:

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.delta_log.file_names import commit_name, uuid_checkpoint_name
+from delta_maintenance.protocol.delta_log.file_names import (
+    checksum_name,
+    commit_name,
+    uuid_checkpoint_name,
+)
 from delta_maintenance.testing.actions import features, remove
 from delta_maintenance.testing.table_builder import UUID, TableBuilder
 from tests.support.operations.log_clean_ups import build, clean, day, names, plan, promised
@@ -112,6 +116,32 @@ def _without_a_file(table: TableBuilder) -> None:
     sizes = [action["add"]["size"] for action in files]
     table.checksum(18, {"numFiles": len(files), "tableSizeBytes": sum(sizes)})
     table.checkpoint(18, actions=[action for action in state if action is not files[0]])
+
+
+def _without_a_file_and_without_a_checksum(table: TableBuilder) -> None:
+    _without_a_file(table)
+    table.drop(checksum_name(18))
+
+
+def _with_another_file(table: TableBuilder) -> None:
+    state = table.state(18)
+    action = next(action for action in state if "add" in action)
+    other = {"add": action["add"] | {"path": f"x{action['add']['path'][1:]}"}}
+    table.checkpoint(18, actions=[other if each is action else each for each in state])
+
+
+@pytest.mark.conformance("CLEAN-03")
+@pytest.mark.parametrize("damage", [_without_a_file_and_without_a_checksum, _with_another_file])
+def test_a_checkpoint_that_differs_from_the_history_before_it_ends_the_clean_up(
+    damage: Any,
+) -> None:
+    table = build()
+    damage(table)
+    table.checkpoint(40)
+    before = names(table)
+    with pytest.raises(CorruptTableError, match=r"history before it leaves .*; run fsck"):
+        plan(table, day(51))
+    assert names(table) == before
 
 
 def _with_a_file_twice(table: TableBuilder) -> None:

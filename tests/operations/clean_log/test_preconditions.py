@@ -152,6 +152,7 @@ def test_history_of_unknown_features_is_cleaned_entirely_or_not() -> None:
     known = protocol(1, 7, writer_features=["checkpointProtection"])
     table.commit([future, add("f3")], version=3, at_ms=epoch_millis(day(3)))
     table.commit([known, add("f4")], version=4, at_ms=epoch_millis(day(4)))
+    table.checkpoint(18)
     assert plan(table, day(51)).is_noop
     table.checkpoint(20)
     with promised(table, 20):

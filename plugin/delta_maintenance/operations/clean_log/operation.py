@@ -14,7 +14,13 @@ from functools import partial
 
 from delta_maintenance import clock
 from delta_maintenance.clock import NewId, epoch_millis
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    StorageError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.operations.clean_log.compatible_checkpoint import (
     lacks_classic_name,
     write_compatible_checkpoint,
@@ -35,7 +41,9 @@ from delta_maintenance.operations.clean_log.options import (
 )
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES, empty
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -169,6 +177,7 @@ class _Decision:
                 f"{cut_off.version}"
             )
         require_every_commit(listing, cut_off.version, snapshot.version)
+        self._compare(found)
         groups = outdated_groups(
             inventory,
             cut_off.version,
@@ -191,6 +200,37 @@ class _Decision:
             and any(group.kind in ("commits", "checkpoints") for group in groups),
             stale_hint=hint if hint is not None and hint < cut_off.version else None,
         )
+
+    def _compare(self, found: SoundCheckpoint) -> None:
+        """Compares the cut-off checkpoint with the files that the history before it leaves.
+
+        Nothing could show a difference after that history is deleted.
+        """
+        cut_off, store = found.checkpoint.files, self.snapshot.log.store
+        try:
+            other = Table(store).snapshot_beside(cut_off.version, cut_off.name)
+            if other is None:
+                return
+            left = other.avoiding_damage(_live)
+        except (CorruptTableError, UnsupportedFeatureError) as error:
+            self.notes.append(
+                f"{cut_off.name} was not compared with the history before it: {error.problem}"
+            )
+            return
+        if left != found.live:
+            raise CorruptTableError(
+                f"the checkpoint has {count_text(found.live.adds, 'file')} of {found.live.size} "
+                f"bytes, and the history before it leaves "
+                + (
+                    "other ones"
+                    if (left.adds, left.size) == (found.live.adds, found.live.size)
+                    else f"{count_text(left.adds, 'file')} of {left.size} bytes"
+                ),
+                table=self.snapshot.table,
+                version=cut_off.version,
+                file=f"{LOG_DIRECTORY}/{cut_off.name}",
+                remedy="run fsck, which names the files; until then the log is kept",
+            )
 
     def _retention(self) -> timedelta:
         own = self.snapshot.properties.log_retention
@@ -359,6 +399,12 @@ class _CleanupRun:
             )
             return []
         return [name for name in names if f"{LOG_DIRECTORY}/{name}" not in in_use]
+
+
+def _live(snapshot: Snapshot) -> Tally:
+    fields = {"add": ("path", "deletionVector", "size"), "remove": ("path", "deletionVector")}
+    batches = snapshot.log.scan(fields=fields)
+    return Tally.total(Tally.of(batch.adds, empty(REMOVE_TYPES)) for batch in batches)
 
 
 def _require_cleanable(snapshot: Snapshot) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES, empty
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.delta_log.file_names import (
     SIDECAR_DIRECTORY,
@@ -20,9 +18,10 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
 )
 from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.active_files import active_files, column_of
+from delta_maintenance.table.read.active_files import active_files
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, stated_files
 from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, arrange, list_entries
@@ -48,8 +47,8 @@ class SoundCheckpoint:
 
     checkpoint: Checkpoint
     protocol: Protocol
-    num_files: int
-    """The number of live files."""
+    live: Tally
+    """The sums over its live files."""
     actions: int
     """The number of rows."""
 
@@ -124,25 +123,25 @@ def _opened(store: Store, files: CheckpointFiles) -> SoundCheckpoint:
     if protocol is None or metadata is None:
         missing = "protocol" if protocol is None else "metaData"
         raise UnusableCheckpointError(f"the checkpoint has no {missing}", version=files.version)
-    adds = removes = size = 0
+    live, actions = Tally(), 0
     fields = {"add": ("path", "deletionVector", "size"), "remove": ("path", "deletionVector")}
     keys, replay = MapKeys(partition_columns=frozenset()), FileReplay()
     for batch in checkpoint.file_actions(keys=keys, fields=fields):
         active = active_files(batch.adds, batch.removes, replay)
-        adds += batch.adds.num_rows
-        removes += batch.removes.num_rows
-        size += pc.sum(column_of(batch.adds, "size", ADD_TYPES), min_count=0).as_py()
-        if active.adds.num_rows + active.tombstones.num_rows < len(batch.adds) + len(batch.removes):
+        live.include(batch.adds, empty(REMOVE_TYPES))
+        actions += batch.adds.num_rows + batch.removes.num_rows
+        kept = active.adds.num_rows + active.tombstones.num_rows
+        if kept < batch.adds.num_rows + batch.removes.num_rows:
             raise UnusableCheckpointError("it names a file twice", version=files.version)
     # The commits that are deleted would have shown which of the two is right.
     stated = stated_files(store, files.version)
-    if stated is not None and stated != (adds, size):
+    if stated is not None and stated != (live.adds, live.size):
         raise UnusableCheckpointError(
-            f"it has {adds} files of {size} bytes, and the checksum of its version states "
-            f"{stated[0]} files of {stated[1]} bytes",
+            f"it has {live.adds} files of {live.size} bytes, and the checksum of its version "
+            f"states {stated[0]} files of {stated[1]} bytes",
             version=files.version,
         )
     singles = checkpoint.singles
     others = len(singles.txns) + len(singles.domains) + len(singles.sidecars)
     others += 2 + len(singles.checkpoint_metadata)
-    return SoundCheckpoint(checkpoint, protocol, adds, adds + removes + others)
+    return SoundCheckpoint(checkpoint, protocol, live, actions + others)

@@ -82,7 +82,7 @@ def put_hint(store: Store, found: SoundCheckpoint) -> None:
         version=files.version,
         size=found.actions,
         size_in_bytes=top_level + sum(sidecar.size_in_bytes for sidecar in sidecars),
-        num_of_add_files=found.num_files,
+        num_of_add_files=found.live.adds,
         parts=len(files.entries) if files.kind is LogFileKind.MULTIPART_CHECKPOINT else None,
         v2_checkpoint=v2 if files.kind is LogFileKind.UUID_CHECKPOINT else None,
     )
