@@ -21,6 +21,7 @@ from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.snapshot import Snapshot
 from tests.support.logs.sidecar_rows import sidecar_rows
+from tests.support.suite.play import some
 from tests.support.tables.corpus_tables import TABLES
 
 pytestmark = pytest.mark.spark
@@ -30,7 +31,7 @@ LONG_AGO = datetime(2019, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.conformance("CKPT-22", "CKPT-24")
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", some(TABLES, len(TABLES) // 2))
 def test_spark_writes_the_rows_of_the_local_engine(
     name: str, corpus: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
