@@ -104,7 +104,7 @@ class Content:
     rows: int
     kind: object = "string"
     vector: bytes | None = None
-    """The bytes of a deletion vector; by default it marks the first row, if there are others."""
+    """The bytes of a deletion vector; by default it marks the first row."""
     cardinality: int = 1
     refused: Literal["sound", "damaged"] | None = None
     """Whether a rewrite leaves the file out, and what it takes it for."""
@@ -260,7 +260,7 @@ def written(
         }
         if counted:
             add["stats"] = json.dumps({"numRecords": each.rows})
-        if "deletionVectors" in features and each.rows > 1:
+        if "deletionVectors" in features:
             add["deletionVector"] = _vector(root, each, number)
         if "rowTracking" in features:
             add |= {"baseRowId": first, "defaultRowCommitVersion": 1}
