@@ -35,7 +35,7 @@ def rows_of(address: str) -> Rows | None:
                 )
                 vector = add["deletionVector"]
                 descriptor = None if vector is None else DeletionVectorDescriptor.from_json(vector)
-                gone = set(deleted.of(descriptor, data.num_rows).tolist())
+                gone = set(deleted.of(descriptor, data.num_rows))
                 # A value that is missing is read as null.
                 values_of = add["partitionValues"] or []
                 part = tuple(sorted(pair for pair in values_of if pair[1] is not None))

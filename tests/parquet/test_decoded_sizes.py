@@ -67,7 +67,9 @@ def test_no_rows_are_larger_than_their_bound(
     assert largest <= exact.within(together) <= rough.within(together) + 1e-6
     # Exact bounds also tell apart rows of different sizes, apart from pages of one dictionary.
     if encoding is not None and not nested:
-        assert exact.within(1) <= max(found) + 8
+        # Texts that share prefixes are held twice.
+        copies = 1 + (encoding == "DELTA_BYTE_ARRAY")
+        assert exact.within(1) <= copies * max(found) + 8
 
 
 @given(

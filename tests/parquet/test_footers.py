@@ -13,11 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.parquet.footers import (
-    read_footer,
-    require_readable_columns,
-    require_readable_file,
-)
+from delta_maintenance.parquet.data_file_footer import DataFileFooter
+from delta_maintenance.parquet.footers import read_footer, require_readable_columns
 from delta_maintenance.parquet.thrift import (
     BINARY,
     I32,
@@ -42,7 +39,9 @@ def test_plain_files_pass(rows: int) -> None:
     wide = pa.table({f"column {number}": [number, None] for number in range(300)})
     for table in (ROWS, wide):
         data = parquet(pa.concat_tables([table] * rows), row_group_size=7)
-        require_readable_file(io.BytesIO(data), _schema(data))
+        footer = DataFileFooter(io.BytesIO(data))
+        assert footer.decoded(most=1 << 30)[0].equals(pq.read_metadata(io.BytesIO(data)))
+        footer.require_readable_columns(_schema(data))
         require_readable_columns(data, _schema(data))
 
 
@@ -173,8 +172,10 @@ def test_footers_of_every_engine_pass(corpus: Path) -> None:
     for file in files:
         if file.stat().st_size > 12:
             with file.open("rb") as source:
+                footer = DataFileFooter(source)
                 try:
-                    metadata = pq.read_metadata(source)
+                    metadata, memory = footer.decoded(most=1 << 30, exact_above=0)
                 except pa.ArrowException:
                     continue
-                require_readable_file(source, metadata.schema)
+                footer.require_readable_columns(metadata.schema)
+                assert memory < 16 << 20

@@ -31,7 +31,9 @@ from delta_maintenance.parquet.pages import (
 )
 
 READING_BYTES = 192 << 20
-"""The maximum memory of the pages, dictionaries and rows that are decoded at a time."""
+"""The maximum memory of a footer, and of the pages, dictionaries and rows that are decoded at a
+time.
+"""
 MOST_ROW = 32 << 20
 """The maximum size of a row in memory, in bytes. Each step of a rewrite holds a copy."""
 MOST_DICTIONARY = 8 << 20
@@ -111,20 +113,25 @@ class LeafSizes:
 
 
 def leaf_sizes(
-    leaf: Leaf, chunk: PageBytes, *, exact: bool = False, start: bool = False
+    leaf: Leaf,
+    chunk: PageBytes,
+    *,
+    exact: bool = False,
+    start: bool = False,
+    most: int = READING_BYTES,
 ) -> LeafSizes:
     """Computes the sizes of a column from its page headers and its dictionary.
 
     With `exact`, the pages of repeated values and of texts are decompressed. With `start`, only the
-    first page with values is examined. `RefusedError` for pages that do not fit in memory,
+    first page with values is examined. `RefusedError` for pages of more than `most` bytes,
     `MalformedPageError` for invalid ones.
     """
     found = _Sums(leaf, exact=exact)
     try:
         for page in pages_of(chunk, values=leaf.chunk.num_values):
             size = max(page.size, page.stored)
-            if size > READING_BYTES:
-                raise _too_large(f"a page of the column {leaf.column.path}", size)
+            if size > most:
+                raise too_large(f"a page of the column {leaf.column.path}", size, most=most)
             found.add(chunk, page)
             if start and found.has_values:
                 break
@@ -133,13 +140,20 @@ def leaf_sizes(
     return found.result()
 
 
-def rows_together(sizes: Sequence[LeafSizes], *, rows: int, most_rows: int, likely: int) -> int:
+def rows_together(
+    sizes: Sequence[LeafSizes],
+    *,
+    rows: int,
+    most_rows: int,
+    likely: int,
+    most: int = READING_BYTES,
+) -> int:
     """Returns how many of `rows` rows may be decoded together, 0 if not even one row may be.
 
     `sizes` are those of all columns. These rows likely take at most `likely` bytes, and fit in
-    `READING_BYTES` in any case.
+    `most` bytes in any case.
     """
-    left = READING_BYTES - sum(each.held for each in sizes)
+    left = most - sum(each.held for each in sizes)
     expected = sum(each.expected for each in sizes) / max(rows, 1)
     count = max(1, min(most_rows, int(likely / max(expected, 1))))
     while count and sum(each.within(count) for each in sizes) > left:
@@ -147,18 +161,19 @@ def rows_together(sizes: Sequence[LeafSizes], *, rows: int, most_rows: int, like
     return count
 
 
-def too_large(what: str, sizes: Iterable[LeafSizes]) -> RefusedError:
-    """Returns the error for columns of which not even one row can be decoded."""
-    return _too_large(what, int(sum(each.held + each.within(1) for each in sizes)))
+def one_row(sizes: Iterable[LeafSizes]) -> int:
+    """Returns the maximum memory for decoding one row of these columns in bytes."""
+    return int(sum(each.held + each.within(1) for each in sizes))
 
 
 def require_row(size: int) -> None:
     """Raises `RefusedError` for a row of this size in bytes."""
     if size > MOST_ROW:
-        raise _too_large("a row of the data file", size, most=MOST_ROW)
+        raise too_large("a row of the data file", size, most=MOST_ROW)
 
 
-def _too_large(what: str, size: int, *, most: int = READING_BYTES) -> RefusedError:
+def too_large(what: str, size: int, *, most: int) -> RefusedError:
+    """Returns the error for a part of a data file that takes more than `most` bytes of memory."""
     return RefusedError(
         f"{what} may take {size} bytes of memory, and this release decodes at most {most} together",
         remedy="rewrite the file with smaller values or pages, with the engine that wrote it",
@@ -220,7 +235,9 @@ class _Sums:
     ) -> tuple[memoryview | None, memoryview | None]:
         """Returns the repetition levels and the values of a page, as far as they are needed."""
         texts = self._width is None and not page.refers_to_dictionary
-        if not self._exact or not (texts or self._repeats):
+        # Little is known of texts that share prefixes without their lengths.
+        exact = self._exact or (texts and page.encoding == DELTA_BYTE_ARRAY)
+        if not exact or not (texts or self._repeats):
             return None, None
         try:
             separate, rest = page.body(chunk, codec)
@@ -253,11 +270,14 @@ class _Sums:
         shared = page.encoding == DELTA_BYTE_ARRAY
         total = page.size * (count if shared else 1)
         longest = page.size
-        self._expected += page.size * (1 + shared) + count * _OVERHEAD
         self._is_rough = True
         if values is not None:
             with suppress(MalformedPageError):
                 total, longest = text_sizes(values, page.encoding or 0, count) or (total, longest)
+        if shared:
+            # Arrow builds texts in a buffer before it copies them.
+            total, longest = 2 * total, 2 * longest
+        self._expected += (total if shared else page.size) + count * _OVERHEAD
         return total + count * _OVERHEAD, longest + _OVERHEAD
 
     def _place(self, page: Page, levels: memoryview | None, total: float, largest: float) -> None:

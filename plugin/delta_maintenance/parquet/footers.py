@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MAGIC = b"PAR1"
 TAIL_BYTES = 64 << 10
 """The number of bytes of a file that are read first, as in pyarrow: most footers are shorter."""
-_END = 8
+END_BYTES = 8
 """The bytes after a footer: its length and a magic number."""
 _TYPES = (
     "BOOLEAN",
@@ -86,7 +86,7 @@ The function returns the position after the value, or None if the value is to be
 
 def footer_size(tail: bytes) -> int:
     """Returns the size of the footer and the bytes after it, given the last bytes of a file."""
-    return int.from_bytes(tail[-_END:-4], "little") + _END
+    return int.from_bytes(tail[-END_BYTES:-4], "little") + END_BYTES
 
 
 def require_readable_columns(tail: bytes, schema: pq.ParquetSchema) -> None:
@@ -96,7 +96,7 @@ def require_readable_columns(tail: bytes, schema: pq.ParquetSchema) -> None:
     `tail` is the end of the file and contains the whole footer, which has this schema.
     """
     size = footer_size(tail)
-    if not _END < size <= len(tail):
+    if not END_BYTES < size <= len(tail):
         raise pa.ArrowInvalid("the footer is longer than the file")
     try:
         _FooterCheck(tail[-size:], schema).run()
@@ -106,22 +106,15 @@ def require_readable_columns(tail: bytes, schema: pq.ParquetSchema) -> None:
         raise pa.ArrowInvalid(f"the footer is invalid: {error}") from None
 
 
-def require_readable_file(source: BinaryIO, schema: pq.ParquetSchema) -> None:
-    """Like `require_readable_columns`, for a file, of which only the end is read."""
-    tail, _ = _read_tail(source)
-    source.seek(0)
-    require_readable_columns(tail, schema)
-
-
 def read_footer(source: BinaryIO) -> tuple[bytes, int]:
     """Returns the bytes of the footer and its position in the file. `pa.ArrowInvalid` if there is
     none.
     """
     tail, end = _read_tail(source)
     size = footer_size(tail)
-    if not _END < size <= len(tail):
+    if not END_BYTES < size <= len(tail):
         raise pa.ArrowInvalid("the footer is longer than the file")
-    return tail[-size:-_END], end - size
+    return tail[-size:-END_BYTES], end - size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

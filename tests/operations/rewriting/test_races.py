@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from delta_maintenance.errors import CommitUnknownError
@@ -124,7 +123,7 @@ def test_a_vector_for_other_rows_is_never_committed(monkeypatch: pytest.MonkeyPa
 
     def shifted(*given: Any, **options: Any) -> Any:
         places = original(*given, **options)
-        return None if places is None else places + np.uint64(1)
+        return None if places is None else places.shift(1)
 
     monkeypatch.setattr(carried_deletions, "carried", shifted)
     race(made, lambda: made.table.delete(made.paths["y"][1], [1]))

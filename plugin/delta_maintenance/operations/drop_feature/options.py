@@ -84,6 +84,8 @@ class DropStep(Record):
     """One clause: the step and its reason."""
     commits: int = 0
     """The number of versions that the step adds if there are no conflicts."""
+    memory_bytes: int = 0
+    """The maximum memory of a step that writes data files in bytes, 0 for any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from delta_maintenance.operations.drop_feature.unmapping import (
     unmapping_contract,
 )
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
+from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
 from delta_maintenance.operations.table_change.models import cut_off_by
 from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
@@ -297,6 +298,7 @@ class _Decision:
                 "rewrite-files",
                 f"writes {amount} again, for the reason {removal.rewrites}",
                 commits=planned.commits,
+                memory_bytes=planned.memory_bytes,
             )
         if removal.rewritten(snapshot.metadata) != snapshot.metadata:
             yield _step(
@@ -308,14 +310,16 @@ class _Decision:
 
     def _unmapping(self) -> Iterator[DropStep]:
         found = planned_conversion(self.snapshot)
-        files = "no data file changes"
+        files, memory = "no data file changes", 0
         if found is not None and found.count:
+            memory = memory_bound(default_workers(), found.group_bytes)
             amount = f"{count_text(found.count, 'data file')} with {size_text(found.bytes)}"
             files = f"writes {amount} again, under logical names and in the same commit"
         yield _step(
             "remove-mapping",
             f"removes the mapping from properties and schema; {files}",
             commits=1,
+            memory_bytes=memory,
         )
 
     def _truncation(self) -> tuple[Status, datetime | None, list[DropStep]]:
@@ -434,8 +438,8 @@ def _has_feature(snapshot: Snapshot, options: DropFeatureOptions, removal: Featu
     return False
 
 
-def _step(kind: StepKind, detail: str, *, commits: int = 0) -> DropStep:
-    return DropStep(kind=kind, detail=detail, commits=commits)
+def _step(kind: StepKind, detail: str, *, commits: int = 0, memory_bytes: int = 0) -> DropStep:
+    return DropStep(kind=kind, detail=detail, commits=commits, memory_bytes=memory_bytes)
 
 
 def _changes(before: Metadata, after: Metadata) -> str:

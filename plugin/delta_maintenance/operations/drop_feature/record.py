@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.core.facts import Facts, instant_text
+from delta_maintenance.operations.core.facts import Facts, instant_text, size_text
 from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.drop_feature.options import (
@@ -16,6 +16,7 @@ from delta_maintenance.operations.table_change.facts import cut_off_text, protoc
 def plan_facts(plan: DropFeaturePlan) -> Facts:
     """Returns the facts of a plan: the steps, their effects, and the affected clients."""
     before, after = plan.protocol_before, plan.protocol_after
+    memory = max((step.memory_bytes for step in plan.steps), default=0)
     return {
         "table": plan.table,
         "version": plan.version,
@@ -25,6 +26,7 @@ def plan_facts(plan: DropFeaturePlan) -> Facts:
         "protocol": protocol_text(before),
         "becomes": None if after == before else protocol_text(after),
         "steps": [f"{step.kind}: {step.detail}" for step in plan.steps],
+        "memory": f"at most {size_text(memory)}" if memory else None,
         "in the way": plan.history_traces,
         "opened to": plan.opened_to,
         "cut off": [cut_off_text(cut) for cut in plan.cut_off],

@@ -69,6 +69,8 @@ class Conversion:
     choice: Choice
     kept: pa.Array
     """The paths of files that need no rewrite according to their footers."""
+    group_bytes: int
+    """The size of the row groups of new files in memory."""
 
     @property
     def count(self) -> int:
@@ -143,7 +145,8 @@ def conversion(
     footers: Mapping[str, Mask] = {PHYSICAL_NAMES: wanted}
     # Small files that need no rewrite are not merged either.
     choice = choose(files, rules, taken=~wanted, footers=footers, ratio=known_ratio(files) or 1.0)
-    return Conversion(files=files, choice=choice, kept=kept)
+    group_bytes = contract.spec.files.group_bytes
+    return Conversion(files=files, choice=choice, kept=kept, group_bytes=group_bytes)
 
 
 def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | None:

@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.fsck.checks import row_ids
 from delta_maintenance.operations.fsck.checks.checkpoints import check_checkpoints, check_hint
 from delta_maintenance.operations.fsck.checks.contents import (
+    VECTORS_MEMORY,
     check_footers,
     check_vectors,
     inline_vectors,
@@ -40,6 +42,7 @@ from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory, read_history, read_live_files
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data import row_counts
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
@@ -48,6 +51,10 @@ from delta_maintenance.table.read.segment import latest_version
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
+OPENING_MEMORY = max(row_counts.MEMORY, VECTORS_MEMORY, row_ids.MEMORY)
+"""The maximum memory for opening data files and deletion vectors in bytes, in this process or in
+each task of a cluster. Does not include the ranges of row IDs that are compared.
+"""
 _ATTEMPTS = 3
 """The number of attempts, because another process may clean up the log during the check."""
 

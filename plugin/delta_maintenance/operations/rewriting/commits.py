@@ -224,7 +224,7 @@ class RewriteCommits:
                 pending.remaps += 1
                 spec = self._contract.spec
                 prove_positions(store, pending.done, late, spec, proved=pending.proved)
-                pending.proved = late.by_source
+                pending.proved = late
                 numbers = sorted(late.by_output)
                 written = write_vectors(
                     store, [late.by_output[number] for number in numbers], new_id=new_id

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER
+from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     COMMIT_VERSION,
@@ -435,22 +439,32 @@ class FooterReasons:
         for start in range(0, len(rows), _AT_ONCE):
             part = rows[start : start + _AT_ONCE]
             paths = files.path.take(pa.array(part)).to_pylist()
+            found_of = partial(self._of, alone=Lock())
             with ThreadPoolExecutor(_THREADS) as pool:
-                for row, reasons in zip(part.tolist(), pool.map(self._of, paths), strict=True):
+                for row, reasons in zip(part.tolist(), pool.map(found_of, paths), strict=True):
                     for name in reasons:
                         found[name][row] = True
         return found
 
-    def _of(self, path: str) -> tuple[str, ...]:
+    def _of(self, path: str, alone: Lock) -> tuple[str, ...]:
         try:
-            with ParquetInput(self.store.open(place_of(self.store, path))) as parquet:
-                return tuple(name for name in self.wanted if self._has(name, parquet))
+            place = place_of(self.store, path)
+            try:
+                return self._reasons(place, 2 * SMALL_FOOTER)
+            except RefusedError:
+                with alone:
+                    return self._reasons(place, READING_BYTES)
         except (DeltaMaintenanceError, OSError, pa.ArrowException) as error:
             if not self.strict:
                 return ()
             if isinstance(error, DeltaMaintenanceError):
                 raise error.located(file=path) from error.__cause__
             raise reading_error(error, file=path) from None
+
+    def _reasons(self, place: str, reading_bytes: int) -> tuple[str, ...]:
+        source = self.store.open(place)
+        with ParquetInput(source, reading_bytes=reading_bytes) as parquet:
+            return tuple(name for name in self.wanted if self._has(name, parquet))
 
     def _has(self, name: str, parquet: ParquetInput) -> bool:
         test = _BY_SCHEMA.get(name)

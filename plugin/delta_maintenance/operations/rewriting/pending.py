@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import removes_of
-from delta_maintenance.protocol.data_files.carry_over import Positions
 from delta_maintenance.protocol.data_files.tags import output_tags, with_compaction_tags
 from delta_maintenance.table.data.bins import RewrittenBin
+from delta_maintenance.table.data.carried_deletions import LateDeletions
 
 Fate = Literal[
     "committed",
@@ -60,8 +60,8 @@ class Pending:
     """Sources that other writers removed with their rows; the commit has no removes for them."""
     late: frozenset[int] = frozenset()
     """Sources with rows that were deleted after the sources were read."""
-    proved: Mapping[int, Positions] = field(default_factory=dict)
-    """Rows of each source whose positions in the new files were verified in an earlier attempt."""
+    proved: LateDeletions | None = None
+    """The rows whose positions in the new files were verified in an earlier attempt."""
     state: tuple[Any, ...] = ()
     """The state of the changed sources on which the fields above are based."""
     read: pa.Table = field(init=False)

@@ -12,7 +12,7 @@ import base64
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -22,12 +22,16 @@ import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
 from delta_maintenance.checksums import crc32
-from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Json
 
 STORED_RELATIVE = "u"
 STORED_ABSOLUTE = "p"
 STORED_INLINE = "i"
+MOST_BYTES = 8 << 20
+"""The maximum size of a vector in bytes, enough for any rows of a file of 67 million rows."""
+MEMORY_PER_BYTE = 12
+"""The maximum memory for each byte of a vector: sets of single rows take most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,11 @@ class DeletionVectorDescriptor:
         )
 
     @property
+    def memory(self) -> int:
+        """The maximum memory of the vector in bytes while it is read and held."""
+        return self.size_in_bytes * MEMORY_PER_BYTE
+
+    @property
     def unique_id(self) -> str:
         """The unique ID of this vector among those of the same data file."""
         place = "" if self.offset is None else f"@{self.offset}"
@@ -124,12 +133,26 @@ def unique_ids(storage_type: pa.Array, path_or_inline_dv: pa.Array, offset: pa.A
     return pc.binary_join_element_wise(storage_type, path_or_inline_dv, pc.fill_null(place, ""), "")
 
 
-def load(descriptor: DeletionVectorDescriptor, read: Callable[[str], bytes]) -> BitMap64:
+class FileBytes(Protocol):
+    """The bytes of a file, in memory or not. A slice may be shorter at the end of the file."""
+
+    def __getitem__(self, at: slice, /) -> bytes | memoryview: ...
+
+
+def load(descriptor: DeletionVectorDescriptor, read: Callable[[str], FileBytes]) -> BitMap64:
     """Reads a vector and checks its checksum and its cardinality.
 
-    `read` returns a whole file by its `relative_path` or `absolute_path`. If it raises
-    `FileNotFoundError`, a `CorruptTableError` names the file, because the log refers to it.
+    `read` returns a file by its `relative_path` or `absolute_path`, of which the vector and its
+    frame are read. If it raises `FileNotFoundError`, a `CorruptTableError` names the file, because
+    the log refers to it. `RefusedError`, before memory is taken, for a vector of more than
+    `MOST_BYTES`.
     """
+    if descriptor.size_in_bytes > MOST_BYTES:
+        raise RefusedError(
+            f"a deletion vector has {descriptor.size_in_bytes} bytes, and this release reads at "
+            f"most {MOST_BYTES}",
+            remedy="rewrite the data file with the engine that wrote it",
+        )
     path = descriptor.relative_path() or descriptor.absolute_path()
     try:
         if path is None:
@@ -150,10 +173,10 @@ def load(descriptor: DeletionVectorDescriptor, read: Callable[[str], bytes]) -> 
     return bitmap
 
 
-def read_from_file(data: bytes, offset: int | None, size: int) -> bytes:
+def read_from_file(data: FileBytes, offset: int | None, size: int) -> bytes:
     """Extracts one vector from a deletion vector file and checks its frame.
 
-    `data` is the whole file; `offset` and `size` (bytes) are those of the descriptor.
+    `data` is the file; `offset` and `size` (bytes) are those of the descriptor.
     `CorruptTableError` if the version, the size or the CRC-32 differs.
     """
     frame_size = struct.pack(">I", size)
@@ -169,7 +192,7 @@ def read_from_file(data: bytes, offset: int | None, size: int) -> bytes:
         raise CorruptTableError(
             f"a deletion vector file has no vector of {size} bytes at offset {start}"
         )
-    vector = data[start + 4 : start + 4 + size]
+    vector = bytes(data[start + 4 : start + 4 + size])
     if data[start + 4 + size : start + 8 + size] != struct.pack(">I", crc32(vector)):
         raise CorruptTableError(f"the deletion vector at offset {start} fails its CRC-32")
     return vector
@@ -223,6 +246,9 @@ def z85_decode(text: str, size: int | None = None) -> bytes:
     `size` removes; a Rust encoder writes one `#` per missing byte, which cannot start a full group.
     `CorruptTableError` for invalid Z85 and for another size.
     """
+    if size is not None and len(text) > size * 5 // 4 + 5:
+        # Checked before decoding, which takes many times the size of the text.
+        raise _other_size(text, size)
     try:
         groups = text.encode("ascii")
         filler = len(text[-5:]) - len(text[-5:].lstrip("#"))
@@ -243,7 +269,7 @@ def z85_decode(text: str, size: int | None = None) -> bytes:
     if size is None:
         return decoded
     if not 0 <= len(decoded) - size < 4:
-        raise CorruptTableError(f"the text {text!r} of a deletion vector is not of {size} bytes")
+        raise _other_size(text, size)
     return decoded[:size]
 
 
@@ -278,6 +304,10 @@ def _decoded(groups: bytes) -> bytes:
     if (digits == 85).any() or (numbers >> 32).any():
         raise ValueError("an invalid group")
     return numbers.astype(">u4").tobytes()
+
+
+def _other_size(text: str, size: int) -> CorruptTableError:
+    return CorruptTableError(f"the text {text!r} of a deletion vector is not of {size} bytes")
 
 
 def _portable_from_native(body: bytes) -> bytes:

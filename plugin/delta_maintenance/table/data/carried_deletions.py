@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -27,7 +26,6 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
     z85_encode,
 )
 from delta_maintenance.protocol.data_files.carry_over import (
-    Positions,
     all_rows,
     carried,
     newly_deleted,
@@ -48,11 +46,11 @@ COMPLETE = "all rows"
 class LateDeletions:
     """The rows of a bin that were deleted after the bin was read."""
 
-    by_source: Mapping[int, Positions]
+    by_source: Mapping[int, BitMap64]
     """Physical positions in each source with such rows, by the number of the source in the bin."""
-    new_positions: Mapping[int, Positions]
+    new_positions: Mapping[int, BitMap64]
     """The positions of the same rows in the new file with the rows of this source."""
-    by_output: Mapping[int, Positions]
+    by_output: Mapping[int, BitMap64]
     """The positions of all such rows in the new files, by the number of the file in the bin."""
 
 
@@ -67,19 +65,17 @@ def late_deletions(
     rows were restored, or if the sources do not match the bin; the bin cannot be used then.
     """
     vectors = DeletedRows(store)
-    by_source: dict[int, Positions] = {}
-    new_positions: dict[int, Positions] = {}
-    by_output: dict[int, list[Positions]] = {}
+    by_source: dict[int, BitMap64] = {}
+    new_positions: dict[int, BitMap64] = {}
+    by_output: dict[int, BitMap64] = {}
     for number, state in now.items():
         source, run = done.bin.sources[number], done.runs[number]
         rows = source.num_records
         physical = run.rows + source.deleted_rows if rows is None else rows
         read = vectors.of(source.deletion_vector, physical)
         if isinstance(state, str):
-            gone: Positions | None = np.setdiff1d(
-                np.arange(physical, dtype=np.uint64), read, assume_unique=True
-            )
-            places: Positions | None = all_rows(run.offset, run.rows)
+            gone: BitMap64 | None = all_rows(0, physical) - read
+            places: BitMap64 | None = all_rows(run.offset, run.rows)
         else:
             gone = newly_deleted(read, vectors.of(state, physical))
             if gone is None:
@@ -87,11 +83,10 @@ def late_deletions(
             places = carried(gone, read=read, offset=run.offset, live=run.rows)
         if gone is None or places is None or len(gone) != len(places):
             return None
-        if len(gone):
+        if gone:
             by_source[number], new_positions[number] = gone, places
-            by_output.setdefault(run.output, []).append(places)
-    merged = {output: np.sort(np.concatenate(parts)) for output, parts in by_output.items()}
-    return LateDeletions(by_source=by_source, new_positions=new_positions, by_output=merged)
+            by_output[run.output] = by_output.get(run.output, BitMap64()) | places
+    return LateDeletions(by_source=by_source, new_positions=new_positions, by_output=by_output)
 
 
 def prove_positions(
@@ -100,12 +95,12 @@ def prove_positions(
     late: LateDeletions,
     spec: RewriteSpec,
     *,
-    proved: Mapping[int, Positions],
+    proved: LateDeletions | None,
 ) -> None:
     """Verifies that the new positions are those of the rows that were deleted from the sources.
 
-    `proved` are the rows of each source that were verified before, as in `late.by_source`. Only row
-    groups with other rows are read. `VerificationError` if the digests of these rows differ.
+    `proved` are the rows of the same bin that were verified before. Only row groups with other rows
+    are read. `VerificationError` if the digests of these rows differ.
     """
     if spec.proof != "rows":
         return
@@ -114,18 +109,19 @@ def prove_positions(
     sources = DataFileReader(store, spec.files.layout)
     outputs = DataFileReader(store, spec.files.layout.written)
     expected = dict.fromkeys(range(len(done.outputs)), RowSums())
-    positions: dict[int, list[Positions]] = {}
+    positions: dict[int, BitMap64] = {}
     for number, gone in late.by_source.items():
-        fresh = ~np.isin(gone, proved.get(number, all_rows(0, 0)), assume_unique=True)
-        if not fresh.any():
+        places = late.new_positions[number]
+        if proved is not None and number in proved.by_source:
+            gone, places = gone - proved.by_source[number], places - proved.new_positions[number]
+        if not gone:
             continue
         run = done.runs[number]
-        positions.setdefault(run.output, []).append(late.new_positions[number][fresh])
+        positions[run.output] = positions.get(run.output, BitMap64()) | places
         source = done.bin.sources[number]
-        expected[run.output] += _sums_at(sources, source, gone[fresh], digest, partition)
-    for number, parts in positions.items():
+        expected[run.output] += _sums_at(sources, source, gone, digest, partition)
+    for number, rows in positions.items():
         output, path = done.outputs[number], done.paths[number]
-        rows = np.sort(np.concatenate(parts))
         file = _as_source(output.name, path, output.rows, None, spec, done)
         found = _sums_at(outputs, file, rows, digest, partition)
         if found != expected[number]:
@@ -137,12 +133,11 @@ def prove_positions(
 
 
 def write_vectors(
-    store: Store, positions: Sequence[Positions], *, new_id: NewId
+    store: Store, positions: Sequence[BitMap64], *, new_id: NewId
 ) -> tuple[DeletionVectorDescriptor, ...]:
     """Writes a file with one deletion vector per set of rows, and reads it back."""
     identifier = UUID(new_id())
-    bitmaps = [BitMap64(rows.tolist()) for rows in positions]
-    data, offsets = write_file(bitmaps)
+    data, offsets = write_file(positions)
     vectors = tuple(
         DeletionVectorDescriptor(
             storage_type=STORED_RELATIVE,
@@ -151,14 +146,14 @@ def write_vectors(
             size_in_bytes=len(encode_bitmap(bitmap)),
             cardinality=len(bitmap),
         )
-        for bitmap, offset in zip(bitmaps, offsets, strict=True)
+        for bitmap, offset in zip(positions, offsets, strict=True)
     )
     name = f"deletion_vector_{identifier}.bin"
     with store.create(name) as file:
         file.write(data)
     reading = DeletedRows(store)
     for vector, rows in zip(vectors, positions, strict=True):
-        if not np.array_equal(reading.of(vector, 1 << 62), rows):
+        if reading.of(vector, 1 << 62) != rows:
             raise VerificationError("a new deletion vector does not read back", file=name)
     return vectors
 
@@ -209,13 +204,13 @@ def _as_source(
     name: str,
     path: str,
     rows: int,
-    gone: Positions | None,
+    gone: BitMap64 | None,
     spec: RewriteSpec,
     done: RewrittenBin,
 ) -> SourceFile:
     vector = None
     if gone is not None:
-        data = encode_bitmap(BitMap64(gone.tolist()))
+        data = encode_bitmap(gone)
         vector = DeletionVectorDescriptor(
             storage_type=STORED_INLINE,
             path_or_inline_dv=z85_encode(data),
@@ -249,7 +244,7 @@ def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: Rewrit
 def _sums_at(
     reader: DataFileReader,
     file: SourceFile,
-    rows: Positions,
+    rows: BitMap64,
     digest: RowDigest,
     partition: Mapping[str, str | None],
 ) -> RowSums:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -23,6 +24,7 @@ from delta_maintenance.errors import (
     RefusedError,
     StorageError,
 )
+from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
@@ -30,7 +32,6 @@ from delta_maintenance.protocol.schema.partition_values import parse_partition_v
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.deleted_rows import (
     DeletedRows,
-    Positions,
     deleted_between,
     kept_rows,
 )
@@ -81,7 +82,7 @@ class FileRows:
     """Columns as in `DataFileLayout.schema`; string columns may be dictionaries."""
     first: int
     """The physical position of the first row."""
-    deleted: Positions
+    deleted: BitMap64
     """The positions of all deleted rows of the file."""
 
     def live(self) -> pa.RecordBatch:
@@ -97,8 +98,12 @@ class FileRows:
 class DataFileReader:
     """Reads data files one after another. Not thread-safe."""
 
-    def __init__(self, store: Store, layout: DataFileLayout) -> None:
+    def __init__(
+        self, store: Store, layout: DataFileLayout, *, reading_bytes: int = READING_BYTES
+    ) -> None:
+        """`reading_bytes` is as in `ParquetInput`."""
         self._store = store
+        self._reading_bytes = reading_bytes
         self._layout = layout
         self._schema = layout.schema
         self._deleted = DeletedRows(store)
@@ -114,7 +119,7 @@ class DataFileReader:
         *,
         data: bytes | None = None,
         groups: Sequence[int] | None = None,
-        holding: Positions | None = None,
+        holding: BitMap64 | None = None,
     ) -> Iterator[FileRows]:
         """Yields all rows of a file, or those of some row groups, in their physical order.
 
@@ -152,11 +157,13 @@ class DataFileReader:
         file: SourceFile,
         data: bytes | None,
         groups: Sequence[int] | None,
-        holding: Positions | None,
+        holding: BitMap64 | None,
     ) -> Iterator[FileRows]:
         data = data if data is not None else self.fetch(file)
         source = data if data is not None else self._store.open(place_of(self._store, file.path))
-        with ParquetInput(source, dictionaries=self.dictionaries) as parquet:
+        with ParquetInput(
+            source, dictionaries=self.dictionaries, reading_bytes=self._reading_bytes
+        ) as parquet:
             rows = parquet.rows
             if parquet.size != file.size:
                 raise CorruptTableError(
@@ -168,13 +175,15 @@ class DataFileReader:
                     f"the data file has {rows} rows where the log says {file.num_records}",
                     remedy="restore the file, or see with fsck --deep what else is wrong",
                 )
+            parquet.hold(file.deletion_vector)
             deleted = self._deleted.of(file.deletion_vector, rows)
             stored = self._stored_layout(parquet)
             columns = _FileColumns(self._layout, stored, file)
             starts = parquet.group_starts
             if holding is not None:
-                after = np.searchsorted(np.array(starts, np.uint64), holding, side="right")
-                groups = np.unique(after - 1).tolist()
+                ends = [*starts[1:], rows]
+                held = map(holding.range_cardinality, starts, ends)
+                groups = [at for at, count in enumerate(held) if count]
             parts = [(0, None)] if groups is None else [(starts[at], (at,)) for at in groups]
             for first, part in parts:
                 for batch in parquet.batches(stored.names, part):

@@ -1,70 +1,105 @@
-"""The deleted rows of data files, read from deletion vectors in the table's store."""
+"""The deleted rows of data files, read from deletion vectors in the table's store.
+
+A bitmap of a few bytes can stand for billions of rows, so rows are listed for a few rows of a file
+at a time.
+"""
 
 from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.parquet.files import FilePart
 from delta_maintenance.protocol.actions.deletion_vectors import (
     STORED_ABSOLUTE,
     DeletionVectorDescriptor,
+    FileBytes,
     load,
 )
 from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.data_files.carry_over import between
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.places import place_of
 
-Positions = npt.NDArray[np.uint64]
-"""Physical positions of rows in a data file, counted from 0, ascending."""
+WHOLE_FILE = 4 << 20
+"""Files of deletion vectors up to this size in bytes are read in one request. Of larger ones, only
+the vectors are read.
+"""
 _REMEDY = "run fsck --deep, which checks all deletion vectors and names the remedy"
+_PIECE = 64 << 10
 _NONE = np.zeros(0, np.int64)
 
 
-class DeletedRows:
-    """Loads deletion vectors; caches the last file, which often contains the next vector too."""
+class VectorFiles:
+    """Loads deletion vectors; caches the last small file, which often contains the next vector
+    too. Not thread-safe.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last: tuple[str, bytes] | None = None
 
-    def of(self, vector: DeletionVectorDescriptor | None, rows: int) -> Positions:
-        """Returns the positions of the deleted rows in a data file with `rows` rows.
+    def load(self, vector: DeletionVectorDescriptor, place: Callable[[str], str]) -> BitMap64:
+        """Raises the errors of `load` in `protocol.actions.deletion_vectors`.
 
-        `CorruptTableError` if the vector is damaged, contradicts the cardinality in the log, or
-        marks a row beyond the end of the file.
+        `place` returns the name in the store of the file with a path.
         """
-        if vector is None:
-            return np.empty(0, np.uint64)
-        absolute = vector.storage_type == STORED_ABSOLUTE
-        place = place_of(self._store, vector.path_or_inline_dv) if absolute else None
-        try:
-            bitmap = load(vector, lambda path: self._read(place or path))
-        except CorruptTableError as error:
-            error.remedy = _REMEDY
-            raise
-        # Checked first: a few bytes of a bitmap can stand for billions of rows.
-        if bitmap and bitmap.max() >= rows:
-            problem = f"the deletion vector marks row {bitmap.max()} of {rows}, counted from 0"
-            raise CorruptTableError(problem, remedy=_REMEDY)
-        return np.asarray(bitmap.to_array(), np.uint64)
+        with ExitStack() as opened:
+            return load(vector, lambda path: self._file(place(path), opened))
 
-    def _read(self, path: str) -> bytes:
+    def _file(self, path: str, opened: ExitStack) -> FileBytes:
         if self._last is None or self._last[0] != path:
-            self._last = path, self._store.read(path)
+            head = self._store.read_head(path, WHOLE_FILE + 1)
+            if len(head) > WHOLE_FILE:
+                file = opened.enter_context(self._store.open(path))
+                return FilePart(file, 0, file.seek(0, io.SEEK_END), piece=_PIECE)
+            self._last = path, head
         return self._last[1]
 
 
-def deleted_between(deleted: Positions, first: int, count: int) -> npt.NDArray[np.int64]:
+class DeletedRows:
+    """Reads which rows of data files are deleted. Not thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files = VectorFiles(store)
+
+    def of(self, vector: DeletionVectorDescriptor | None, rows: int) -> BitMap64:
+        """Returns the positions of the deleted rows in a data file with `rows` rows.
+
+        `CorruptTableError` if the vector is damaged, contradicts the cardinality in the log, or
+        marks a row beyond the end of the file; `RefusedError` if it is too large.
+        """
+        if vector is None:
+            return BitMap64()
+        absolute = vector.storage_type == STORED_ABSOLUTE
+        place = place_of(self._store, vector.path_or_inline_dv) if absolute else None
+        try:
+            bitmap = self._files.load(vector, lambda path: place or path)
+        except CorruptTableError as error:
+            error.remedy = _REMEDY
+            raise
+        if bitmap and bitmap.max() >= rows:
+            problem = f"the deletion vector marks row {bitmap.max()} of {rows}, counted from 0"
+            raise CorruptTableError(problem, remedy=_REMEDY)
+        return bitmap
+
+
+def deleted_between(deleted: BitMap64, first: int, count: int) -> npt.NDArray[np.int64]:
     """Returns the deleted rows among `count` rows from `first` on, counted from `first`."""
-    if not len(deleted):
+    if not deleted:
         return _NONE
-    start, end = np.searchsorted(deleted, np.array([first, first + count], np.uint64))
-    return deleted[start:end].astype(np.int64) - first
+    return between(deleted, first, count).astype(np.int64) - first
 
 
-def kept_rows(deleted: Positions, first: int, count: int) -> pa.BooleanArray | None:
+def kept_rows(deleted: BitMap64, first: int, count: int) -> pa.BooleanArray | None:
     """Returns a mask of the live rows among `count` rows from `first` on; None if all are live."""
     gone = deleted_between(deleted, first, count)
     if not len(gone):

@@ -24,24 +24,27 @@ import pyarrow.parquet as pq
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
-    RefusedError,
     UnsupportedFeatureError,
 )
+from delta_maintenance.parquet.data_file_footer import DataFileFooter
 from delta_maintenance.parquet.decoded_sizes import (
     MOST_DICTIONARY,
+    READING_BYTES,
     Leaf,
     LeafSizes,
     leaf_sizes,
+    one_row,
     require_row,
     rows_together,
     too_large,
 )
 from delta_maintenance.parquet.files import FilePart, ReadAhead
-from delta_maintenance.parquet.footers import require_readable_file
 from delta_maintenance.parquet.pages import PLAIN, PageBytes
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.data.data_file_writer import memory_bytes
+from delta_maintenance.table.data.microseconds import require_microseconds
 
 ROWS = 1 << 15
 """The maximum number of rows in a batch."""
@@ -69,8 +72,14 @@ class ParquetInput:
         source: BinaryIO | bytes,
         *,
         dictionaries: Collection[str] = (),
+        reading_bytes: int = READING_BYTES,
     ) -> None:
-        """Opens a file, or its content as bytes. Errors are those of Arrow."""
+        """Opens a file, or its content as bytes. Errors are those of Arrow, and `RefusedError` for
+        a footer that takes too much memory.
+
+        `reading_bytes` is the maximum memory of the footer, of what `hold` is called for, and of
+        the pages and rows that are decoded at a time.
+        """
         self.dictionaries = dictionaries
         """The string columns that are read as Arrow dictionaries where their encoding allows it.
         May be changed while batches are read.
@@ -82,9 +91,11 @@ class ParquetInput:
         else:
             opened = self._stack.enter_context(source)
         try:
-            self.metadata = pq.read_metadata(opened)
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
-            require_readable_file(plain, self.metadata.schema)
+            footer = DataFileFooter(plain)
+            self.metadata, memory = footer.decoded(most=reading_bytes // 2)
+            footer.require_readable_columns(self.metadata.schema)
+            self._most = reading_bytes - memory
             ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= GROUP_BYTES
             self._ahead: ReadAhead | None = None
             if ahead and not isinstance(source, bytes):
@@ -101,7 +112,7 @@ class ParquetInput:
             }
             self._source = opened
             self._bytes = memoryview(source) if isinstance(source, bytes) else None
-            self.size = plain.seek(0, io.SEEK_END)
+            self.size = footer.file_size
             """The size of the file in bytes."""
             self._files: dict[tuple[str, ...], pq.ParquetFile] = {}
             file = self._file(())
@@ -130,6 +141,16 @@ class ParquetInput:
     def close(self) -> None:
         """Closes the file."""
         self._stack.close()
+
+    def hold(self, vector: DeletionVectorDescriptor | None) -> None:
+        """Reserves memory for a deletion vector that is held while rows are decoded.
+
+        `RefusedError` if there is not enough.
+        """
+        size = 0 if vector is None else vector.memory
+        if size >= self._most:
+            raise too_large("the deletion vector of the data file", size, most=self._most)
+        self._most -= size
 
     @property
     def rows(self) -> int:
@@ -212,7 +233,7 @@ class ParquetInput:
                 finer = file.iter_batches(size, columns=names, **options)
             for batch in batches:
                 if finer is not None:
-                    _require_microseconds(batch, next(finer))
+                    require_microseconds(batch, next(finer))
                 seen += batch.num_rows
                 yield from self._pieces(_only(batch, columns))
         if groups is None:
@@ -255,7 +276,8 @@ class ParquetInput:
         piece = _SAMPLE_BUFFER if start else self._buffer_size()
         stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
         sizes = [
-            leaf_sizes(leaf, chunk, start=start) for leaf, chunk in zip(leaves, stored, strict=True)
+            leaf_sizes(leaf, chunk, start=start, most=self._most)
+            for leaf, chunk in zip(leaves, stored, strict=True)
         ]
         kept = []
         for at, leaf in enumerate(leaves):
@@ -264,15 +286,18 @@ class ParquetInput:
                 kept.append(name)
             if (name in kept or self._is_dictionary(name)) and not sizes[at].encodings:
                 sizes[at] = sizes[at].kept()
-        shape = {"rows": rows, "most_rows": ROWS, "likely": BATCH_BYTES}
+        shape = {"rows": rows, "most_rows": ROWS, "likely": BATCH_BYTES, "most": self._most}
         count = rows_together(sizes, **shape)
         if not count and any(each.is_rough for each in sizes):
             for at, leaf in enumerate(leaves):
                 if sizes[at].is_rough:
-                    sizes[at] = leaf_sizes(leaf, stored[at], exact=True, start=start)
+                    sizes[at] = leaf_sizes(
+                        leaf, stored[at], exact=True, start=start, most=self._most
+                    )
             count = rows_together(sizes, **shape)
         if not count:
-            raise too_large(f"the row group {group} of the data file", sizes)
+            what = f"the row group {group} of the data file"
+            raise too_large(what, one_row(sizes), most=self._most)
         return count, kept
 
     def _keeps_dictionary(self, leaf: Leaf, sizes: LeafSizes) -> bool:
@@ -468,31 +493,3 @@ def _only(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     if names == list(columns):
         return batch
     return batch.select([names.index(name) for name in columns if name in names])
-
-
-def _require_microseconds(batch: pa.RecordBatch, finer: pa.RecordBatch) -> None:
-    for name in finer.schema.names:
-        if not _same_instants(batch.column(name), finer.column(name)):
-            raise RefusedError(
-                f"the column {name} holds timestamps finer than microseconds, which tables do not",
-                remedy="rewrite the file with the engine that wrote it",
-            )
-
-
-def _same_instants(micros: pa.Array, nanos: pa.Array) -> bool:
-    kind = micros.type
-    if pa.types.is_timestamp(kind):
-        # Nanoseconds of distant years overflow in the same way on both sides.
-        valid = micros.is_valid().to_numpy(zero_copy_only=False)
-        left = micros.view(pa.int64()).fill_null(0).to_numpy() * np.int64(1000)
-        right = nanos.view(pa.int64()).fill_null(0).to_numpy()
-        return bool(np.array_equal(left[valid], right[valid]))
-    if pa.types.is_struct(kind):
-        return all(
-            _same_instants(micros.field(at), nanos.field(at)) for at in range(kind.num_fields)
-        )
-    if pa.types.is_map(kind):
-        return _same_instants(micros.keys, nanos.keys) and _same_instants(micros.items, nanos.items)
-    if pa.types.is_list(kind):
-        return _same_instants(micros.values, nanos.values)
-    return True

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,12 +22,17 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
+from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.parquet_input import reading_error
 
 PARALLEL_READS = 16
+_MOST_FOOTER = 256 << 20
+"""The maximum memory of a footer in bytes. One large footer is decoded at a time."""
+MEMORY = PARALLEL_READS * SMALL_FOOTER + _MOST_FOOTER
+"""The maximum memory for reading footers in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +63,9 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
         pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
     )
     places = pc.if_else(elsewhere, None, locations(paths, root=store.root)).to_pylist()
+    alone = Lock()
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda place: _rows(store, place), places))
+        found = list(pool.map(lambda place: _rows(store, place, alone), places))
     return RowCounts(
         counts=pa.array([rows if isinstance(rows, int) else None for rows in found], pa.int64()),
         problems=tuple(
@@ -71,14 +79,19 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
     )
 
 
-def _rows(store: Store, place: bytes | None) -> int | DeltaMaintenanceError:
+def _rows(store: Store, place: bytes | None, alone: Lock) -> int | DeltaMaintenanceError:
     try:
         path = check_path((place or b"").decode())
     except (UnicodeDecodeError, InvalidRequestError):
         return RefusedError("it is not below the table's root")
     try:
         with store.open(path) as file:
-            rows = _stated_rows(pq.read_metadata(file))
+            footer = DataFileFooter(file)
+            with alone if footer.is_large else nullcontext():
+                metadata, _ = footer.decoded(most=_MOST_FOOTER, exact_above=_MOST_FOOTER)
+                return _stated_rows(metadata)
+    except RefusedError as error:
+        return UnsupportedFeatureError(error.problem, file=path, remedy=error.remedy)
     except (pa.ArrowException, ValueError, OSError) as error:
         if (
             isinstance(error, OSError)
@@ -88,7 +101,6 @@ def _rows(store: Store, place: bytes | None) -> int | DeltaMaintenanceError:
             # An error of the disk. The errors of pyarrow for a damaged file have no errno.
             raise
         return reading_error(error, file=path)
-    return rows
 
 
 def _stated_rows(footer: pq.FileMetaData) -> int:

@@ -119,6 +119,7 @@ class RowReader:
         stated = file["deletionVector"][0].as_py()
         vector = None if stated is None else DeletionVectorDescriptor.from_json(stated)
         with ParquetInput(self._store.open(place_of(self._store, path))) as parquet:
+            parquet.hold(vector)
             deleted = self._deleted.of(vector, parquet.rows)
             stored, fields = self._stored(parquet)
             names = sorted({field.name for field in fields.values()})

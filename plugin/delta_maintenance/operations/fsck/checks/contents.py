@@ -9,27 +9,43 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, InvalidRequestError, UnsupportedFeatureError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    InvalidRequestError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.actions.deletion_vectors import (
+    MEMORY_PER_BYTE,
+    MOST_BYTES,
     STORED_INLINE,
     DeletionVectorDescriptor,
-    load,
 )
 from delta_maintenance.protocol.actions.paths import as_uris, locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.table.data.deleted_rows import WHOLE_FILE, VectorFiles
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
 
 _TOGETHER = 4096
 """The number of files between two reports of progress."""
 _PARALLEL_READS = 16
+_SMALL_VECTOR = 1 << 20
+"""A vector of more bytes is read while no other such vector is."""
+VECTORS_MEMORY = (
+    _PARALLEL_READS * (WHOLE_FILE + _SMALL_VECTOR * MEMORY_PER_BYTE) + MOST_BYTES * MEMORY_PER_BYTE
+)
+"""The maximum memory for reading deletion vectors in bytes."""
 
 
 def with_vectors(adds: pa.Table) -> pa.Table:
@@ -101,11 +117,12 @@ def check_vectors(
     columns = ("path", "deletionVector", "num_records")
     for path, vector, count in zip(*(rows[name].to_pylist() for name in columns), strict=True):
         by_file[f"{vector['storageType']}{vector['pathOrInlineDv']}"].append((path, vector, count))
+    alone = Lock()
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        checked = pool.map(lambda marked: list(_problems(store, marked)), by_file.values())
+        checked = pool.map(lambda marked: list(_problems(store, marked, alone)), by_file.values())
         for done, found in enumerate(checked, 1):
-            for path, problem in found:
-                findings.add("damaged-deletion-vector", problem, version=version, path=path)
+            for kind, path, problem in found:
+                findings.add(kind, problem, version=version, path=path)
             if progress is not None:
                 progress("deletion vector files", done, len(by_file))
 
@@ -114,38 +131,33 @@ _Marked = tuple[str, Mapping[str, Any], int | None]
 """A data file, the descriptor of its vector, and its number of physical rows."""
 
 
-def _problems(store: Store, marked: Sequence[_Marked]) -> Iterator[tuple[str, str]]:
-    """The problems of the vectors in one file, by data file."""
-    read = _Once(store)
-    for path, vector, count in marked:
+def _problems(
+    store: Store, marked: Sequence[_Marked], alone: Lock
+) -> Iterator[tuple[str, str, str]]:
+    """The problems of the vectors in one file: the kind of the finding, the data file, the text."""
+    files, place = VectorFiles(store), partial(_place, store)
+    for path, stated, count in marked:
         try:
-            rows = load(DeletionVectorDescriptor.from_json(vector), read)
+            vector = DeletionVectorDescriptor.from_json(stated)
+            with alone if vector.size_in_bytes > _SMALL_VECTOR else nullcontext():
+                rows = files.load(vector, place)
+                last = rows.max() if rows else None
+                del rows
+        except RefusedError as error:
+            yield "unsupported-data-file", path, error.problem
         except (CorruptTableError, UnsupportedFeatureError) as error:
-            if not read.missing:
-                yield path, error.problem
-            continue
-        if rows and count is not None and rows.max() >= count:
-            yield path, f"its deletion vector marks row {rows.max()} of {count}, counted from 0"
+            if not isinstance(error.__context__, FileNotFoundError):
+                yield "damaged-deletion-vector", path, error.problem
+        else:
+            if last is not None and count is not None and last >= count:
+                problem = f"its deletion vector marks row {last} of {count}, counted from 0"
+                yield "damaged-deletion-vector", path, problem
 
 
-class _Once:
-    """Reads a file below the root, and caches the last one."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._last: tuple[str, bytes] | None = None
-        self.missing = False
-
-    def __call__(self, path: str) -> bytes:
-        if self._last is None or self._last[0] != path:
-            self._last = path, self._read(path)
-        return self._last[1]
-
-    def _read(self, path: str) -> bytes:
-        try:
-            # An absolute address is already decoded; an address below the root becomes relative.
-            place = locations(as_uris(pa.array([path]), absolute=True), root=self._store.root)
-            return self._store.read(check_path(place[0].as_py().decode()))
-        except (FileNotFoundError, InvalidRequestError) as error:
-            self.missing = True
-            raise FileNotFoundError(path) from error
+def _place(store: Store, path: str) -> str:
+    try:
+        # An absolute address is already decoded; an address below the root becomes relative.
+        place = locations(as_uris(pa.array([path]), absolute=True), root=store.root)
+        return check_path(place[0].as_py().decode())
+    except InvalidRequestError as error:
+        raise FileNotFoundError(path) from error

@@ -15,14 +15,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.paths import as_uris
@@ -40,6 +42,7 @@ from delta_maintenance.protocol.row_tracking.used_ids import (
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -55,6 +58,12 @@ _PARTS_PER_BLOCK = 1 << 12
 _FILES_PER_ROUND = 512
 _TOGETHER = 8
 """The number of files that a reader reads at a time."""
+_SHARED_BYTES = 24 << 20
+"""The maximum memory for decoding one of these files. A file that takes more is read while no other
+such file is.
+"""
+MEMORY = _TOGETHER * (GROUP_BYTES + _SHARED_BYTES + 16 * RANGES_PER_ROUND) + READING_BYTES
+"""The maximum memory of a reader in bytes."""
 
 FILES = pa.schema(
     {
@@ -146,7 +155,7 @@ class PartReading:
         Holds at most `most_ranges` ranges for each of the files that it reads at a time. `files` is
         always read to its end. Errors of the store are raised.
         """
-        left = self.most_ranges
+        left, alone = self.most_ranges, Lock()
         with ThreadPoolExecutor(_TOGETHER) as pool:
             for table in files:
                 parts: list[_Part] = []
@@ -154,7 +163,7 @@ class PartReading:
                     if not left:
                         break
                     rows = table.slice(first, _TOGETHER).to_pylist()
-                    for found in pool.map(partial(self._some_parts, store, left), rows):
+                    for found in pool.map(partial(self._some_parts, store, left, alone), rows):
                         fitting = _fitting(found, left)
                         parts += fitting
                         is_whole = bool(fitting) and fitting[-1].complete is not None
@@ -164,10 +173,14 @@ class PartReading:
                 if parts:
                     yield _batch(parts)
 
-    def _some_parts(self, store: Store, most: int, row: dict[str, Any]) -> list[_Part]:
-        return _fitting(self._parts(store, row), most)
+    def _some_parts(self, store: Store, most: int, alone: Lock, row: dict[str, Any]) -> list[_Part]:
+        try:
+            return _fitting(self._parts(store, row, _SHARED_BYTES), most)
+        except RefusedError:
+            with alone:
+                return _fitting(self._parts(store, row, READING_BYTES), most)
 
-    def _parts(self, store: Store, row: dict[str, Any]) -> Iterator[_Part]:
+    def _parts(self, store: Store, row: dict[str, Any], reading_bytes: int) -> Iterator[_Part]:
         at, vector = row["at"], row["deletionVector"]
         passed = self.passed if at == self.first else 0
         source = SourceFile(
@@ -180,7 +193,8 @@ class PartReading:
         )
         number, last = 0, _NO_IDS
         try:
-            batches = DataFileReader(store, self.layout).read(source)
+            reader = DataFileReader(store, self.layout, reading_bytes=reading_bytes)
+            batches = reader.read(source)
             row_ids = (rows.live().column(0).to_numpy() for rows in batches)
             for number, ranges in enumerate(parts_of(row_ids, self.per_part)):
                 if number > passed:
@@ -188,7 +202,9 @@ class PartReading:
                 last = ranges
         except StorageError:
             raise
-        except DeltaMaintenanceError:
+        except DeltaMaintenanceError as error:
+            if isinstance(error, RefusedError) and reading_bytes < READING_BYTES:
+                raise
             # The file may have changed since the last round.
             yield _Part(at, max(number, passed), _NO_IDS, complete=False)
         else:

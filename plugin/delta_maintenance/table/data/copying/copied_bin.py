@@ -14,6 +14,7 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import VerificationError
@@ -49,7 +50,7 @@ from delta_maintenance.table.data.copying.sources import (
 )
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
-from delta_maintenance.table.data.deleted_rows import DeletedRows, Positions
+from delta_maintenance.table.data.deleted_rows import DeletedRows
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.places import place_of
 
@@ -233,12 +234,12 @@ def _opened(
     return found
 
 
-def _divided(source: _Source, found: CopySource, deleted: Positions) -> _Source:
+def _divided(source: _Source, found: CopySource, deleted: BitMap64) -> _Source:
     """Divides the row groups of a source into copied and decoded ones."""
     metadata = found.metadata
     rows = np.array([metadata.row_group(at).num_rows for at in range(len(found.groups))])
-    ends = np.array([*found.starts, metadata.num_rows], np.uint64)
-    gone = np.diff(np.searchsorted(deleted, ends))
+    ends = [*found.starts, metadata.num_rows]
+    gone = np.diff([deleted.rank(end - 1) if end else 0 for end in ends])
     whole = (gone == 0) & (rows > 0)
     whole &= np.array(found.tracked) | (rows <= _MOST_TRACKED)
     copied = tuple(np.flatnonzero(whole).tolist())
