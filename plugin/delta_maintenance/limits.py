@@ -77,10 +77,13 @@ class ReadLimits:
 
     @property
     def footer_bytes(self) -> int:
-        """The maximum size of a Parquet footer; its decoded metadata take about ten times
-        as much.
-        """
+        """The maximum size of a Parquet footer."""
         return self.log_memory // 64
+
+    @property
+    def decoded_footer_bytes(self) -> int:
+        """The maximum memory of a decoded Parquet footer, usually ten times its size."""
+        return self.log_memory // 4
 
     @property
     def page_bytes(self) -> int:

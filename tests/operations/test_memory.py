@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -47,6 +48,7 @@ from tests.support.hostile.large_contents import INPUTS, NUMBERS, TEXTS, content
 from tests.support.rewrites.data_files import ROW_TRACKING, field
 from tests.support.rewrites.mapped_tables import HIGHEST, ID, MODE, NAME
 from tests.support.rewrites.rewritten_tables import NOW, VECTORS
+from tests.support.suite.play import some
 from tests.support.suite.usage import measured
 
 pytestmark = pytest.mark.process
@@ -282,6 +284,10 @@ def child(told: Connection, operation: str, root: str) -> None:
     told.send(Done(stated, taken.memory, taken.seconds, str(outcome), refused))
 
 
+PAIRS = list(product(OPERATIONS, INPUTS))
+"""`make nightly` plays all pairs, `make test` two or three of each operation and each input."""
+
+
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
     processes = multiprocessing.get_context("forkserver")
@@ -290,8 +296,7 @@ def processes() -> ForkServerContext:
 
 
 @pytest.mark.conformance("RW-15", "RW-43")
-@pytest.mark.parametrize("name", INPUTS)
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(("operation", "name"), some(PAIRS, 31))
 def test_the_stated_memory_holds_for_every_file(
     operation: str,
     name: str,

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import OversizedFileError, RefusedError
+from delta_maintenance.limits import ReadLimits
 from delta_maintenance.parquet.data_file_footer import DataFileFooter
 from delta_maintenance.parquet.footer_sizes import footer_memory
+from delta_maintenance.parquet.guarded_reading import open_footer
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from tests.support.hostile.large_contents import content
 
@@ -49,6 +51,14 @@ def test_column_chunks_of_three_bytes_are_refused_before_they_are_decoded() -> N
     assert footer_memory(footer(data), exact_above=EXACT) > 350 << 20
     with pytest.raises(RefusedError, match="the footer of the data file may take"):
         ParquetInput(data)
+
+
+def test_a_log_file_with_such_a_footer_is_refused_likewise() -> None:
+    data = content("a crowded footer").data
+    with pytest.raises(OversizedFileError, match="its footer may take .* bytes of memory"):
+        open_footer(io.BytesIO(data), ReadLimits(1 << 30))
+    found, _ = open_footer(io.BytesIO(wide(1000, 10)), ReadLimits(1 << 30))
+    assert found.num_columns == 1000
 
 
 def test_a_large_footer_is_not_read_before_it_is_decoded() -> None:

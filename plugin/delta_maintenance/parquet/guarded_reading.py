@@ -19,7 +19,13 @@ import pyarrow as pa
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.parquet.files import FileForArrow, joined_ranges
-from delta_maintenance.parquet.footers import TAIL_BYTES, footer_size, require_readable_columns
+from delta_maintenance.parquet.footer_sizes import footer_memory
+from delta_maintenance.parquet.footers import (
+    END_BYTES,
+    TAIL_BYTES,
+    footer_size,
+    require_readable_columns,
+)
 from delta_maintenance.parquet.pages import ChunkPages, read_pages
 
 if TYPE_CHECKING:
@@ -46,8 +52,9 @@ _TEXT = "BYTE_ARRAY"
 def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, pa.Schema]:
     """Reads the footer of a Parquet file.
 
-    `OversizedFileError` if it is too long, or claims more rows than a file of this size can
-    contain; otherwise the errors of pyarrow, also for columns that pyarrow cannot be asked about.
+    `OversizedFileError` if it is too long, takes too much memory once it is decoded, or claims more
+    rows than a file of this size can contain; otherwise the errors of pyarrow, also for columns
+    that pyarrow cannot be asked about.
     """
     size = source.seek(0, io.SEEK_END)
     tail = _tail(source, size, min(size, TAIL_BYTES))
@@ -57,6 +64,12 @@ def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, 
                 f"its footer has {footer_size(tail)} bytes", remedy=limits.remedy()
             )
         tail = _tail(source, size, footer_size(tail))
+    most = limits.decoded_footer_bytes
+    memory = footer_memory(tail[-footer_size(tail) : -END_BYTES], exact_above=most, most=most)
+    if memory > most:
+        raise OversizedFileError(
+            f"its footer may take {memory} bytes of memory", remedy=limits.remedy()
+        )
     file = _open(_Stored(size, [(size - len(tail), memoryview(tail))]))
     require_readable_columns(tail, file.schema)
     rows = file.metadata.num_rows

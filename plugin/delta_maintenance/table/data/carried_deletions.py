@@ -25,11 +25,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
     write_file,
     z85_encode,
 )
-from delta_maintenance.protocol.data_files.carry_over import (
-    all_rows,
-    carried,
-    newly_deleted,
-)
+from delta_maintenance.protocol.data_files.carry_over import all_rows, carried, newly_deleted
 from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run

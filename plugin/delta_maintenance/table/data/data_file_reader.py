@@ -30,11 +30,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.deleted_rows import (
-    DeletedRows,
-    deleted_between,
-    kept_rows,
-)
+from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between, kept_rows
 from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput, reading_error
 from delta_maintenance.table.data.places import place_of
 
