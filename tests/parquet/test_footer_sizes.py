@@ -15,7 +15,9 @@ from delta_maintenance.errors import OversizedFileError, RefusedError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.parquet.data_file_footer import DataFileFooter
 from delta_maintenance.parquet.footer_sizes import footer_memory
+from delta_maintenance.parquet.footers import NUM_ROWS
 from delta_maintenance.parquet.guarded_reading import open_footer
+from delta_maintenance.parquet.thrift import I64, read_struct, struct_bytes
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from tests.support.hostile.large_contents import content
 
@@ -51,6 +53,16 @@ def test_column_chunks_of_three_bytes_are_refused_before_they_are_decoded() -> N
     assert footer_memory(footer(data), exact_above=EXACT) > 350 << 20
     with pytest.raises(RefusedError, match="the footer of the data file may take"):
         ParquetInput(data)
+
+
+def test_a_file_of_absurdly_many_rows_is_refused() -> None:
+    data = wide(1, 1)
+    text, _ = read_struct(footer(data))
+    text.put(NUM_ROWS, I64, 1 << 62)
+    absurd = struct_bytes(text)
+    end = len(absurd).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(RefusedError, match="claims to have 4611686018427387904 rows"):
+        ParquetInput(data[: -8 - len(footer(data))] + absurd + end)
 
 
 def test_a_log_file_with_such_a_footer_is_refused_likewise() -> None:

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
+from delta_maintenance.errors import RefusedError
 from delta_maintenance.parquet.decoded_sizes import too_large
 from delta_maintenance.parquet.files import ReadAhead
 from delta_maintenance.parquet.footer_sizes import MEMORY_PER_BYTE, footer_memory
@@ -21,6 +22,8 @@ from delta_maintenance.parquet.footers import (
 SMALL_FOOTER = 16 << 20
 """The maximum memory of a small footer in bytes."""
 _SMALL_BYTES = 1 << 20
+_MOST_ROWS = 1 << 36
+"""To pass so many rows takes minutes, even without a column."""
 _WHAT = "the footer of the data file"
 
 
@@ -50,7 +53,8 @@ class DataFileFooter:
         """Returns the decoded footer and the memory that it takes at most in bytes.
 
         Its columns are not checked; see `require_readable_columns`. `RefusedError`, before any
-        memory is taken, if that could be more than `most`; otherwise the errors of pyarrow. Less
+        memory is taken, if that could be more than `most`, and for files of absurdly many rows;
+        otherwise the errors of pyarrow. Less
         than `exact_above` may be estimated.
         """
         if self._size * MEMORY_PER_BYTE > most:
@@ -60,7 +64,14 @@ class DataFileFooter:
         memory = self._memory(exact_above=exact_above, most=most)
         if memory > most:
             raise too_large(_WHAT, memory, most=most)
-        return pq.read_metadata(self._ahead), memory
+        metadata = pq.read_metadata(self._ahead)
+        if metadata.num_rows > _MOST_ROWS:
+            raise RefusedError(
+                f"the data file claims to have {metadata.num_rows} rows, and this release reads at "
+                f"most {_MOST_ROWS}",
+                remedy="rewrite the file as several ones with the engine that wrote it",
+            )
+        return metadata, memory
 
     def require_readable_columns(self, schema: pq.ParquetSchema) -> None:
         """See the function of this name."""
