@@ -338,6 +338,7 @@ def test_nothing_that_airflow_keeps_has_a_secret(
         stack.wait_for("the driver", lambda: (folder / "options").exists())
         rows, found = database(stack.home, secrets)
         assert found == [] and rows["trigger"]
+        assert database(stack.home, ["secured"])[1], "the search finds nothing at all"
         exposure.look()
         (folder / "go").touch()
         assert stack.wait_for_run("deferred", run_id) == "success"
