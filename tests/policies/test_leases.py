@@ -86,13 +86,31 @@ def test_it_is_renewed_for_as_long_as_the_work_takes() -> None:
             pass
 
 
+@pytest.mark.parametrize("ahead", [timedelta(minutes=4), timedelta(hours=1), timedelta(days=400)])
+def test_a_holder_whose_clock_is_ahead_blocks_for_two_lifetimes_at_most(ahead: timedelta) -> None:
+    store, fast, true = MemoryStore(), Clock(), Clock()
+    fast.now += ahead
+    dead = Leases(store, now=fast)
+    dead._take(_path(dead, store), "orders", "dead")
+    if ahead < LIFE:
+        with pytest.raises(BusyError), Leases(store, now=true).held("orders", holder="next"):
+            pass
+        true.now += 2 * LIFE
+    with Leases(store, now=true).held("orders", holder="next"):
+        pass
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"what is this",
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"[" * 100_000,
         b'{"name":"orders","holder":"other","until":"2099-01-01T00:00:00","nonce":"1"}',
     ],
-    ids=["no JSON", "no time zone"],
+    ids=["no JSON", "empty", "no text", "no object", "nested too deeply", "no time zone"],
 )
 def test_an_unreadable_lease_is_replaced(data: bytes) -> None:
     store = MemoryStore()

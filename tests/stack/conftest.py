@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.orchestrators.health_server import signed_in
 from tests.support.servers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,18 +38,19 @@ class Airflow:
 
     def __init__(self, home: Path, port: int) -> None:
         self.home = home
-        self._base = f"http://127.0.0.1:{port}"
-        self._token = ""
+        self.address = f"http://127.0.0.1:{port}"
+        self.token = ""
+        """Of the user `somebody`, an administrator."""
         self.pid = 0
         """The process that started all others, which are in its session."""
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """One request, below `/api/v2`."""
         request = urllib.request.Request(
-            f"{self._base}{path}",
+            f"{self.address}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=300) as answer:
@@ -58,13 +60,13 @@ class Airflow:
 
     def page(self, path: str) -> str:
         """The text of a page."""
-        headers = {"Authorization": f"Bearer {self._token}"}
-        request = urllib.request.Request(f"{self._base}{path}", headers=headers)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"{self.address}{path}", headers=headers)
         with urllib.request.urlopen(request, timeout=300) as answer:
             return str(answer.read().decode())
 
     def log_in(self) -> None:
-        self._token = self.call("GET", "/auth/token")["access_token"]
+        self.token = signed_in(self.address)
 
     def trigger(self, dag_id: str, **conf: Any) -> str:
         body = {"logical_date": None, "conf": conf}
@@ -116,6 +118,29 @@ class Airflow:
         return found
 
 
+def answered_until_it_ends(
+    airflow: Airflow, dag_id: str, run_id: str, asking: tuple[str, int], answer: dict[str, Any]
+) -> str:
+    """Returns the end of a run whose approval is answered whenever the task asks for it.
+
+    An answer that arrives before Airflow has noticed the end of the task's process fails the try,
+    and the next try asks again; on a busy machine that takes seconds.
+    """
+    run, (task_id, index) = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", asking
+    task = f"{run}/taskInstances/{task_id}/{index}"
+
+    def ended() -> str | None:
+        if airflow.tasks(dag_id, run_id)[asking]["state"] == "awaiting_input":
+            details = airflow.call("GET", f"{task}/hitlDetails")
+            if not details["response_received"]:
+                airflow.call("PATCH", f"{task}/hitlDetails", answer)
+        state: str = airflow.call("GET", run)["state"]
+        return state if state in ("success", "failed") else None
+
+    how: str = airflow.wait_for(f"the end of {run_id}", ended)
+    return how
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the tables."""
@@ -154,6 +179,8 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
 def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> Iterator[Airflow]:
     """`airflow standalone` on the Dag files in `home/dags`, once it knows the Dags named."""
     port = free_port()
+    passwords = home / "passwords.json"
+    passwords.write_text('{"somebody": "secret", "viewer": "secret"}')
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -166,10 +193,13 @@ def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> It
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "somebody:admin,viewer:viewer",
         # The files do not change after the start; to parse them again takes a second each.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
+        # The default of 5 s fails tasks on a busy machine.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         **settings,
     }
     stack = Airflow(home, port)

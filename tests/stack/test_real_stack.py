@@ -23,7 +23,7 @@ from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
-from .conftest import PATIENCE, POLL_INTERVAL, Airflow
+from .conftest import PATIENCE, POLL_INTERVAL, Airflow, answered_until_it_ends
 
 # The first test also starts Airflow, which may take as long as the waits of `conftest` allow.
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
@@ -156,29 +156,6 @@ def test_a_commit_wakes_the_dag_and_maintenance_does_not(airflow: Airflow, lake:
     assert delta_maintenance.open_table(str(lake / "busy")).snapshot().version > newest
     time.sleep(15)
     assert len(airflow.runs("delta_on_commit")) == count
-
-
-def answered_until_it_ends(
-    airflow: Airflow, dag_id: str, run_id: str, asking: tuple[str, int], answer: dict[str, Any]
-) -> str:
-    """Returns the end of a run whose approval is answered whenever the task asks for it.
-
-    An answer that arrives before Airflow has noticed the end of the task's process fails the try,
-    and the next try asks again; on a busy machine that takes seconds.
-    """
-    run, (task_id, index) = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", asking
-    task = f"{run}/taskInstances/{task_id}/{index}"
-
-    def ended() -> str | None:
-        if airflow.tasks(dag_id, run_id)[asking]["state"] == "awaiting_input":
-            details = airflow.call("GET", f"{task}/hitlDetails")
-            if not details["response_received"]:
-                airflow.call("PATCH", f"{task}/hitlDetails", answer)
-        state: str = airflow.call("GET", run)["state"]
-        return state if state in ("success", "failed") else None
-
-    how: str = airflow.wait_for(f"the end of {run_id}", ended)
-    return how
 
 
 @pytest.mark.parametrize(("name", "answer"), [("approved", "Approve"), ("rejected", "Reject")])

@@ -205,12 +205,16 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
     effect, because the table has changed, the task fails and changes nothing. The limits of the
     policy apply; its hours do not, because a person has just approved.
 
-    Takes the parameters of `DeltaPolicyRunOperator`, and:
+    Takes the parameters of `DeltaPolicyRunOperator`, of which `table` is not templated here, and:
 
-    :param plans: the approved plans in JSON. (templated)
+    :param plans: the approved plans in JSON.
     """
 
-    template_fields: Sequence[str] = (*DeltaPolicyRunOperator.template_fields, "plans")
+    # Airflow renders objects that `expand_kwargs` passes as templates, here without a sandbox. They
+    # contain addresses, and a folder with the name of a template would run code on the worker.
+    template_fields: Sequence[str] = tuple(
+        field for field in DeltaPolicyRunOperator.template_fields if field != "table"
+    )
 
     def __init__(self, *, plans: Sequence[Mapping[str, Any]], **kwargs: Any) -> None:
         super().__init__(**kwargs)

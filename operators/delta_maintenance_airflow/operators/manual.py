@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.redaction import redact_address
 from delta_maintenance_airflow.compat import (
     AirflowException,
@@ -193,7 +194,7 @@ class DeltaApprovalOperator(ApprovalOperator):
             self.log.info("this plan needs no approval")
             return {"chosen_options": [self.APPROVE], "params_input": {}}
         operation = self.plan["operations"][0].partition(":")[0]
-        self.subject = f"{operation} of {self.plan['uri']}"
+        self.subject = f"{operation} of {printable(self.plan['uri'])}"
         self.body = self.plan["plan_text"]
         return super().execute(context)
 

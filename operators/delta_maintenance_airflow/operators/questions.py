@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.settings import separate_approver
 
@@ -113,8 +114,8 @@ def _row(cells: Sequence[str]) -> str:
 
 def _cell(text: str) -> str:
     """Formats untrusted text as a code span, so that no part of it is parsed as Markdown
-    or HTML.
+    or HTML, or changes the direction of the text.
     """
-    plain = " ".join(str(text).split()).replace("`", "'").replace("|", "¦")
+    plain = printable(str(text)).replace("`", "'").replace("|", "¦")
     shortened = plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
     return f"`{shortened}`" if shortened else ""

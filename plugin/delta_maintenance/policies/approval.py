@@ -26,6 +26,7 @@ from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import PlanDocument
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import AnyOperation, find, known
+from delta_maintenance.operations.core.rendering import without_controls
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)
@@ -276,8 +277,12 @@ class PendingPlan(Record):
 
     @property
     def label(self) -> str:
-        """Unique among the tables of a policy, such as `vacuum of sales/orders`."""
-        return f"{self.operation} of {self.name}"
+        """Unique among the tables of a policy, such as `vacuum of sales/orders`.
+
+        Characters that are not shown are escaped, so that no name looks like another one.
+        """
+        escaped = without_controls(self.name.replace("\\", "\\\\"))
+        return f"{self.operation} of {escaped}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,7 +114,7 @@ class Leases:
             if self._store.put_if_absent(path, self._written(name, holder)) is Put.DONE:
                 return
             found = self._read(path)
-            if found is not None and found.holder != holder and found.until > self._now():
+            if found is not None and found.holder != holder and self._is_in_force(found):
                 raise BusyError(
                     f"{found.holder} is working on {name}",
                     remedy=f"wait until it ends; if it has died, its lease expires at "
@@ -124,6 +124,12 @@ class Leases:
             # task.
             self._store.delete(path)
         raise BusyError(f"another process has just started to work on {name}", remedy="try again")
+
+    def _is_in_force(self, lease: Lease) -> bool:
+        # A lease from a host whose clock is far ahead must not block other hosts until their clocks
+        # catch up. The second lifetime allows for clocks that differ less.
+        now = self._now()
+        return now < lease.until <= now + 2 * self._life
 
     def _keep(self, name: str, holder: str, ended: threading.Event) -> None:
         while not ended.wait(self.renewal_interval.total_seconds()):
@@ -138,7 +144,7 @@ class Leases:
     def _read(self, path: str) -> Lease | None:
         try:
             return Lease.from_json(json.loads(self._store.read(path)))
-        except (FileNotFoundError, ValueError, InvalidRequestError):
+        except (FileNotFoundError, ValueError, RecursionError, InvalidRequestError):
             return None
 
 

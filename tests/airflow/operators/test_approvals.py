@@ -110,3 +110,16 @@ def test_the_text_of_the_question_is_bounded_and_escaped() -> None:
     rows = text.partition("\n\n")[2].partition("\n\nand ")[0].splitlines()
     assert all(row.count("|") == 8 for row in rows)
     assert all("<script>" not in part for row in rows for part in row.split("`")[::2])
+
+
+def test_names_that_would_look_alike_are_told_apart(question: DeltaApprovalsOperator) -> None:
+    # The first one is shown from right to left after its second letter.
+    names = ["a_\u202eb", "a_\\u202eb", "a_b", "a\u200b_b"]
+    plans = [pending(name) for name in names]
+    labels = [plan.label for plan in plans]
+    assert len(set(labels)) == len(names)
+    shown = "".join([questions.plans_text(plans), questions.plan_text("fsck", names[0], None)])
+    assert all(line.isprintable() for line in [*labels, *shown.splitlines()])
+    question.plans = [plan.to_json() for plan in plans]
+    (row,) = answer(question, "Approve", labels[0])
+    assert row["table"]["name"] == names[0]

@@ -206,6 +206,22 @@ def test_one_question_covers_all_plans_and_the_chosen_ones_run(
     assert (tmp_path / "b/0.parquet").exists()
 
 
+def test_the_address_of_an_approved_table_is_no_template(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    """Whoever can create a folder in the lake could run code on a worker."""
+    name = "{{ 7919 * 7919 }}"
+    overdue_table(tmp_path / "lake" / name)
+    rules = {"vacuum": {"every": "1 day"}, "approval": ["vacuum"]}
+    policy({"name": "all", "pattern": f"{tmp_path}/lake/**", **rules})
+    somebody.given = {"plans": ["all of them"]}
+    found = scheduled(run)
+    told = found["run_approved[0]"].told
+    assert (told["name"], told["uri"]) == (f"all/{name}", f"{tmp_path}/lake/{name}")
+    assert told["operations"] == ["vacuum: done"]
+    assert found["state"] == "success"
+
+
 def test_a_table_that_changed_after_the_approval_is_not_touched(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:

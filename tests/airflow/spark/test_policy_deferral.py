@@ -17,6 +17,7 @@ from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, S
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.leases import LIFE
 from delta_maintenance.policies.models import AssessedOperation
 from delta_maintenance.policies.run import failed_run
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -195,7 +196,7 @@ def test_another_task_that_took_the_table_over_is_left_alone(
     deferral = deferred(make(), task_context)
     [lease] = leases(kept)
     told = {**json.loads(lease.read_text()), "holder": "somebody else"}
-    lease.write_text(json.dumps({**told, "until": "2999-01-01T00:00:00Z"}))
+    lease.write_text(json.dumps({**told, "until": (clock.now() + LIFE).isoformat()}))
     with pytest.raises(AirflowSkipException, match="somebody else"):
         resumed(make(), task_context, deferral)
     assert json.loads(lease.read_text())["holder"] == "somebody else"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
@@ -19,8 +22,10 @@ from delta_maintenance.testing import actions as log
 from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
 from tests.support.rewrites.rewritten_tables import NOW, VECTORS, Rewritten
 from tests.support.rewrites.table_rows import live_adds
+from tests.support.suite.play import examples
 
 Bins = list[dict[str, Any]]
+VALUES = (None, True, -1, 1 << 70, 1.5, "", "x", "../x", "a\0b", [], [None], {})
 
 
 class Died(BaseException):
@@ -28,8 +33,12 @@ class Died(BaseException):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Rewritten:
+def made() -> Rewritten:
     """A table with the journal of a run that died before its first commit, with three bins."""
+    return left_by_a_dead_run()
+
+
+def left_by_a_dead_run() -> Rewritten:
     made = Rewritten()
     put = made.store.put_if_absent
 
@@ -38,8 +47,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Rewritten:
             raise Died
         return put(path, data)
 
-    monkeypatch.setattr(run, "JOURNAL_EVERY", timedelta(0))
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "JOURNAL_EVERY", timedelta(0))
         patch.setattr(made.store, "put_if_absent", dies)
         with pytest.raises(Died):
             made.optimize()
@@ -105,6 +114,37 @@ def test_bins_that_the_journal_describes_wrongly_are_rewritten(
     change(document["bins"])
     made.store.put(status.path, json.dumps(document).encode())
     assert adopted(made) == left
+
+
+@pytest.mark.conformance("RW-40")
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000, b"7", b"[]", b'"x"'])
+def test_an_unreadable_journal_is_ignored(made: Rewritten, data: bytes) -> None:
+    [status] = made.store.list_from(FOLDER)
+    made.store.put(status.path, data)
+    assert adopted(made) == 0
+    assert list(made.store.list_from(FOLDER)) == []
+
+
+@pytest.mark.conformance("RW-40")
+@settings(max_examples=examples(60))
+@given(st.randoms(use_true_random=False), st.sampled_from(VALUES))
+def test_any_other_value_in_a_journal_fails_no_run(dice: Random, value: object) -> None:
+    made = left_by_a_dead_run()
+    [status] = made.store.list_from(FOLDER)
+    document = json.loads(made.store.read(status.path))
+    place, key = dice.choice(list(places(document)))
+    place[key] = value
+    made.store.put(status.path, json.dumps(document).encode())
+    adopted(made)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each container within a document, with each of its keys."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from places(value[key])
 
 
 @pytest.mark.conformance("RW-22", "RW-40")

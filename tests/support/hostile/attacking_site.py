@@ -4,6 +4,7 @@ user's name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ _PAGE = """<!doctype html>
     ["DAG?update_mask=is_paused", {method: "PATCH", headers: json, body: '{"is_paused": true}'}],
     ["delta-maintenance/", {}],
     ["delta-maintenance/table?name=orders", {}],
+    ...APPROVALS,
   ];
   const read = [];
   for (const [path, options] of requests) {
@@ -54,13 +56,35 @@ _PAGE = """<!doctype html>
 """
 
 
+_APPROVE = json.dumps({"chosen_options": ["Approve"], "params_input": {}})
+_AS_JSON = {"headers": {"Content-Type": "application/json"}}
+_AS_TEXT = {"headers": {"Content-Type": "text/plain"}}
+APPROVALS: list[dict[str, object]] = [
+    {"method": "PATCH", "body": _APPROVE, **_AS_JSON},
+    {"method": "PATCH", "body": _APPROVE, **_AS_TEXT},
+    {"method": "POST", "body": _APPROVE, **_AS_TEXT},
+    {"method": "POST", "body": _APPROVE, "mode": "no-cors"},
+    {
+        "method": "POST",
+        "body": _APPROVE,
+        "headers": {"Content-Type": "text/plain", "X-HTTP-Method-Override": "PATCH"},
+    },
+    {},
+]
+"""Requests that try to approve a plan, or to read it."""
+
+
 @contextmanager
-def attacking_site(target: str, *, same_site: bool) -> Iterator[str]:
+def attacking_site(target: str, *, same_site: bool, question: str | None = None) -> Iterator[str]:
     """Serves the site. With `same_site` it is another port of the same host and receives its
     cookies.
+
+    `question` is the path of an open question of Airflow, which the site also tries to approve.
     """
     runs = "api/v2/dags/delta_manual/dagRuns"
+    approvals = [[question, options] for options in APPROVALS] if question is not None else []
     page = _PAGE.replace("TARGET", target).replace("RUNS", runs).replace("DAG?", f"{runs[:-8]}?")
+    page = page.replace("...APPROVALS", f"...{json.dumps(approvals)}")
 
     def answer(request: Request) -> Reply:
         return Reply(status=200, headers={"Content-Type": "text/html"}, body=page.encode())

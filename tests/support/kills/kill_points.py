@@ -106,6 +106,8 @@ def _serve(work: str, report: Path) -> None:
 
 
 def _work(function: Callable[[str], object], order: Mapping[str, Any], report: Path) -> None:
+    # The answers of the fork server have the standard output to themselves.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     moments = _Moments(order["at"])
     moments.watch(*getattr(function, "watched", (os, ())))
     began = time.perf_counter()

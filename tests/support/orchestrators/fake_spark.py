@@ -48,8 +48,12 @@ class FakeSpark:
         self._file.chmod(0o755)
 
     @property
+    def folder(self) -> Path:
+        return self._file.parent
+
+    @property
     def path(self) -> str:
-        return f"{self._file.parent}{os.pathsep}{os.environ['PATH']}"
+        return f"{self.folder}{os.pathsep}{os.environ['PATH']}"
 
     @property
     def starts(self) -> list[dict[str, Any]]:

@@ -36,10 +36,10 @@ class Server:
             return json.load(response)
 
 
-def signed_in(address: str) -> str:
+def signed_in(address: str, user: str = "somebody") -> str:
     request = Request(
         f"{address}/auth/token",
-        data=json.dumps({"username": "somebody", "password": "secret"}).encode(),
+        data=json.dumps({"username": user, "password": "secret"}).encode(),
         headers={"Content-Type": "application/json"},
     )
     with urlopen(request) as response:

@@ -114,7 +114,14 @@ def left_behind(
                     "contract"
                 ] == wanted:
                     bins = [_from_json(entry) for entry in document["bins"]]
-            except (DeltaMaintenanceError, OSError, ValueError, KeyError, TypeError) as error:
+            except (
+                DeltaMaintenanceError,
+                OSError,
+                ValueError,
+                RecursionError,
+                KeyError,
+                TypeError,
+            ) as error:
                 _logger.warning("the journal %s cannot be read: %s", status.path, error)
         yield status.path, bins
 
