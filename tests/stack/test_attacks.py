@@ -1,6 +1,7 @@
 """Attacks on a whole Airflow: hostile names where people approve, a search for secrets, and tasks
 that are killed.
 
+`make nightly` plays them; each defect that they found has a test of its own as well.
 `DELTA_MAINTENANCE_SCREENSHOTS` is a folder for pictures of the pages.
 """
 
@@ -33,6 +34,7 @@ from tests.support.hostile.exposure import watched
 from tests.support.orchestrators.fake_spark import FakeSpark, reports
 from tests.support.orchestrators.health_server import Server, picture, signed_in, visitor
 from tests.support.servers.browser import open_browser
+from tests.support.suite.play import PLAY
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 from .conftest import POLL_INTERVAL, Airflow, answered_until_it_ends, standalone
@@ -40,7 +42,11 @@ from .conftest import POLL_INTERVAL, Airflow, answered_until_it_ends, standalone
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(PLAY != "all", reason="only make nightly attacks a whole Airflow"),
+]
 
 SCRIPT = '<img src=x onerror="document.title=1">'
 TEMPLATE = "{{ 7919 * 7919 }}"
