@@ -76,11 +76,12 @@ def _of_mapping(schema: StructType) -> Iterator[tuple[str, str]]:
     """Yields duplicate IDs in the schema, and duplicate physical names in a struct ("Field
     Path").
     """
-    ids: Counter[object] = Counter()
-    physical: Counter[tuple[tuple[str, ...], object]] = Counter()
+    ids: Counter[int | None] = Counter()
+    physical: Counter[tuple[tuple[str, ...], str | None]] = Counter()
     for path, field in walk(schema):
-        ids[field.metadata.get(COLUMN_ID)] += 1
-        physical[path[:-1], field.metadata.get(PHYSICAL_NAME)] += 1
+        number, name = field.metadata.get(COLUMN_ID), field.metadata.get(PHYSICAL_NAME)
+        ids[number if isinstance(number, int) else None] += 1
+        physical[path[:-1], name if isinstance(name, str) else None] += 1
     for number, count in ids.items():
         if number is None:
             yield "repeated-column-id", f"{count} columns have no ID"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from delta_maintenance.errors import UnsupportedFeatureError
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.schema.types import StructType, walk
 
 _INTEGERS = ("byte", "short", "integer", "long")
@@ -56,6 +56,8 @@ def type_changes(schema: StructType) -> Iterator[TypeChange]:
     """All type changes that the schema records, at every level."""
     for path, field in walk(schema):
         for change in field.metadata.get("delta.typeChanges") or ():
+            if not isinstance(change, dict):
+                raise CorruptTableError(f"a type change of the column {'.'.join(path)} is invalid")
             yield TypeChange(
                 column=".".join(path),
                 before=str(change.get("fromType")),

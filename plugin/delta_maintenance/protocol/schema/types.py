@@ -250,6 +250,12 @@ def _named_type(name: str) -> DeltaType:
     return UnknownType(definition=name)
 
 
+_CONTAINERS: Mapping[str, tuple[type, str]] = {
+    "delta.typeChanges": (list, "a list"),
+    "delta.columnMapping.nested.ids": (dict, "an object"),
+}
+
+
 def _field(value: Any) -> StructField:
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str):
@@ -257,6 +263,9 @@ def _field(value: Any) -> StructField:
     metadata = value.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise CorruptTableError(f"the metadata of the column {name!r} is not an object")
+    for key, (kind, what) in _CONTAINERS.items():
+        if metadata and not isinstance(metadata.get(key, kind()), kind):
+            raise CorruptTableError(f"{key} of the column {name!r} is not {what}")
     return StructField(
         name=name,
         type=_type(value.get("type")),
