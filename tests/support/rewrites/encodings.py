@@ -76,7 +76,7 @@ def rows(count: int, first: int = 0) -> pa.Table:
     return pa.table({name: pa.array(columns[name], TYPES[name][1]) for name in TYPES})
 
 
-def choices() -> Iterator[dict[str, str]]:
+def choices() -> Iterator[dict[str, Any]]:
     """Each encoding of each leaf in at least one choice."""
     for at in range(3):
         yield {name: known[at % len(known)] for name, known in ENCODINGS.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -36,7 +38,8 @@ def test_row_groups_are_copied_without_partition_columns(at: int, count: int) ->
     """The new file is as if no file had any."""
     files = {f"f{seed}": parquet(rows(seed), **OPTIONS) for seed in range(3)}
     wider = files | {f"f{seed}": partitioned(rows(seed), at) for seed in range(count)}
-    found, wanted = [], []
+    found: list[Any] = []
+    wanted: list[Any] = []
     for sources, into in ((wider, found), (files, wanted)):
         store = MemoryStore()
         done = rewritten(store, sources, PARTITIONED, partition={"p": "value", "x": "7"})
