@@ -63,13 +63,18 @@ NESTED = """
 def add_file(path: Path, name: str, rows: pa.Table, **options: Any) -> None:
     """Adds a file of pyarrow to a table."""
     pq.write_table(rows, path / name, **options)
+    commit_file(path, name, rows.num_rows)
+
+
+def commit_file(path: Path, name: str, rows: int) -> None:
+    """Commits a file with so many rows, which is in the folder of the table."""
     add = {
         "path": name,
         "partitionValues": {},
         "size": (path / name).stat().st_size,
         "modificationTime": 1_700_000_000_000,
         "dataChange": True,
-        "stats": json.dumps({"numRecords": rows.num_rows}),
+        "stats": json.dumps({"numRecords": rows}),
     }
     version = latest(LocalStore(path)) + 1
     commit = path / "_delta_log" / f"{version:020}.json"

@@ -98,7 +98,11 @@ def rows(seed: int, count: int = 100) -> pa.Table:
 def spec_of(*fields: dict[str, object], copies: bool = True, **changes: Any) -> RewriteSpec:
     fields = fields or FIELDS
     protocol = Protocol(min_reader_version=1, min_writer_version=2)
-    metadata = Metadata(id="t", schema_string=schema_string(*fields), configuration={})
+    metadata = Metadata(
+        id="t",
+        schema_string=schema_string(*fields),
+        partition_columns=changes.pop("partitioned_by", ()),
+    )
     return RewriteSpec(
         files=DataFileSpec(
             layout=DataFileLayout.of(protocol, metadata),

@@ -2,9 +2,9 @@
 
 This requires that a new data file would have the same columns, including the names of list elements
 and the field IDs, and that this module knows all positions in the footer. Only the hidden columns
-of row tracking may be missing; they are added. All other metadata is kept as stored. The frame is
-the part of a footer that all row groups of a file share. Implements "File Metadata" of the Parquet
-format.
+of row tracking may be missing; they are added. Partition columns are left out. All other metadata
+is kept as stored. The frame is the part of a footer that all row groups of a file share. Implements
+"File Metadata" of the Parquet format.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from delta_maintenance import __version__
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.footers import MAGIC, Chunk, footer_of
+from delta_maintenance.parquet.footers import MAGIC, Chunk, end_of_file, footer_of
 from delta_maintenance.parquet.pages import MalformedPageError
 from delta_maintenance.parquet.thrift import (
     BINARY,
@@ -32,8 +32,13 @@ from delta_maintenance.parquet.thrift import (
     MalformedThriftError,
     Struct,
     Value,
+    struct_bytes,
 )
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.table.data.copying.partition_columns import (
+    NUM_CHILDREN,
+    without_columns,
+)
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference
@@ -49,7 +54,6 @@ _KNOWN = {"file": 7, "group": 7, "chunk": 7, "metadata": 17}
 
 TRACKING_COLUMNS = 2
 """The number of hidden columns of row tracking, which are the last ones of a file."""
-_NUM_CHILDREN = 5
 _SPARK_VERSION = b"org.apache.spark.version"
 _SPARK, _ARROW_SCHEMA = b"org.apache.spark.", b"ARROW:schema"
 _TODAYS_CALENDAR = b"3.1.0"
@@ -105,7 +109,7 @@ class CopySource:
     frame: FileFrame
     groups: tuple[Struct, ...]
     metadata: pq.FileMetaData
-    """The footer as parsed by Arrow."""
+    """The footer as parsed by Arrow, without partition columns."""
     starts: tuple[int, ...]
     """The position of the first row of each row group, counted from 0."""
     opened: Callable[[], BinaryIO]
@@ -135,17 +139,23 @@ class CopySource:
         `MalformedThriftError` or `OSError`.
         """
         layout = spec.layout
+        partitions = {item.name.encode() for item in layout.partition_columns.fields}
         file = opened()
-        with ParquetInput(file) as parquet:
+        with ExitStack() as stack:
+            parquet = stack.enter_context(ParquetInput(file))
             count = parquet.row_groups * parquet.metadata.num_columns
             if parquet.size != size or not 0 < count <= budget.chunks:
                 return None
             if parquet.metadata.serialized_size > _MOST_FOOTER:
                 return None
+            tree, end = footer_of(file)
+            narrower = without_columns(tree, partitions)
+            if narrower is not None:
+                tree, data = narrower, MAGIC + end_of_file(struct_bytes(narrower))
+                parquet = stack.enter_context(ParquetInput(data))
             complete = _has_layout(parquet, layout)
             if not complete and not (layout.tracks_rows and _has_layout(parquet, layout.untracked)):
                 return None
-            tree, end = footer_of(file)
             groups = tuple(tree.structs(fields.ROW_GROUPS))
             chunks = [
                 Chunk.of(chunk) for group in groups for chunk in group.structs(fields.COLUMNS)
@@ -283,7 +293,7 @@ def frame_of(
     schema = tree.structs(fields.SCHEMA)
     added = _elements(own.frame.schema)[-TRACKING_COLUMNS:]
     root = schema[0].copy()
-    root.put(_NUM_CHILDREN, I32, (root.number(_NUM_CHILDREN) or 0) + len(added))
+    root.put(NUM_CHILDREN, I32, (root.number(NUM_CHILDREN) or 0) + len(added))
     orders = [*theirs.values, *ours.values[-len(added) :]]
     return replace(
         frame,
