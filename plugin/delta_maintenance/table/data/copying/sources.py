@@ -35,10 +35,7 @@ from delta_maintenance.parquet.thrift import (
     struct_bytes,
 )
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.table.data.copying.partition_columns import (
-    NUM_CHILDREN,
-    without_columns,
-)
+from delta_maintenance.table.data.copying.partition_columns import NUM_CHILDREN, without_columns
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference
