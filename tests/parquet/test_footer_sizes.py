@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import OversizedFileError, RefusedError
+from delta_maintenance.errors import CorruptTableError, OversizedFileError, RefusedError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.parquet.data_file_footer import DataFileFooter
 from delta_maintenance.parquet.footer_sizes import footer_memory
@@ -55,13 +55,13 @@ def test_column_chunks_of_three_bytes_are_refused_before_they_are_decoded() -> N
         ParquetInput(data)
 
 
-def test_a_file_of_absurdly_many_rows_is_refused() -> None:
+def test_a_file_of_absurdly_many_rows_is_damaged() -> None:
     data = wide(1, 1)
     text, _ = read_struct(footer(data))
     text.put(NUM_ROWS, I64, 1 << 62)
     absurd = struct_bytes(text)
     end = len(absurd).to_bytes(4, "little") + b"PAR1"
-    with pytest.raises(RefusedError, match="claims to have 4611686018427387904 rows"):
+    with pytest.raises(CorruptTableError, match="claims to have 4611686018427387904 rows"):
         ParquetInput(data[: -8 - len(footer(data))] + absurd + end)
 
 

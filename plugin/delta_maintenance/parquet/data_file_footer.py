@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.parquet.decoded_sizes import too_large
 from delta_maintenance.parquet.files import ReadAhead
 from delta_maintenance.parquet.footer_sizes import MEMORY_PER_BYTE, footer_memory
@@ -53,9 +53,8 @@ class DataFileFooter:
         """Returns the decoded footer and the memory that it takes at most in bytes.
 
         Its columns are not checked; see `require_readable_columns`. `RefusedError`, before any
-        memory is taken, if that could be more than `most`, and for files of absurdly many rows;
-        otherwise the errors of pyarrow. Less
-        than `exact_above` may be estimated.
+        memory is taken, if that could be more than `most`; `CorruptTableError` for an absurd number
+        of rows; otherwise the errors of pyarrow. Less than `exact_above` may be estimated.
         """
         if self._size * MEMORY_PER_BYTE > most:
             raise too_large(_WHAT, self._size * MEMORY_PER_BYTE, most=most)
@@ -66,11 +65,7 @@ class DataFileFooter:
             raise too_large(_WHAT, memory, most=most)
         metadata = pq.read_metadata(self._ahead)
         if metadata.num_rows > _MOST_ROWS:
-            raise RefusedError(
-                f"the data file claims to have {metadata.num_rows} rows, and this release reads at "
-                f"most {_MOST_ROWS}",
-                remedy="rewrite the file as several ones with the engine that wrote it",
-            )
+            raise CorruptTableError(f"the data file claims to have {metadata.num_rows} rows")
         return metadata, memory
 
     def require_readable_columns(self, schema: pq.ParquetSchema) -> None:
