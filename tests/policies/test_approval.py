@@ -54,6 +54,14 @@ def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
     assert result.status == "done", result.problem
 
 
+def test_a_plan_that_a_job_made_later_than_the_run_began_is_carried_out(tmp_path: Path) -> None:
+    overdue_table(tmp_path / "t")
+    outcome = run(tmp_path / "t", "vacuum", plan_only=True).outcomes[0]
+    plan = ApprovedPlan.of(replace(outcome, started_at=outcome.started_at - timedelta(minutes=1)))
+    result = run(tmp_path / "t", "vacuum", approved=plan)
+    assert result.status == "done", result.problem
+
+
 def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
     overdue_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
