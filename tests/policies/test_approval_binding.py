@@ -215,7 +215,10 @@ def test_a_plan_file_that_claims_the_future_deletes_no_young_file(tmp_path: Path
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     young.write_bytes(b"x")
     outcome = planned(tmp_path / "t", "vacuum")
-    plan = ApprovedPlan.of(replace(outcome, started_at=clock.now() + timedelta(days=3650)))
+    future = clock.now() + timedelta(days=3650)
+    claimed = (outcome.result or {}) | {"planned_at": future.isoformat()}
+    plan = ApprovedPlan.of(replace(outcome, started_at=future, result=claimed))
+    assert plan.planned_at == future
     address = str(tmp_path / "t")
     table = Policy(version=1).table_at(address)
     run_operation(open_table(address), table, "vacuum", approved=plan)

@@ -39,7 +39,8 @@ def test_a_plan_waits_with_its_numbers_until_its_operation_ends() -> None:
     assert PendingPlan.from_json(plan.to_json()) == plan
 
     later = run.outcomes[0].started_at + timedelta(days=2)
-    again = replace(run, outcomes=(replace(run.outcomes[0], started_at=later),))
+    made_later = (run.outcomes[0].result or {}) | {"planned_at": later.isoformat()}
+    again = replace(run, outcomes=(replace(run.outcomes[0], result=made_later),))
     (renewed,) = pending_of(again, [plan])
     assert renewed.plan.planned_at == later and renewed.due_since == plan.due_since
 

@@ -78,7 +78,8 @@ class ApprovedPlan(Record):
             operation=record.name,
             table=_absolute(plan.table),
             table_id=outcome.table_id,
-            planned_at=outcome.started_at,
+            # A job makes its plan later than the operation begins.
+            planned_at=getattr(plan, "planned_at", outcome.started_at),
             options=None if outcome.options is None else _options(outcome.options),
             effect=_effect(record, plan),
             at_most={option: getattr(plan, name) for option, name in record.bounds.items()},

@@ -20,6 +20,7 @@ from delta_maintenance.errors import (
     RefusedError,
     StorageError,
     UnsupportedFeatureError,
+    VersionNotFoundError,
 )
 from delta_maintenance.operations.clean_log.compatible_checkpoint import (
     lacks_classic_name,
@@ -177,7 +178,6 @@ class _Decision:
                 f"{cut_off.version}"
             )
         require_every_commit(listing, cut_off.version, snapshot.version)
-        self._compare(found)
         groups = outdated_groups(
             inventory,
             cut_off.version,
@@ -190,14 +190,16 @@ class _Decision:
             )
         if not groups:
             return self._nothing(f"no file is older than {cut_off.name}", cut_off)
+        ends_history = any(group.kind in ("commits", "checkpoints") for group in groups)
+        if ends_history:
+            self._compare(found)
         hint = hinted_version(snapshot.log.store)
         return self._plan(
             f"{cut_off.name} is the newest complete and readable checkpoint up to version "
             f"{self.commit}, which was current at {_text(self.instant)}",
             cut_off,
             groups=groups,
-            needs_classic_name=lacks_classic_name(cut_off, listing)
-            and any(group.kind in ("commits", "checkpoints") for group in groups),
+            needs_classic_name=ends_history and lacks_classic_name(cut_off, listing),
             stale_hint=hint if hint is not None and hint < cut_off.version else None,
         )
 
@@ -208,11 +210,9 @@ class _Decision:
         """
         cut_off, store = found.checkpoint.files, self.snapshot.log.store
         try:
-            other = Table(store).snapshot_beside(cut_off.version, cut_off.name)
-            if other is None:
-                return
+            other = Table(store).snapshot_without(cut_off.name, version=cut_off.version)
             left = other.avoiding_damage(_live)
-        except (CorruptTableError, UnsupportedFeatureError) as error:
+        except (CorruptTableError, UnsupportedFeatureError, VersionNotFoundError) as error:
             self.notes.append(
                 f"{cut_off.name} was not compared with the history before it: {error.problem}"
             )

@@ -125,9 +125,7 @@ RECORD = OperationRecord(
     report="every file with its size, its time and the reason",
     # The reasons are not compared: a checkpoint turns an expired tombstone into an unreferenced
     # file.
-    # Not `delete_before`: a job makes its plan later than the run begins, which is the time of an
-    # approval.
-    decisive=("files", "bytes", "paths_digest"),
+    decisive=("delete_before", "files", "bytes", "paths_digest"),
     asks_for_approval=lambda plan: bool(plan.files or plan.directories),
     planned_amounts=planned_amounts,
     done_amounts=done_amounts,

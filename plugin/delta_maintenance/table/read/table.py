@@ -107,14 +107,12 @@ class Table:
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
 
-    def snapshot_beside(self, version: int, checkpoint: str) -> Snapshot | None:
-        """Opens a version without the checkpoint whose first file has this name; None if the log
-        has no other base.
+    def snapshot_without(self, checkpoint: str, *, version: int) -> Snapshot:
+        """Opens a version without the checkpoint whose first file has this name.
+
+        Raises the errors of `snapshot`, also if the log has no other base.
         """
-        try:
-            return self._snapshot(version, frozenset({checkpoint}))
-        except _NO_SUCH_STATE:
-            return None
+        return self._snapshot(version, frozenset({checkpoint}))
 
     def forward(self, snapshot: Snapshot, *, newest_checkpoint: bool = False) -> Snapshot:
         """Opens the latest version, given an earlier snapshot of this table.
