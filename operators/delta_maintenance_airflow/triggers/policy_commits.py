@@ -118,11 +118,16 @@ class _Watched:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._next_upkeep):
                     self._sort(await self._seen.get(), found)
+            # A timeout may interrupt `get` although there is something to get.
+            self._sort_waiting(found)
             if found:
                 await asyncio.sleep(gathering)
-            while not self._seen.empty():
-                self._sort(self._seen.get_nowait(), found)
+                self._sort_waiting(found)
         return found
+
+    def _sort_waiting(self, events: list[tuple[str, Seen]]) -> None:
+        while not self._seen.empty():
+            self._sort(self._seen.get_nowait(), events)
 
     def _sort(self, one: tuple[str, Seen], events: list[tuple[str, Seen]]) -> None:
         uri, seen = one

@@ -112,8 +112,12 @@ def test_changes_of_tables_are_reported_and_maintenance_is_not(
     run(scenario())
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
 def test_changes_at_one_time_share_an_event(
-    lake: dict[str, TableBuilder], policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    lake: dict[str, TableBuilder],
+    policy: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: bool,
 ) -> None:
     gathering, seen = 12_345.0, set()
     monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", gathering)
@@ -132,6 +136,14 @@ def test_changes_at_one_time_share_an_event(
         else:
             await sleep(seconds)
 
+    async def interrupted_get(queue: asyncio.Queue[Any]) -> None:
+        # As when the timeout ends at the moment at which there is something to get.
+        while queue.empty():
+            await sleep(0.001)
+        raise TimeoutError
+
+    if interrupted:
+        monkeypatch.setattr(asyncio.Queue, "get", interrupted_get)
     monkeypatch.setattr(CommitWatcher, "take", taking)
     monkeypatch.setattr(asyncio, "sleep", sleeping)
 
