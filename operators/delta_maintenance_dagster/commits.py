@@ -63,9 +63,9 @@ class Poll:
 def poll(watch: "LogWatch", before: Position | None) -> Poll:
     """Polls a log once, starting from the state `before`.
 
-    A table that was never polled counts as changed. Raises the errors of `LogWatch.look`.
+    A table that was never polled counts as changed. Raises the errors of `LogWatch.poll`.
     """
-    seen = watch.look()
+    seen = watch.poll()
     # A log that does not continue at the known version is another log.
     if before is None or seen.since != before.version:
         return Poll(position=Position(version=seen.version), data_version=seen.version)

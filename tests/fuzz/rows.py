@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from delta_maintenance import open_table
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.table.data.deleted_rows import DeletedRows
-from delta_maintenance.table.data.places import place_of
+from delta_maintenance.table.data.locations import location_of
 
 Rows = Counter[tuple[object, ...]]
 
@@ -31,7 +31,7 @@ def rows_of(address: str) -> Rows | None:
         for batch in snapshot.log.scan():
             for add in batch.adds.to_pylist():
                 data = pq.read_table(
-                    io.BytesIO(table.store.read(place_of(table.store, add["path"])))
+                    io.BytesIO(table.store.read(location_of(table.store, add["path"])))
                 )
                 vector = add["deletionVector"]
                 descriptor = None if vector is None else DeletionVectorDescriptor.from_json(vector)

@@ -103,7 +103,7 @@ class Contents(Tasks):
     ) -> None:
         """See `ContentsCheck`."""
         reading = FileReading(uri=self.root, storage_options={}, version=version)
-        footers = present.select(["path", "place", "num_records"])
+        footers = present.select(["path", "location", "num_records"])
         vectors = adds.select(["path", "deletionVector", "num_records"])
         vectors = vectors.append_column("file", vectors["path"])
         for read, rows in ((reading.footers, footers), (reading.vectors, vectors)):

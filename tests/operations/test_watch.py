@@ -306,13 +306,13 @@ def test_every_commit_is_counted_exactly_once(steps: list[str], enough: int) -> 
             watch = LogWatch(store)
             count = CommitCount(accepts, version=count.version, counted=count.counted)
         elif step == "fail":
-            newest = watch.look().version
+            newest = watch.poll().version
             store.fails = StorageError("down")
             with suppress(StorageError):
                 count.count(watch, newest=newest, enough=enough)
             store.fails = None
         else:
-            while not count.count(watch, newest=watch.look().version, enough=enough):
+            while not count.count(watch, newest=watch.poll().version, enough=enough):
                 pass
             if count.counted >= enough:
                 events.append((told, count.version))

@@ -96,7 +96,7 @@ def test_a_satisfied_constraint_is_committed_with_its_feature(
     spark: SparkSession, table: Table
 ) -> None:
     result = run(spark, table, "id > 0 -- always", "Positive")
-    assert (result.status, result.version, result.looks) == ("committed", 1, 1)
+    assert (result.status, result.version, result.checks) == ("committed", 1, 1)
     assert result.checked == CheckedRows(files=2, rows=5)
     snapshot = table.open().snapshot()
     assert snapshot.metadata.configuration == {"delta.constraints.positive": "id > 0 -- always"}
@@ -368,7 +368,7 @@ def test_rows_appended_after_the_check_are_checked_too(
     result = add_constraint.apply(
         opened, plan, context=RunContext(new_id=clock.new_id, engine=check)
     )
-    assert (result.status, result.checked.rows, result.looks) == (status, checked, 2)
+    assert (result.status, result.checked.rows, result.checks) == (status, checked, 2)
     assert versions == [None, 0]
     present = opened.snapshot().metadata.configuration
     assert bool(present) == (status == "committed")

@@ -113,12 +113,12 @@ def test_data_for_executors_has_addresses_but_no_keys() -> None:
 def test_a_task_gives_findings_batch_by_batch(spoilt: SoundTable) -> None:
     reading = FileReading(uri=str(spoilt.store.root), storage_options={}, version=5)
     found = Findings()
-    rows = {"path": ["fewer", "no%20parquet"], "place": ["fewer", "no parquet"]}
+    rows = {"path": ["fewer", "no%20parquet"], "location": ["fewer", "no parquet"]}
     files = pa.table({**rows, "num_records": [9, 10]})
     # As a session with large variables hands them over.
     large = files.cast(
         pa.schema(
-            {"path": pa.large_string(), "place": pa.large_string(), "num_records": pa.int64()}
+            {"path": pa.large_string(), "location": pa.large_string(), "num_records": pa.int64()}
         )
     )
     for batch in reading.footers(large.to_batches(max_chunksize=1)):

@@ -104,7 +104,7 @@ def test_a_task_stops_at_its_number_of_ranges_and_reads_its_input_to_the_end(
     assert "hush" not in repr(replace(task, storage_options={"secret": "hush"}))
     columns = {
         "at": range(4),
-        "place": made.paths["x"],
+        "location": made.paths["x"],
         "size": [made.store.stat(path).size for path in made.paths["x"]],
         "deletionVector": [None] * 4,
         "baseRowId": range(0, 16, 4),

@@ -26,7 +26,7 @@ from delta_maintenance.testing.actions import (
 )
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.logs.sidecar_rows import sidecar_files, sidecar_rows
-from tests.support.operations.incremental_checkpoints import forged_places, rewritten_tags
+from tests.support.operations.incremental_checkpoints import forged_locations, rewritten_tags
 
 pytestmark = pytest.mark.spark
 
@@ -117,7 +117,7 @@ def forged_sizes(table: TableBuilder) -> None:
 @pytest.mark.parametrize(
     ("forge", "problem"),
     [
-        (forged_places, "later commits remove 2 files that were found in no sidecar"),
+        (forged_locations, "later commits remove 2 files that were found in no sidecar"),
         (forged_sizes, "differ from its tags"),
     ],
 )

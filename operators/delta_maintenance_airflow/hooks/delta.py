@@ -126,7 +126,7 @@ class DeltaHook(BaseHook):
             return False, "nothing was tested: enter a table or a folder as the test address"
         store = self.open_watched(address)
         try:
-            return True, f"{address} is a table at version {LogWatch(store).look().version}"
+            return True, f"{address} is a table at version {LogWatch(store).poll().version}"
         except NotADeltaTableError:
             # The listing succeeded.
             return True, f"{address} can be listed; there is no table at this address"

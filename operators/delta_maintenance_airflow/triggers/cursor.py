@@ -92,7 +92,7 @@ class CursorBoard:
 
     def get(self, table_uri: str) -> Position | None:
         """Returns the position of a table that was loaded, or written since."""
-        part, key = self._place(table_uri)
+        part, key = self._slot(table_uri)
         return _row_position(self._parts[part].get(key))
 
     def put(self, table_uri: str, position: Position, *, after: float = 0.0) -> None:
@@ -110,7 +110,7 @@ class CursorBoard:
         ready = {uri: pos for uri, (at, pos) in self._waiting.items() if at <= now}
         changed: dict[int, dict[str, list[Any]]] = {}
         for uri, position in ready.items():
-            part, key = self._place(uri)
+            part, key = self._slot(uri)
             row = [position.version, position.told, position.counted, position.trouble]
             if self._parts[part].get(key) != row:
                 changed.setdefault(part, {})[key] = row
@@ -132,14 +132,14 @@ class CursorBoard:
 
     def forget_others(self, table_uris: Collection[str]) -> None:
         """Deletes the positions of all other tables with the next write of their part."""
-        kept = {self._place(uri) for uri in table_uris}
+        kept = {self._slot(uri) for uri in table_uris}
         for part, rows in enumerate(self._parts):
             self._parts[part] = {key: row for key, row in rows.items() if (part, key) in kept}
 
     def _key(self, part: int) -> str:
         return f"{self._name}_{part}"
 
-    def _place(self, table_uri: str) -> tuple[int, str]:
+    def _slot(self, table_uri: str) -> tuple[int, str]:
         digest = hashlib.sha256(table_uri.encode()).hexdigest()
         return int(digest[:8], 16) % self.PARTS, digest[:16]
 

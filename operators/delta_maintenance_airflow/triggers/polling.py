@@ -161,7 +161,7 @@ class TableStream:
 
                     self._watch = LogWatch(store)
                 async with self._turn:
-                    seen = await self._polls.ask(self._watch, self._watch.look)
+                    seen = await self._polls.ask(self._watch, self._watch.poll)
             except (DeltaMaintenanceError, AirflowException) as error:
                 if isinstance(error, StorageError) and error.retryable:
                     _log.warning("%s", error)

@@ -273,7 +273,7 @@ class Wait:
         asked = self._condition
         if self._behind is not None:
             self._watch.poll_again()
-        seen = self._behind or self._watch.look()
+        seen = self._behind or self._watch.poll()
         table = self._watch.store.root
         # The requested version belongs to the log that was replaced.
         if seen.replaced and asked.after_version is not None:

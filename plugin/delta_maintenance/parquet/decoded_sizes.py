@@ -205,7 +205,7 @@ class _Sums:
         elif page.encoding is not None and page.values:
             levels, values = self._opened(chunk, page, codec)
             total, largest = self._sizes(page, values)
-            self._place(page, levels, total, largest)
+            self._count(page, levels, total, largest)
 
     @property
     def has_values(self) -> bool:
@@ -280,7 +280,7 @@ class _Sums:
         self._expected += (total if shared else page.size) + count * _OVERHEAD
         return total + count * _OVERHEAD, longest + _OVERHEAD
 
-    def _place(self, page: Page, levels: memoryview | None, total: float, largest: float) -> None:
+    def _count(self, page: Page, levels: memoryview | None, total: float, largest: float) -> None:
         begun, longest, first = page.values, 1, self._row
         if self._repeats:
             longest = page.values

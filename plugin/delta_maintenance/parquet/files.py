@@ -137,10 +137,10 @@ class FilePart:
         if isinstance(at, slice):
             start, end, _ = at.indices(len(self))
             return self._bytes(self._start + start, self._start + end)
-        place = at + self._start - self._at
-        if not 0 <= place < len(self._held):
+        position = at + self._start - self._at
+        if not 0 <= position < len(self._held):
             return self._bytes(at + self._start, at + self._start + 1)[0]
-        return self._held[place]
+        return self._held[position]
 
     def _bytes(self, start: int, end: int) -> memoryview:
         if not self._at <= start <= end <= self._at + len(self._held):

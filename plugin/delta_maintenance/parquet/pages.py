@@ -339,7 +339,7 @@ def delta_integers(data: memoryview) -> tuple[npt.NDArray[np.int64], int]:
     if not 0 < parts <= block or block % parts or (block // parts) % 8 or count > _MOST_LENGTHS:
         raise MalformedPageError("a page has invalid lengths")
     each = block // parts
-    widths, places, least = [], [], []
+    widths, starts, least = [], [], []
     missing = count - 1
     while missing > 0:
         smallest, at = _zigzag(data, at)
@@ -347,7 +347,7 @@ def delta_integers(data: memoryview) -> tuple[npt.NDArray[np.int64], int]:
         at += parts
         for width in stated[: -(-min(missing, block) // each)]:
             widths.append(width)
-            places.append(at)
+            starts.append(at)
             least.append(smallest)
             at += width * each // 8
         missing -= block
@@ -358,7 +358,7 @@ def delta_integers(data: memoryview) -> tuple[npt.NDArray[np.int64], int]:
         deltas = np.zeros((len(widths), each), np.int64)
         for width in set(widths) - {0}:
             chosen = [number for number, found in enumerate(widths) if found == width]
-            deltas[chosen] = _unpacked(data, [places[number] for number in chosen], width, each)
+            deltas[chosen] = _unpacked(data, [starts[number] for number in chosen], width, each)
         deltas += np.array(least, np.int64)[:, None]
         values[0] = first
         values[1:] = first + np.cumsum(deltas.reshape(-1)[: count - 1])
@@ -417,13 +417,13 @@ def _fields(
     return found, at + 1
 
 
-def _unpacked(data: memoryview, places: list[int], width: int, each: int) -> npt.NDArray[np.int64]:
+def _unpacked(data: memoryview, starts: list[int], width: int, each: int) -> npt.NDArray[np.int64]:
     """Unpacks `each` numbers of `width` bits from each of these positions."""
     stored = np.frombuffer(data, np.uint8)
-    found = np.empty((len(places), each), np.int64)
+    found = np.empty((len(starts), each), np.int64)
     step = max(1, _UNPACKED // each)
-    for first in range(0, len(places), step):
-        at = np.array(places[first : first + step])[:, None] + np.arange(width * each // 8)
+    for first in range(0, len(starts), step):
+        at = np.array(starts[first : first + step])[:, None] + np.arange(width * each // 8)
         bits = np.unpackbits(stored[at], axis=1, bitorder="little").reshape(-1, each, width)
         wide = np.pad(bits, ((0, 0), (0, 0), (0, 64 - width)))
         numbers = np.packbits(wide, axis=2, bitorder="little").view(np.int64)

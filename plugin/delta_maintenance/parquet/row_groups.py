@@ -70,7 +70,7 @@ class CopiedChunk:
         start = found.dictionary_page_offset or found.data_page_offset
         first_page = (source.metadata.number(fields.DATA_PAGE) or 0) - source.start
         return (
-            _unplaced(tree) == _unplaced(source.tree)
+            _without_offsets(tree) == _without_offsets(source.tree)
             and (start, found.total_compressed_size) == (chunk.start, source.size)
             and found.data_page_offset - start == first_page
             and self._has_indexes(file, chunk)
@@ -88,11 +88,11 @@ class CopiedChunk:
 
     def _has_indexes(self, file: BinaryIO, chunk: Chunk) -> bool:
         """Whether page index and bloom filter are where the footer says, and match the pages."""
-        place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
-        if (place is None) != (self.index is None):
+        byte_range = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
+        if (byte_range is None) != (self.index is None):
             return False
-        if place is not None:
-            index, _ = read_struct(read_range(file, *place))
+        if byte_range is not None:
+            index, _ = read_struct(read_range(file, *byte_range))
             written, _ = read_struct(self.index or b"\0")
             if _moved(index, self.source.start - chunk.start) != _moved(
                 written, self.source.start - Chunk.of(self.tree).start
@@ -105,8 +105,8 @@ class CopiedChunk:
             (self.column_index, chunk.tree, fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE),
             (self.bloom_filter, chunk.metadata, fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE),
         ):
-            place = chunk.range_of(at, size, tree)
-            if (None if place is None else read_range(file, *place)) != data:
+            byte_range = chunk.range_of(at, size, tree)
+            if (None if byte_range is None else read_range(file, *byte_range)) != data:
                 return False
         return True
 
@@ -126,10 +126,10 @@ def copy_chunk(source: BinaryIO, chunk: Chunk, *, to: int) -> tuple[CopiedChunk,
     if pages.indexed and not pages.has_dictionary:
         raise MalformedPageError("a column lacks its dictionary")
     index, column_index = _page_index(source, chunk)
-    place = chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)
-    bloom_filter = None if place is None else read_range(source, *place)
+    byte_range = chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)
+    bloom_filter = None if byte_range is None else read_range(source, *byte_range)
     distance = to - chunk.start
-    tree, metadata = _unplaced(chunk.tree)
+    tree, metadata = _without_offsets(chunk.tree)
     for number in (fields.DATA_PAGE, fields.DICTIONARY_PAGE):
         position = chunk.metadata.number(number)
         if position:
@@ -150,10 +150,10 @@ def copy_chunk(source: BinaryIO, chunk: Chunk, *, to: int) -> tuple[CopiedChunk,
 
 def _page_index(source: BinaryIO, chunk: Chunk) -> tuple[Struct | None, bytes | None]:
     """Reads the offset index and the bytes of the column index, which requires an offset index."""
-    place = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
-    if place is None:
+    byte_range = chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)
+    if byte_range is None:
         return None, None
-    index, _ = read_struct(read_range(source, *place))
+    index, _ = read_struct(read_range(source, *byte_range))
     locations = index.structs(_PAGE_LOCATIONS)
     if max(index.fields, default=0) > 2 or any(
         max(location.fields, default=0) > 3 for location in locations
@@ -164,8 +164,8 @@ def _page_index(source: BinaryIO, chunk: Chunk) -> tuple[Struct | None, bytes | 
         position = location.number(_PAGE_OFFSET)
         if position is None or not chunk.start <= position < chunk.start + chunk.size:
             raise MalformedThriftError("an offset index has pages of another column")
-    place = chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)
-    return index, None if place is None else read_range(source, *place)
+    byte_range = chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)
+    return index, None if byte_range is None else read_range(source, *byte_range)
 
 
 def _moved(index: Struct, distance: int) -> Struct:
@@ -180,7 +180,7 @@ def _moved(index: Struct, distance: int) -> Struct:
     return found
 
 
-def _unplaced(tree: Struct) -> tuple[Struct, Struct]:
+def _without_offsets(tree: Struct) -> tuple[Struct, Struct]:
     """Returns copies of a column chunk and its metadata without positions."""
     metadata, chunk = Chunk.of(tree).metadata.copy(), tree.copy()
     metadata.drop(

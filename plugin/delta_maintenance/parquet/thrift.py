@@ -201,9 +201,9 @@ def with_edited_structs(data: bytes, number: int, edit: Callable[[int, Struct], 
             if (kind, element) != (LIST, STRUCT):
                 break
             out = bytearray(data[:at])
-            for place in range(count):
+            for index in range(count):
                 value, at = _struct(data, at, _MOST_DEPTH)
-                _write_struct(out, edit(place, value))
+                _write_struct(out, edit(index, value))
             out += data[at:]
             return bytes(out)
     except IndexError:

@@ -45,7 +45,7 @@ PARTS_SCHEMA = (
 _FILES_PER_ROUND = 200_000
 _FILES_PER_TASK = 500
 
-_FOOTERS = pa.schema({"path": pa.string(), "place": pa.string(), "num_records": pa.int64()})
+_FOOTERS = pa.schema({"path": pa.string(), "location": pa.string(), "num_records": pa.int64()})
 _VECTORS = pa.schema(
     {
         "path": pa.string(),
@@ -72,7 +72,7 @@ class FileReading:
     version: int
 
     def footers(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Opens data files, given as rows of `path`, `place` and `num_records`."""
+        """Opens data files, given as rows of `path`, `location` and `num_records`."""
         return self._found(check_footers, batches, _FOOTERS)
 
     def vectors(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
@@ -150,7 +150,7 @@ class SparkContents:
         reading = FileReading(uri=self._uri, storage_options=self._options, version=version)
         footers = present.select(_FOOTERS.names)
         for done, files in self._rounds(footers):
-            findings.extend(self._found(files, "place", reading.footers))
+            findings.extend(self._found(files, "location", reading.footers))
             _tell(progress, "footers", done, footers.num_rows)
         vectors = with_vectors(adds).select(_VECTORS.names[:-1])
         for done, rows in self._rounds(vectors):

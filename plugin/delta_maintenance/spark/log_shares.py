@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
-from delta_maintenance.protocol.actions.paths import locations, repeated_file
+from delta_maintenance.protocol.actions.paths import file_locations, repeated_file
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.delta_log.replay import FileReplay
@@ -159,7 +159,7 @@ class LogReading:
         if not batch.num_rows:
             return
         paths = pa.concat_arrays(batch["path"].chunks)
-        hashes = hash_texts(locations(paths, root=self.address.uri))
+        hashes = hash_texts(file_locations(paths, root=self.address.uri))
         yield from shared_out(batch, hashes, self.labels, kind=kind, age=number)
 
     def _notices(self, notice: Notice, number: int) -> Iterator[ShareRow]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import (
     FileActionLayout,
@@ -152,7 +152,7 @@ class ShareWriting:
         paths = pa.concat_arrays(actions["path"].chunks)
         # Divided by the path, so that a retried task divides them in the same way. The lowest bits
         # of the hash are unsuitable, because they selected the share of the replay.
-        hashes = hash_texts(locations(paths, root=self.address.uri)) >> np.uint64(20)
+        hashes = hash_texts(file_locations(paths, root=self.address.uri)) >> np.uint64(20)
         yield from shared_out(actions, hashes, self.labels, kind=self.passed_on, age=0)
 
     def _standing(self, rows: Iterator[ShareRow]) -> Iterator[ActiveFiles]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.actions.paths import written_places
+from delta_maintenance.protocol.actions.paths import written_locations
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.delta_log.sidecar_summary import (
@@ -41,7 +41,7 @@ from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.log_reader import LogTail, TailBatch
 from delta_maintenance.table.read.sidecar_search import (
     SUMMARISED,
-    NamedPlaces,
+    NamedLocations,
     SearchedSidecar,
     may_name,
 )
@@ -58,7 +58,7 @@ from delta_maintenance.table.write.sidecar_reuse import (
 )
 
 SCHEMA = "number int, hash long, payload binary"
-"""`number` identifies a sidecar; `hash` is that of a place; `payload` is pickled."""
+"""`number` identifies a sidecar; `hash` is that of a location; `payload` is pickled."""
 
 _ARROW_SCHEMA = pa.schema([("number", pa.int32()), ("hash", pa.int64()), ("payload", pa.binary())])
 _NO_SIDECAR = -1
@@ -84,9 +84,9 @@ class TailSearch:
         """
         yield from _told(batches, self.address, self._found)
 
-    def places(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """Converts numbers of parts to the hashes of the places of their files."""
-        yield from _told(batches, self.address, self._places)
+    def locations(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """Converts numbers of parts to the hashes of the locations of their files."""
+        yield from _told(batches, self.address, self._locations)
 
     def first_actions(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
         """Converts numbers of parts, of which 0 is the newest, to the oldest action of each logical
@@ -102,29 +102,29 @@ class TailSearch:
         yield _rows((2 * number + is_remove).astype(np.int32), hashes)
 
     def _found(self, store: Store, number: int) -> _Rows:
-        places, adds, tombstones = self._read(store, number)
+        locations, adds, tombstones = self._read(store, number)
         named = [
             sidecar
             for sidecar, path, summary in self.filtered
             # If the filter gives no answer, the sidecar is assumed to contain one of the files.
-            if may_name(store, path, summary, places) is not False
+            if may_name(store, path, summary, locations) is not False
         ]
         yield _rows(np.array(named, np.int32))
         yield _payload(_NO_SIDECAR, (adds, tombstones))
 
-    def _places(self, store: Store, number: int) -> _Rows:
-        places, _, _ = self._read(store, number)
-        hashes = np.unique(places.hashes)
+    def _locations(self, store: Store, number: int) -> _Rows:
+        locations, _, _ = self._read(store, number)
+        hashes = np.unique(locations.hashes)
         yield _rows(np.full(len(hashes), _NO_SIDECAR, np.int32), hashes)
 
-    def _read(self, store: Store, number: int) -> tuple[NamedPlaces, int, int]:
+    def _read(self, store: Store, number: int) -> tuple[NamedLocations, int, int]:
         adds = tombstones = 0
         paths: list[pa.StringArray] = []
         for batch in active_in_tail(self._batches(store, number), FileReplay()):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
-        return NamedPlaces.of(paths, root=self.address.uri), adds, tombstones
+        return NamedLocations.of(paths, root=self.address.uri), adds, tombstones
 
     def _batches(self, store: Store, number: int) -> Iterator[TailBatch]:
         entries: tuple[LogEntry, ...] = pickle.loads(self.parts[number])
@@ -148,9 +148,9 @@ class SidecarReading:
         """Converts positions to summaries."""
         yield from _told(batches, self.address, self._summary)
 
-    def places(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """Converts positions to the hashes of the places of files."""
-        yield from _told(batches, self.address, self._places)
+    def locations(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """Converts positions to the hashes of the locations of files."""
+        yield from _told(batches, self.address, self._locations)
 
     def keys(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
         """Converts positions to the hashes of the keys of logical files."""
@@ -166,10 +166,10 @@ class SidecarReading:
             contents.include(batch.adds, batch.removes)
         yield _payload(self.sidecars[at][0], contents.summary(None))
 
-    def _places(self, store: Store, at: int) -> _Rows:
+    def _locations(self, store: Store, at: int) -> _Rows:
         for batch in self._batches(store, at):
             for paths in (*batch.adds["path"].chunks, *batch.removes["path"].chunks):
-                hashes = hash_texts(written_places(paths))
+                hashes = hash_texts(written_locations(paths))
                 yield _rows(np.full(len(hashes), self.sidecars[at][0], np.int32), hashes)
 
     def _keys(self, store: Store, at: int) -> _Rows:
@@ -222,8 +222,8 @@ def survey_on_spark(
         tasks = _tasks(spark, len(bare))
         for number, summary in _payloads(tasks.mapInArrow(reading.summaries, SCHEMA)):
             summaries[number] = summary
-        theirs = tasks.mapInArrow(reading.places, SCHEMA).select("number", "hash")
-        ours = _tasks(spark, len(tail)).mapInArrow(search.places, SCHEMA).select("hash")
+        theirs = tasks.mapInArrow(reading.locations, SCHEMA).select("number", "hash")
+        ours = _tasks(spark, len(tail)).mapInArrow(search.locations, SCHEMA).select("hash")
         named |= _numbers(theirs.join(ours.distinct(), "hash"))
     found = [
         SearchedSidecar(sidecar, path, summary, number in named)

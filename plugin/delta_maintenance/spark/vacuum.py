@@ -216,7 +216,7 @@ class SparkVacuum:
 
     def _recorded(self, came: FileReferences, buckets: int) -> DataFrame:
         """Returns the files with unusual names that commits removed as rows for buckets."""
-        rows = (row for places in came.expired for row in expired_rows(places, buckets))
+        rows = (row for locations in came.expired for row in expired_rows(locations, buckets))
         table = pa.Table.from_batches(log_shares.in_batches(rows), log_shares.ARROW_SCHEMA)
         return self._spark.createDataFrame(table, log_shares.SCHEMA)
 

@@ -30,7 +30,7 @@ from delta_maintenance.operations.vacuum.candidates import (
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_files
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
-from delta_maintenance.protocol.actions.paths import PathAudit, locations
+from delta_maintenance.protocol.actions.paths import PathAudit, file_locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths, hash_paths
@@ -139,15 +139,15 @@ class ShareReferences:
                     commit_times=self.commit_times,
                 )
                 yield from self._protected(files.adds)
-            places, names = references.in_use.hashes()
+            locations, names = references.in_use.hashes()
         except DeltaMaintenanceError as error:
             if error.retryable:
                 raise
             payload = pickle.dumps(error)
             yield from (ShareRow(label, -1, "error", payload) for label in range(self.buckets))
             return
-        for label, rows in _by_bucket(places, self.buckets):
-            yield ShareRow(label, _REFERENCES, "in use", places[rows].tobytes())
+        for label, rows in _by_bucket(locations, self.buckets):
+            yield ShareRow(label, _REFERENCES, "in use", locations[rows].tobytes())
         if len(names):
             for label in range(self.buckets):
                 yield ShareRow(label, _REFERENCES, "names outside", names.tobytes())
@@ -183,7 +183,7 @@ class ShareReferences:
         if self.only_live:
             return
         for paths in FileReferences.live_paths(adds):
-            for label, rows in _dealt(locations(paths, root=self.roots[0]), self.buckets):
+            for label, rows in _dealt(file_locations(paths, root=self.roots[0]), self.buckets):
                 table = pa.table({"path": paths.take(integers(rows))})
                 yield from _payloads(label, _REFERENCES, "live", table)
 
@@ -243,7 +243,7 @@ class BucketSearch:
                     if row.kind == "listed":
                         entries.append(table)
                     elif row.kind == "expired":
-                        references.expired += table["place"].chunks
+                        references.expired += table["location"].chunks
                     else:
                         references.live += table["path"].chunks
         references.in_use.update(self.came)
@@ -309,10 +309,10 @@ class BucketDeletion:
         return ShareRow(0, 0, "deletion", pickle.dumps((done, error)))
 
 
-def expired_rows(places: pa.BinaryArray, buckets: int) -> Iterator[ShareRow]:
+def expired_rows(locations: pa.BinaryArray, buckets: int) -> Iterator[ShareRow]:
     """Returns the rows of removed files for buckets."""
-    for label, rows in _dealt(places, buckets):
-        table = pa.table({"place": places.take(integers(rows))})
+    for label, rows in _dealt(locations, buckets):
+        table = pa.table({"location": locations.take(integers(rows))})
         yield from _payloads(label, _REFERENCES, "expired", table)
 
 
@@ -347,7 +347,7 @@ class _CommitWatch:
         self._columns = deletion.partition_columns
         self._came = ProtectedPaths(store.addresses)
 
-    def look(self) -> None:
+    def check(self) -> None:
         listing = list_log(self._store, first_version=self._version + 1)
         for version in range(self._version + 1, max(listing.commits, default=self._version) + 1):
             entry = listing.commits.get(version)

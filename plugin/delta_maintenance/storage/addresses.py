@@ -88,15 +88,15 @@ class SharedClients:
             return None
         # A client of Google or Azure is bound to its bucket or container.
         bound = address.kind in (StoreKind.GCS, StoreKind.AZURE)
-        place = address.authority.partition("@")[0] if bound else ""
+        authority = address.authority.partition("@")[0] if bound else ""
         with self._lock:
-            client = self._clients.get((options, place))
+            client = self._clients.get((options, authority))
             if client is None:
-                client = self._new(address.kind, options, place)
-                self._clients[options, place] = client
+                client = self._new(address.kind, options, authority)
+                self._clients[options, authority] = client
             return client
 
-    def _new(self, kind: StoreKind, options: Any, place: str) -> Any:
+    def _new(self, kind: StoreKind, options: Any, authority: str) -> Any:
         match kind:
             case StoreKind.S3:
                 from delta_maintenance.storage.s3.client import S3Client
@@ -105,11 +105,11 @@ class SharedClients:
             case StoreKind.GCS:
                 from delta_maintenance.storage.gcs.client import GCSClient
 
-                return GCSClient(options, place, pauses=self._pauses)
+                return GCSClient(options, authority, pauses=self._pauses)
             case StoreKind.AZURE:
                 from delta_maintenance.storage.azure.client import AzureClient
 
-                return AzureClient(options, place, pauses=self._pauses)
+                return AzureClient(options, authority, pauses=self._pauses)
             case _:
                 from delta_maintenance.storage.hdfs.store import open_client
 

@@ -45,8 +45,8 @@ def parse_options(
         case StoreKind.AZURE:
             from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 
-            place = AzureAddress.of(address)
-            return AzureOptions.parse(storage_options, place, environment)
+            location = AzureAddress.of(address)
+            return AzureOptions.parse(storage_options, location, environment)
         case StoreKind.HDFS:
             from delta_maintenance.storage.hdfs.options import parse_options as parse_hdfs_options
 

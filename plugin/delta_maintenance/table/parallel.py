@@ -48,7 +48,7 @@ def in_advance(items: Iterator[Item]) -> Generator[Item, None, None]:
             yield from found
 
 
-class Helpers:
+class IdleWorkers:
     """Counts the idle workers of one run, initially none. Thread-safe."""
 
     def __init__(self) -> None:
@@ -64,21 +64,21 @@ class Helpers:
         return self._free.acquire(blocking=False)
 
 
-class Helped:
+class OverlappedTasks:
     """Runs tasks of one worker, one at a time: in another thread if a worker is idle, otherwise
     immediately in the calling thread.
     """
 
-    def __init__(self, helpers: Helpers | None) -> None:
-        self._helpers = helpers
+    def __init__(self, idle_workers: IdleWorkers | None) -> None:
+        self._idle_workers = idle_workers
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, task: Callable[[], T]) -> Future[T]:
         """Starts a task and returns its future, which also holds the error of the task. Without an
         idle worker, the task is complete on return.
         """
-        helpers = self._helpers
-        if helpers is None or not helpers.take():
+        idle_workers = self._idle_workers
+        if idle_workers is None or not idle_workers.take():
             done: Future[T] = Future()
             try:
                 done.set_result(task())
@@ -88,7 +88,7 @@ class Helped:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1)
         future = self._pool.submit(task)
-        future.add_done_callback(lambda _: helpers.add())
+        future.add_done_callback(lambda _: idle_workers.add())
         return future
 
     def close(self) -> None:

@@ -147,8 +147,8 @@ def dv_id(action: Mapping[str, Any]) -> str | None:
     if vector is None:
         return None
     offset = vector.get("offset")
-    place = "" if offset is None else f"@{offset}"
-    return f"{vector['storageType']}{vector['pathOrInlineDv']}{place}"
+    suffix = "" if offset is None else f"@{offset}"
+    return f"{vector['storageType']}{vector['pathOrInlineDv']}{suffix}"
 
 
 def _vector(dv: Action | None) -> Action:

@@ -252,13 +252,13 @@ def test_without_a_state_it_begins_at_the_newest_version(
 def test_a_poll_is_one_request_and_one_more_for_something_new(
     table: TableBuilder, store: CountingStore, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn, look = threading.Lock(), LogWatch.look
+    turn, poll = threading.Lock(), LogWatch.poll
 
     def looked(self: LogWatch) -> Any:
         with turn:
-            return look(self)
+            return poll(self)
 
-    monkeypatch.setattr(LogWatch, "look", looked)
+    monkeypatch.setattr(LogWatch, "poll", looked)
 
     async def scenario() -> None:
         async with running(watcher(State()).run()) as events:

@@ -315,10 +315,10 @@ def test_an_unresponsive_store_does_not_delay_others(
         if threading.current_thread().name.startswith("delta-watch-s3"):
             hangs.wait(30)
             raise StorageError("no answer", remedy="wait")
-        return look(self)
+        return poll(self)
 
-    look = watch.LogWatch.look
-    monkeypatch.setattr(watch.LogWatch, "look", looked)
+    poll = watch.LogWatch.poll
+    monkeypatch.setattr(watch.LogWatch, "poll", looked)
     monkeypatch.setattr(watch, "open_watched", opened)
     path = tmp_path / "policy.yaml"
     uris = [f"s3://dead/{number}" for number in range(20)] + [str(tmp_path / "b")]

@@ -125,12 +125,12 @@ def test_a_conflict_has_its_own_status_and_a_result(
     cli: Any, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     require = table_change.require_changeable
-    looks = []
+    checks = []
 
     def somebody_else(snapshot: Snapshot, *arguments: Any, **settings: Any) -> None:
         require(snapshot, *arguments, **settings)
-        looks.append(snapshot.version)
-        if len(looks) == 2:
+        checks.append(snapshot.version)
+        if len(checks) == 2:
             builder.commit([metadata(configuration={"own": "x"})])
             builder.commit([protocol(1, 3)])
 

@@ -59,13 +59,13 @@ class Check:
 
     def __init__(self, *meanwhile: Meanwhile) -> None:
         self.meanwhile = list(meanwhile)
-        self.looks: list[tuple[int, int | None]] = []
+        self.checks: list[tuple[int, int | None]] = []
 
     def __call__(
         self, snapshot: Snapshot, expression: str, *, added_after: int | None
     ) -> CheckedRows:
         assert expression == "id > 0"
-        self.looks.append((snapshot.version, added_after))
+        self.checks.append((snapshot.version, added_after))
         found = CheckedRows()
         for batch in snapshot.log.scan(fields={"add": ("path",)}):
             for row in batch.adds.to_pylist():
@@ -149,7 +149,7 @@ def test_the_protocol_gets_what_constraints_need_and_nothing_else(
 def test_the_commit_reads_like_one_of_delta_spark() -> None:
     table = built()
     result = apply(table, plan(table, name="Positive", expression="  id > 0 "), Check())
-    assert (result.version, result.attempts, result.looks) == (1, 1, 1)
+    assert (result.version, result.attempts, result.checks) == (1, 1, 1)
     assert result.checked == CheckedRows(files=2, rows=2)
     lines = [json.loads(line) for line in table.read(f"{1:020d}.json").splitlines()]
     assert [next(iter(line)) for line in lines] == ["commitInfo", "protocol", "metaData"]
@@ -162,14 +162,14 @@ def test_the_commit_reads_like_one_of_delta_spark() -> None:
 def test_rows_that_violate_it_end_the_operation_without_a_commit() -> None:
     table = built(log.add("bad"))
     result = apply(table, plan(table), Check())
-    assert (result.status, result.version, result.looks) == ("violated", 0, 1)
+    assert (result.status, result.version, result.checks) == ("violated", 0, 1)
     assert result.problem is not None and "1 of 3 rows, in 1 of 3 files" in result.problem
     assert result.checked.worst_files == (ViolatingFile(path="bad", rows=1, violations=1),)
     assert result.changes == result.added_features == () and table.open().snapshot().version == 0
 
 
 @pytest.mark.parametrize(
-    ("lines", "status", "looks"),
+    ("lines", "status", "checks"),
     [
         ([log.add("c")], "committed", [(0, None), (1, 0)]),
         ([log.add("bad")], "violated", [(0, None), (1, 0)]),
@@ -185,12 +185,12 @@ def test_rows_that_violate_it_end_the_operation_without_a_commit() -> None:
          "the same", "protocol"],
 )  # fmt: skip
 def test_commits_after_the_check_are_checked(
-    lines: list[log.Action], status: str, looks: list[tuple[int, int | None]]
+    lines: list[log.Action], status: str, checks: list[tuple[int, int | None]]
 ) -> None:
     table = built()
     check = Check(lambda: table.commit(lines))
     result = apply(table, plan(table), check)
-    assert (result.status, check.looks) == (status, looks)
+    assert (result.status, check.checks) == (status, checks)
     assert (KEY in configuration(table)) == (status == "committed" or "metaData" in lines[0])
     assert result.version == (2 if status == "committed" else 1)
 
@@ -199,15 +199,15 @@ def test_checked_rows_count_once() -> None:
     table = built()
     check = Check(*(lambda n=n: table.commit([log.add(f"late{n}")]) for n in range(3)))
     result = apply(table, plan(table), check)
-    assert (result.status, result.looks, result.checked.files) == ("committed", 4, 5)
-    assert check.looks == [(0, None), (1, 0), (2, 1), (3, 2)]
+    assert (result.status, result.checks, result.checked.files) == ("committed", 4, 5)
+    assert check.checks == [(0, None), (1, 0), (2, 1), (3, 2)]
 
 
 def test_a_table_with_constant_commits_ends_as_a_conflict() -> None:
     table = built()
     check = Check(*(lambda n=n: table.commit([log.add(f"late{n}")]) for n in range(100)))
     result = apply(table, plan(table), check)
-    assert (result.status, result.looks) == ("conflict", 10)
+    assert (result.status, result.checks) == ("conflict", 10)
     assert result.problem is not None and "was committed first" in result.problem
     assert KEY not in configuration(table)
 
@@ -241,7 +241,7 @@ def test_an_existing_constraint_is_not_added_again() -> None:
     planned = plan(table)
     assert planned.is_noop and planned.num_files == 0 and "already" in planned.reason
     result = add_constraint.apply(table.open(), planned)
-    assert (result.status, result.looks) == ("nothing-to-do", 0)
+    assert (result.status, result.checks) == ("nothing-to-do", 0)
 
 
 def test_a_repeated_task_ends_as_done_without_a_check() -> None:
@@ -250,7 +250,7 @@ def test_a_repeated_task_ends_as_done_without_a_check() -> None:
     assert apply(table, planned, Check()).status == "committed"
     table.commit([log.add("bad")], version=2)
     check = Check()
-    assert (apply(table, planned, check).status, check.looks) == ("already-done", [])
+    assert (apply(table, planned, check).status, check.checks) == ("already-done", [])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_replaced_or_unwritable_table_is_refused_before_any_check() -> None:
         apply(other, planned, check)
     with pytest.raises(InvalidRequestError, match="Spark"):
         add_constraint.apply(other.open(), planned)
-    assert check.looks == []
+    assert check.checks == []
 
 
 class Bucket(MemoryStore):
@@ -327,7 +327,7 @@ def test_on_s3_other_writers_are_required_before_any_check() -> None:
     check = Check()
     with pytest.raises(RefusedError, match="other writers of this table on S3"):
         apply(table, plan(table), check)
-    assert check.looks == []
+    assert check.checks == []
     assert apply(table, plan(table, other_writers="none"), check).status == "committed"
 
 
@@ -371,4 +371,4 @@ def test_after_a_lost_put_the_check_is_repeated() -> None:
     table = built(store=Raced())
     check = Check()
     result = apply(table, plan(table), check)
-    assert (result.status, check.looks) == ("violated", [(0, None), (1, 0)])
+    assert (result.status, check.checks) == ("violated", [(0, None), (1, 0)])

@@ -30,7 +30,7 @@ from tests.support.logs.checkpointing import LOG, NOW, write
 from tests.support.operations.incremental_checkpoints import (
     based,
     begun,
-    forged_places,
+    forged_locations,
     incremental,
     newest,
     planned,
@@ -168,7 +168,7 @@ def forged_filters(table: TableBuilder) -> None:
 
 
 @pytest.mark.conformance("CKPT-30")
-@pytest.mark.parametrize("forge", [forged_places, forged_filters])
+@pytest.mark.parametrize("forge", [forged_locations, forged_filters])
 def test_no_removed_file_comes_back_by_forged_tags(forge: Any) -> None:
     table = based()
     forge(table)
@@ -181,7 +181,7 @@ def test_no_removed_file_comes_back_by_forged_tags(forge: Any) -> None:
 @pytest.mark.conformance("CKPT-30")
 def test_a_file_that_is_removed_and_comes_back_stands_once_whatever_the_tags_say() -> None:
     table = based()
-    forged_places(table)
+    forged_locations(table)
     table.commit([remove("f005")])
     table.commit([add("f005", size=7)])
     result = write(table.open(), per_sidecar=10, incremental="always")

@@ -82,8 +82,8 @@ def _spoil_checksum(t: SoundTable) -> None:
 def _tag_wrongly(t: SoundTable) -> None:
     wrong = SidecarSummary(
         tally=Tally(adds=9),
-        first_place=b"",
-        last_place=b"\xff",
+        first_location=b"",
+        last_location=b"\xff",
         deleted_first=None,
         deleted_last=None,
         filter=None,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
-from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.storage.core.paths import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data.places import find_other_spellings
+from delta_maintenance.table.data.locations import find_other_spellings
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from tests.support.faults.every_fault import files_of as all_files
@@ -32,7 +32,7 @@ def with_file(logged: str, *stored: str, store: MemoryStore | None = None) -> So
     """A table with a file that exists only under these names."""
     table = SoundTable(store, extras=False)
     table.step(table.data(logged), table.mark())
-    (place,) = locations(pa.array([logged]), root="t").to_pylist()
+    (place,) = file_locations(pa.array([logged]), root="t").to_pylist()
     for path in (place.decode(), logged.replace("%20", " ")):
         table.store.delete(path)
     for path in stored:
@@ -72,7 +72,7 @@ def test_a_file_under_another_spelling_is_copied_and_never_given_up(
 
     assert outcomes(result) == {"copy-misnamed-files": "done"}
     assert (result.status, result.repairs[0].count) == ("sound", 1)
-    (place,) = locations(pa.array([logged]), root="t").to_pylist()
+    (place,) = file_locations(pa.array([logged]), root="t").to_pylist()
     assert files_of(table) == before | {place.decode(): DATA}
     assert run(table, REPAIR).repairs == ()
 
@@ -180,6 +180,6 @@ def test_every_other_spelling_is_found(name: str, times: int, upper: bool) -> No
         stored = quote(stored)
     if upper and name.isascii():
         stored = stored.upper()
-    wanted = pa.table({"path": [quote(name)], "place": [name.encode()], "size": [1]})
+    wanted = pa.table({"path": [quote(name)], "location": [name.encode()], "size": [1]})
     found = find_other_spellings(wanted, pa.table({"path": [stored, "another"], "size": [1, 1]}))
     assert found["found"].to_pylist()[:1] == [stored] or name.lower() == "another"

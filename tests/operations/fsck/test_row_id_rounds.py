@@ -73,7 +73,7 @@ def written(given: list[File]) -> tuple[MemoryStore, pa.Table]:
     vectors = [inline_vector(file.deleted) if file.deleted else None for file in given]
     columns = {
         "path": pa.array(names, pa.string()),
-        "place": pa.array(names, pa.string()),
+        "location": pa.array(names, pa.string()),
         "size": pa.array(sizes, pa.int64()),
         "deletionVector": pa.array(vectors, FILES.field("deletionVector").type),
         "baseRowId": pa.array([file.base for file in given], pa.int64()),

@@ -12,7 +12,7 @@ from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
-from delta_maintenance.table.parallel import Helpers
+from delta_maintenance.table.parallel import IdleWorkers
 
 
 @pytest.mark.parametrize(
@@ -25,16 +25,18 @@ def test_workers_without_a_bin_help_those_that_have_one(
     found: list[int] = []
     counted = threading.Event()
 
-    def rewritten(store: object, work: Bin, *_: object, helpers: Helpers, **__: Any) -> BinOutcome:
+    def rewritten(
+        store: object, work: Bin, *_: object, idle_workers: IdleWorkers, **__: Any
+    ) -> BinOutcome:
         if work.number == bins - 1:
             # The other bins are done by now, unless they are being worked on.
             end = time.monotonic() + 120
             count = 0
             while count < free and time.monotonic() < end:
-                count += helpers.take()
+                count += idle_workers.take()
                 time.sleep(0.001)
             time.sleep(0.02)
-            found.append(count + helpers.take())
+            found.append(count + idle_workers.take())
             counted.set()
         elif free == 0 and workers > 1:
             assert counted.wait(120)

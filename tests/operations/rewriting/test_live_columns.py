@@ -90,9 +90,9 @@ def test_the_columns_are_those_of_the_live_files(checkpoint_at: int | None) -> N
 def test_two_spellings_or_two_vectors_of_a_live_path_are_refused(tmp_path: Path) -> None:
     twice = builder()
     twice.commit([file("one"), file("one", dv=deletion_vector())])
-    spelt = builder(tmp_path)
-    spelt.commit([file("a%20b"), file(f"{tmp_path}/a%20b")])
-    for made, problem in ((twice, "two deletion vectors"), (spelt, "two different paths")):
+    respelt = builder(tmp_path)
+    respelt.commit([file("a%20b"), file(f"{tmp_path}/a%20b")])
+    for made, problem in ((twice, "two deletion vectors"), (respelt, "two different paths")):
         with pytest.raises(CorruptTableError, match=problem):
             columns(made)
 

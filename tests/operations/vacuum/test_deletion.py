@@ -36,7 +36,7 @@ class Quiet:
         self.in_use = in_use
         self.asked: list[int] = []
 
-    def look(self) -> None:
+    def check(self) -> None:
         pass
 
     def covers(self, paths: pa.StringArray) -> Mask:
@@ -143,7 +143,7 @@ def test_errors_of_the_log_check_stop_the_next_round() -> None:
         store.put(f"f{number}", b"x")
 
     class Refusing(Quiet):
-        def look(self) -> None:
+        def check(self) -> None:
             raise RefusedError("the rules have changed")
 
     with pytest.raises(RefusedError, match="the rules"):

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
-from delta_maintenance.protocol.actions.paths import PathAudit, locations
+from delta_maintenance.protocol.actions.paths import PathAudit, file_locations
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
 def places(paths: list[str], root: str = "/tables/t") -> list[bytes]:
-    found: list[bytes] = locations(pa.array(paths, pa.string()), root=root).to_pylist()
+    found: list[bytes] = file_locations(pa.array(paths, pa.string()), root=root).to_pylist()
     return found
 
 
@@ -56,7 +56,7 @@ def test_different_files_have_different_locations() -> None:
 
 def test_only_the_rows_of_a_slice_are_read() -> None:
     column = pa.array(["%4", "1%41", "%42", "%43"], pa.string())
-    assert locations(column.slice(1, 2), root="/t").to_pylist() == [b"1A", b"B"]
+    assert file_locations(column.slice(1, 2), root="/t").to_pylist() == [b"1A", b"B"]
 
 
 def test_tables_with_relative_paths_pass() -> None:

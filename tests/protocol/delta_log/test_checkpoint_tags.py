@@ -29,8 +29,8 @@ from delta_maintenance.protocol.delta_log.tally import Tally
 TALLY = Tally(adds=5, tombstones=2, size=77, keys=2**64 - 1)
 SUMMARY = SidecarSummary(
     tally=TALLY,
-    first_place=b"\xff a%",
-    last_place=b"z/\x00",
+    first_location=b"\xff a%",
+    last_location=b"z/\x00",
     deleted_first=-5,
     deleted_last=9,
     filter=ByteRange(offset=4, length=90),
@@ -122,8 +122,8 @@ def test_a_summary_comes_back_from_its_tags() -> None:
     "changed",
     [
         {"adds": "5"}, {"adds": -1}, {"bytes": 2**63}, {"adds": True}, {"keys": "x"}, {"keys": 7},
-        {"places": ["a"]}, {"places": 3}, {"filter": [-1, 4]}, {"filter": [1]}, {"deleted": "x"},
-        {"adds": None}, {"deleted": [1.5, 2]}, {"places": [1, 2]},
+        {"locations": ["a"]}, {"locations": 3}, {"filter": [-1, 4]}, {"filter": [1]},
+        {"deleted": "x"}, {"adds": None}, {"deleted": [1.5, 2]}, {"locations": [1, 2]},
     ],
 )  # fmt: skip
 def test_a_summary_in_another_format_is_ignored(changed: dict[str, object]) -> None:
@@ -155,7 +155,7 @@ def test_a_summary_contains_the_ages_of_tombstones() -> None:
     builder.include(none, pa.table({"path": ["c"], "deletionTimestamp": [5]}))
     found = builder.summary(None)
     assert (found.deleted_first, found.deleted_last) == (3, 7)
-    assert (found.first_place, found.last_place) == (b"a", b"c")
+    assert (found.first_location, found.last_location) == (b"a", b"c")
     times = pa.array([None], pa.int64())
     builder.include(none, pa.table({"path": ["d"], "deletionTimestamp": times}))
     first = builder.summary(None).deleted_first

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, z85_encode
 from delta_maintenance.protocol.actions.file_columns import DELETION_VECTOR
-from delta_maintenance.protocol.actions.paths import below_root, locations
+from delta_maintenance.protocol.actions.paths import below_root, file_locations
 from delta_maintenance.protocol.vacuum.protected_paths import (
     ProtectedPaths,
     deletion_vector_paths,
@@ -137,7 +137,7 @@ def test_paths_below_the_root_are_returned_as_written() -> None:
         ["/srv/my table/a%20b#c?d", "file:///srv/my%20table/x//y", "/srv/my tableau/z"]
     )
     assert below_root(paths, root="/srv/my table").to_pylist() == ["a%20b#c?d", "x//y", None]
-    assert locations(paths, root="/srv/my table").to_pylist()[:2] == [b"a b", b"x//y"]
+    assert file_locations(paths, root="/srv/my table").to_pylist()[:2] == [b"a b", b"x//y"]
 
 
 # Deletion vectors

@@ -101,6 +101,6 @@ def rewritten_tags(table: TableBuilder, change: Callable[[dict[str, Any]], None]
     table.write(name, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
-def forged_places(table: TableBuilder) -> None:
+def forged_locations(table: TableBuilder) -> None:
     """Makes the tags say that no sidecar has any of the files of the table."""
-    rewritten_tags(table, lambda said: said.update(places=["zz", "zz"]))
+    rewritten_tags(table, lambda said: said.update(locations=["zz", "zz"]))

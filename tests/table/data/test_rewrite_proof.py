@@ -27,7 +27,7 @@ from delta_maintenance.table.data import data_file_reader, data_file_writer, rea
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, DataFileWriter
 from delta_maintenance.table.data.rewrite import rewrite_bin
-from delta_maintenance.table.parallel import Helpers
+from delta_maintenance.table.parallel import IdleWorkers
 from tests.support.rewrites.data_files import (
     ROW_ID,
     ROW_TRACKING,
@@ -73,7 +73,7 @@ def run(
     *,
     group_rows: int = 8,
     proof: Any = "rows",
-    helpers: Helpers | None = None,
+    idle_workers: IdleWorkers | None = None,
     store: MemoryStore | None = None,
 ) -> RewrittenBin:
     """A bin of three files of 20 rows, the middle one with deleted rows, with row tracking."""
@@ -110,13 +110,13 @@ def run(
             )
         )
     work = Bin(number=0, sources=tuple(sources), reasons=(("small",),) * 3)
-    return rewrite_bin(store, work, spec, new_id=lambda: "0", helpers=helpers)
+    return rewrite_bin(store, work, spec, new_id=lambda: "0", idle_workers=idle_workers)
 
 
-def free(count: int) -> Helpers:
-    helpers = Helpers()
-    helpers.add(count)
-    return helpers
+def free(count: int) -> IdleWorkers:
+    idle_workers = IdleWorkers()
+    idle_workers.add(count)
+    return idle_workers
 
 
 def test_without_a_fault_everything_is_proved() -> None:
@@ -388,11 +388,11 @@ def a_type_is_narrower(patch: Patch) -> None:
 @pytest.mark.parametrize("helpers", [0, 1])
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_the_fault_is_found_before_anything_is_committed(
-    name: str, helpers: int, monkeypatch: Patch
+    name: str, idle_workers: int, monkeypatch: Patch
 ) -> None:
     FAULTS[name](monkeypatch)
     with pytest.raises(VerificationError):
-        run(helpers=free(helpers))
+        run(idle_workers=free(idle_workers))
 
 
 def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
@@ -413,26 +413,26 @@ def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
     monkeypatch.setattr(read_back, "_sums", summing)
     alone = run(store=(one := MemoryStore(now_ms=lambda: 0)))
     assert threads == {threading.get_ident()}
-    helpers = free(1)
-    helped = run(store=(other := MemoryStore(now_ms=lambda: 0)), helpers=helpers)
+    idle_workers = free(1)
+    overlapped = run(store=(other := MemoryStore(now_ms=lambda: 0)), idle_workers=idle_workers)
     # One thread encodes, and one reads back.
     assert len(threads - {threading.get_ident()}) in (1, 2)
     # A digest is not thread-safe.
     assert all(len(users) == 1 for users in digests.values())
-    assert helped == alone
-    assert one.read(alone.outputs[0].name) == other.read(helped.outputs[0].name)
-    assert helpers.take() and not helpers.take()
+    assert overlapped == alone
+    assert one.read(alone.outputs[0].name) == other.read(overlapped.outputs[0].name)
+    assert idle_workers.take() and not idle_workers.take()
 
 
 def test_an_error_in_the_thread_of_a_helper_ends_the_bin(monkeypatch: Patch) -> None:
     def failing(self: DataFileWriter, *arguments: Any) -> None:
         raise StorageError("the disk is full")
 
-    store, helpers = MemoryStore(), free(1)
+    store, idle_workers = MemoryStore(), free(1)
     monkeypatch.setattr(DataFileWriter, "_encode", failing)
     with pytest.raises(StorageError, match="full"):
-        run(store=store, helpers=helpers)
-    assert helpers.take()
+        run(store=store, idle_workers=idle_workers)
+    assert idle_workers.take()
     paths = [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
     assert sorted(paths) == ["f0", "f1", "f2"]
 
@@ -468,7 +468,7 @@ def test_a_bin_that_fails_waits_for_its_helper(step: str, monkeypatch: Patch) ->
     else:
         monkeypatch.setattr(read_back, "_sums", slow)
     with pytest.raises(StorageError, match="away"):
-        run(helpers=free(1))
+        run(idle_workers=free(1))
     assert ends == ["helper"]
 
 

@@ -36,19 +36,19 @@ def long_log(store: CountingStore, versions: int) -> TableBuilder:
     return table
 
 
-def looks(watch: LogWatch, store: CountingStore) -> Iterator[Sighting]:
+def polls(watch: LogWatch, store: CountingStore) -> Iterator[Sighting]:
     """Polls until nothing is left to read, each time with at most two requests."""
     more = True
     while more:
         store.requests.clear()
-        seen = watch.look()
+        seen = watch.poll()
         assert len(store.requests) <= 2, store.requests
         more = seen.more
         yield seen
 
 
 def test_the_first_look_begins_at_the_checkpoint(table: TableBuilder, store: CountingStore) -> None:
-    seen = LogWatch(store).look()
+    seen = LogWatch(store).poll()
     assert seen == Sighting(since=-1, version=9, checkpoint_version=4)
     assert store.requests == [
         "read _delta_log/_last_checkpoint",
@@ -60,11 +60,11 @@ def test_every_further_look_is_one_listing_of_what_is_new(
     table: TableBuilder, store: CountingStore
 ) -> None:
     watch = LogWatch(store)
-    watch.look()
+    watch.poll()
     table.commit([add("new")])
     store.requests.clear()
-    assert watch.look() == Sighting(since=9, version=10, checkpoint_version=4)
-    assert watch.look() == Sighting(since=10, version=10, checkpoint_version=4)
+    assert watch.poll() == Sighting(since=9, version=10, checkpoint_version=4)
+    assert watch.poll() == Sighting(since=10, version=10, checkpoint_version=4)
     assert store.requests == [
         "list _delta_log from 00000000000000000009",
         "list _delta_log from 00000000000000000010",
@@ -77,11 +77,11 @@ def test_no_look_at_a_long_log_without_a_checkpoint_costs_more_than_two_requests
 ) -> None:
     long_log(store, 5000)
     watch = LogWatch(store, version=known)
-    seen = list(looks(watch, store))
+    seen = list(polls(watch, store))
     assert seen[-1].version == 4999
     assert len(seen) > 1
     assert [one.since for one in seen[1:]] == [one.version for one in seen[:-1]]
-    assert next(looks(watch, store)).since == 4999
+    assert next(polls(watch, store)).since == 4999
 
 
 def test_a_checkpoint_of_more_parts_than_a_page_is_no_dead_end(store: CountingStore) -> None:
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_more_parts_than_a_page_is_no_dead_end(store: CountingSt
 
 def looks_of_any_cost(watch: LogWatch) -> Iterator[Sighting]:
     while True:
-        seen = watch.look()
+        seen = watch.poll()
         yield seen
         if not seen.more:
             return
@@ -106,13 +106,13 @@ def looks_of_any_cost(watch: LogWatch) -> Iterator[Sighting]:
 
 def test_a_late_checkpoint_is_found_by_its_hint(table: TableBuilder, store: CountingStore) -> None:
     watch = LogWatch(store, checkpoints=True)
-    assert watch.look().checkpoint_version == 4
+    assert watch.poll().checkpoint_version == 4
     table.checkpoint(7)
     table.hint(7)
     store.requests.clear()
-    assert watch.look().checkpoint_version == 7
+    assert watch.poll().checkpoint_version == 7
     assert len(store.requests) == 2
-    assert watch.look().checkpoint_version == 7
+    assert watch.poll().checkpoint_version == 7
     assert store.requests[-1] == "list _delta_log from 00000000000000000009"
 
 
@@ -121,42 +121,42 @@ def test_a_hint_to_a_missing_checkpoint_is_ignored(
 ) -> None:
     table.hint(8)
     watch = LogWatch(store, checkpoints=True)
-    assert watch.look().checkpoint_version is None
-    assert watch.look().version == 9
+    assert watch.poll().checkpoint_version is None
+    assert watch.poll().version == 9
 
 
 def test_a_hint_beyond_the_log_leads_back_to_its_beginning(
     table: TableBuilder, store: CountingStore
 ) -> None:
     table.hint(40)
-    assert LogWatch(store).look() == Sighting(since=-1, version=9, checkpoint_version=4)
+    assert LogWatch(store).poll() == Sighting(since=-1, version=9, checkpoint_version=4)
 
 
 def test_a_directory_without_a_log_is_not_watched(store: CountingStore) -> None:
     with pytest.raises(NotADeltaTableError, match="contains no commit"):
-        LogWatch(store).look()
+        LogWatch(store).poll()
 
 
 def test_a_deleted_log_is_reported(table: TableBuilder, store: CountingStore) -> None:
     watch = LogWatch(store)
-    watch.look()
+    watch.poll()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
     expected = "version 9.*the log no longer exists; give the new address"
     with pytest.raises(NotADeltaTableError, match=expected):
-        watch.look()
+        watch.poll()
     with pytest.raises(NotADeltaTableError):
-        watch.look()
+        watch.poll()
 
 
 def test_a_replaced_log_starts_again(table: TableBuilder, store: CountingStore) -> None:
     watch = LogWatch(store)
-    watch.look()
+    watch.poll()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
     fresh = TableBuilder(store)
     fresh.commit([protocol(), metadata()])
-    assert watch.look() == Sighting(since=-1, version=0, replaced=True)
+    assert watch.poll() == Sighting(since=-1, version=0, replaced=True)
     fresh.commit([add("a")])
-    assert watch.look() == Sighting(since=0, version=1)
+    assert watch.poll() == Sighting(since=0, version=1)
 
 
 def test_a_digest_is_read_once(table: TableBuilder, store: CountingStore) -> None:

@@ -41,7 +41,7 @@ from delta_maintenance.table.read.table import Table
 
 FEATURE = "checkConstraints"
 
-_MAX_LOOKS = 10
+_MAX_CHECKS = 10
 """Maximum number of check rounds while other writers keep committing. From the second round on,
 only new files are checked.
 """
@@ -116,7 +116,7 @@ def apply(
         raise InvalidRequestError(
             "only Spark can check rows", remedy="run it by delta_maintenance.spark"
         )
-    looks = _Looks(context.engine, plan.options.expression)
+    checks = _Checks(context.engine, plan.options.expression)
 
     def decide(snapshot: Snapshot) -> Decision:
         # Checked first, so that an impossible request is refused before hours of reading.
@@ -125,11 +125,11 @@ def apply(
 
     try:
         while True:
-            ending = execute(table, plan, decide, context=context, examine=looks.examine)
-            if ending.status != "conflict" or not ending.attempts or looks.number == _MAX_LOOKS:
-                return _result(plan, ending, looks)
+            ending = execute(table, plan, decide, context=context, examine=checks.examine)
+            if ending.status != "conflict" or not ending.attempts or checks.number == _MAX_CHECKS:
+                return _result(plan, ending, checks)
     except _ViolatedError as violated:
-        return _violated(plan, violated.version, looks)
+        return _violated(plan, violated.version, checks)
 
 
 class _ViolatedError(Exception):
@@ -138,7 +138,7 @@ class _ViolatedError(Exception):
         self.version = version
 
 
-class _Looks:
+class _Checks:
     """All rounds of checks; each covers the files that earlier rounds have not covered."""
 
     def __init__(self, check: ConstraintCheck, expression: str) -> None:
@@ -208,15 +208,15 @@ def _require_committable(
     require_no_external_log(table.store)
 
 
-def _result(plan: AddConstraintPlan, ending: ChangeOutcome, looks: _Looks) -> AddConstraintResult:
+def _result(plan: AddConstraintPlan, ending: ChangeOutcome, checks: _Checks) -> AddConstraintResult:
     done = ending.status == "committed"
     return AddConstraintResult(
         table=plan.table,
         version=ending.version,
         status=ending.status,
         attempts=ending.attempts,
-        looks=looks.number,
-        checked=looks.found,
+        checks=checks.number,
+        checked=checks.found,
         changes=plan.changes if done else (),
         added_features=plan.added_features if done else (),
         problem=ending.problem,
@@ -224,13 +224,13 @@ def _result(plan: AddConstraintPlan, ending: ChangeOutcome, looks: _Looks) -> Ad
     )
 
 
-def _violated(plan: AddConstraintPlan, version: int, looks: _Looks) -> AddConstraintResult:
-    found = looks.found
+def _violated(plan: AddConstraintPlan, version: int, checks: _Checks) -> AddConstraintResult:
+    found = checks.found
     return AddConstraintResult(
         table=plan.table,
         version=version,
         status="violated",
-        looks=looks.number,
+        checks=checks.number,
         checked=found,
         problem=f"{found.violations:,} of {count_text(found.rows, 'row')}, in "
         f"{found.violating_files:,} of {count_text(found.files, 'file')}, do not satisfy "

@@ -104,7 +104,7 @@ class AddConstraintResult(Document):
     status: Status
     attempts: int = 0
     """Versions tried."""
-    looks: int = 0
+    checks: int = 0
     """The number of check rounds; more than one if other writers committed in the meantime."""
     checked: CheckedRows = CheckedRows()
     changes: tuple[PropertyChange, ...] = ()

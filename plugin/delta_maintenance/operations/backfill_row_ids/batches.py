@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
-from delta_maintenance.protocol.commit.staged import places
+from delta_maintenance.protocol.commit.staged import locations_of
 from delta_maintenance.protocol.row_tracking.backfill import (
     RowIdAudit,
     RowIdFindings,
@@ -93,18 +93,20 @@ class TouchedFiles:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._places: list[pa.Array] = []
+        self._locations: list[pa.Array] = []
 
     def offer(self, commits: Iterable[ConcurrentCommit]) -> None:
         """Adds the commits of other writers."""
         for commit in commits:
             for batch in (commit.adds, commit.removes):
                 if batch.num_rows:
-                    self._places.append(places(batch, root=self._root))
+                    self._locations.append(locations_of(batch, root=self._root))
 
     def left_out_of(self, adds: pa.Table) -> pa.Table:
         """Returns the adds of files that no other writer changed."""
-        if not self._places:
+        if not self._locations:
             return adds
-        touched = pa.concat_arrays(self._places)
-        return adds.filter(pc.invert(pc.is_in(places(adds, root=self._root), value_set=touched)))
+        touched = pa.concat_arrays(self._locations)
+        return adds.filter(
+            pc.invert(pc.is_in(locations_of(adds, root=self._root), value_set=touched))
+        )

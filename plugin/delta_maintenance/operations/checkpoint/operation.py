@@ -102,8 +102,8 @@ def _with_decision(
             )
         return planned
     spec = _spec(snapshot, planned)
-    look = foresee if planned.engine == "spark" else decide
-    decision = look(snapshot, spec, wanted, now=now)
+    choose = foresee if planned.engine == "spark" else decide
+    decision = choose(snapshot, spec, wanted, now=now)
     expected = decision.incremental_bytes if decision.incremental else decision.full_bytes
     return replace(
         planned,

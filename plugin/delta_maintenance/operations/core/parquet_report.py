@@ -43,11 +43,11 @@ def write_batches(
         raise RefusedError(
             "the report would be inside the table", file=address, remedy="write it elsewhere"
         )
-    place = Address.parse(address)
-    store = open_store(place.parent, storage_options)
+    location = Address.parse(address)
+    store = open_store(location.parent, storage_options)
     try:
         with (
-            store.create(place.name) as file,
+            store.create(location.name) as file,
             pq.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
             for batch in batches:

@@ -86,8 +86,8 @@ def operations() -> tuple[AnyOperation, ...]:
     for _, record in sorted(further.items()):
         if record is None:
             continue
-        place = [at for at, each in enumerate(records) if _phase(each) <= _phase(record)]
-        records.insert(place[-1] + 1 if place else 0, record)
+        earlier = [at for at, each in enumerate(records) if _phase(each) <= _phase(record)]
+        records.insert(earlier[-1] + 1 if earlier else 0, record)
     return tuple(records)
 
 

@@ -227,5 +227,5 @@ def _encoded(paths: pa.StringArray) -> pa.StringArray:
     odd = pc.invert(pc.match_substring_regex(paths, _PLAIN))
     if not pc.any(odd).as_py():
         return paths
-    spelt = pa.array([quote(path) for path in paths.filter(odd).to_pylist()], pa.string())
-    return pc.replace_with_mask(paths, odd, spelt)
+    encoded = pa.array([quote(path) for path in paths.filter(odd).to_pylist()], pa.string())
+    return pc.replace_with_mask(paths, odd, encoded)

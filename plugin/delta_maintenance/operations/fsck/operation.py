@@ -141,10 +141,10 @@ def apply(
     try:
         # The engine of the plan is kept, however many files there are now.
         options = replace(plan.options, engine=plan.engine)
-        look = partial(
+        examine = partial(
             survey, table, options, now=started, engine=context.engine, progress=context.progress
         )
-        surveyed = surveyed or look()
+        surveyed = surveyed or examine()
         wanted = {_key(repair) for repair in plan.repairs}
         repairing = Repairing(
             table=table, found=surveyed.found, options=options, now=started, new_id=context.new_id
@@ -152,7 +152,7 @@ def apply(
         outcomes = tuple(
             repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
         )
-        after = look().plan
+        after = examine().plan
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
     return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)

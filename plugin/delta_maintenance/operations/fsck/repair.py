@@ -42,7 +42,7 @@ from delta_maintenance.protocol.features.registry import Operation, require_supp
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
-from delta_maintenance.table.data.places import copy_files
+from delta_maintenance.table.data.locations import copy_files
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint

@@ -336,10 +336,10 @@ def _by_partition(files: LiveColumns, rows: Numbers, bins: Numbers) -> tuple[Num
         return rows, bins
     first = np.searchsorted(bins, np.arange(int(bins[-1]) + 1))
     order = np.argsort(files.partition[rows[first]], kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    by_place = np.argsort(place[bins], kind="stable")
-    return rows[by_place], place[bins][by_place]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    by_rank = np.argsort(rank[bins], kind="stable")
+    return rows[by_rank], rank[bins][by_rank]
 
 
 def _renumbered(bins: Numbers) -> Numbers:

@@ -17,7 +17,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.data.rewrite import rewrite_bin
-from delta_maintenance.table.parallel import Helpers
+from delta_maintenance.table.parallel import IdleWorkers
 
 _MOST_WORKERS = 8
 
@@ -66,7 +66,7 @@ class LocalEngine:
         """See `BinEngine`."""
         upcoming = iter(bins)
         running: set[Future[BinOutcome]] = set()
-        helpers, helping = Helpers(), 0
+        idle_workers, lent = IdleWorkers(), 0
         most = workers or default_workers()
         with ThreadPoolExecutor(most) as pool:
             while True:
@@ -74,18 +74,18 @@ class LocalEngine:
                     work = next(upcoming, None)
                     if work is None:
                         break
-                    running.add(pool.submit(self._one, work, spec, helpers))
+                    running.add(pool.submit(self._one, work, spec, idle_workers))
                 if not running:
                     return
                 free = most - len(running)
-                helpers.add(free - helping)
-                helping = free
+                idle_workers.add(free - lent)
+                lent = free
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
 
-    def _one(self, work: Bin, spec: RewriteSpec, helpers: Helpers) -> BinOutcome:
-        return rewritten(self._store, work, spec, new_id=self._new_id, helpers=helpers)
+    def _one(self, work: Bin, spec: RewriteSpec, idle_workers: IdleWorkers) -> BinOutcome:
+        return rewritten(self._store, work, spec, new_id=self._new_id, idle_workers=idle_workers)
 
 
 def rewritten(
@@ -94,11 +94,11 @@ def rewritten(
     spec: RewriteSpec,
     *,
     new_id: NewId = new_id,
-    helpers: Helpers | None = None,
+    idle_workers: IdleWorkers | None = None,
 ) -> BinOutcome:
     """Rewrites one bin. Failures become outcomes, so that they do not affect other bins."""
     try:
-        done = rewrite_bin(store, work, spec, new_id=new_id, helpers=helpers)
+        done = rewrite_bin(store, work, spec, new_id=new_id, idle_workers=idle_workers)
     except VerificationError as error:
         return BinOutcome(number=work.number, failure="not-proved", problem=str(error))
     except (DeltaMaintenanceError, pa.ArrowException, OSError, MemoryError) as error:

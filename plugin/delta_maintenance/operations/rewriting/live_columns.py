@@ -39,8 +39,8 @@ from delta_maintenance.protocol.row_tracking.used_ids import overlapping
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
+from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput, reading_error
-from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -448,12 +448,12 @@ class FooterReasons:
 
     def _of(self, path: str, alone: Lock) -> tuple[str, ...]:
         try:
-            place = place_of(self.store, path)
+            location = location_of(self.store, path)
             try:
-                return self._reasons(place, 2 * SMALL_FOOTER)
+                return self._reasons(location, 2 * SMALL_FOOTER)
             except RefusedError:
                 with alone:
-                    return self._reasons(place, READING_BYTES)
+                    return self._reasons(location, READING_BYTES)
         except (DeltaMaintenanceError, OSError, pa.ArrowException) as error:
             if not self.strict:
                 return ()
@@ -461,8 +461,8 @@ class FooterReasons:
                 raise error.located(file=path) from error.__cause__
             raise reading_error(error, file=path) from None
 
-    def _reasons(self, place: str, reading_bytes: int) -> tuple[str, ...]:
-        source = self.store.open(place)
+    def _reasons(self, location: str, reading_bytes: int) -> tuple[str, ...]:
+        source = self.store.open(location)
         with ParquetInput(source, reading_bytes=reading_bytes) as parquet:
             return tuple(name for name in self.wanted if self._has(name, parquet))
 

@@ -19,7 +19,7 @@ from delta_maintenance.operations.rewriting.live_columns import LiveColumns
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
 from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
-from delta_maintenance.protocol.commit.staged import places, staged_adds
+from delta_maintenance.protocol.commit.staged import locations_of, staged_adds
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
@@ -42,19 +42,19 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
     wanted = pc.if_else(pc.is_valid(vector), keyed, path)
 
     def read(sound: Snapshot) -> tuple[list[pa.Table], list[pa.Array]]:
-        places: list[pa.Array] = []
+        positions: list[pa.Array] = []
 
         def chosen() -> Iterator[pa.Table]:
             for batch in sound.log.scan():
                 at = pc.index_in(logical_file_keys(batch.adds), value_set=wanted)
                 known = pc.is_valid(at)
-                places.extend(at.filter(known).chunks)
+                positions.extend(at.filter(known).chunks)
                 yield batch.adds.filter(known)
 
-        return list(adds_for_commits(sound, chosen())), places
+        return list(adds_for_commits(sound, chosen())), positions
 
-    parts, places = snapshot.avoiding_damage(read)
-    order = np.argsort(pa.chunked_array(places, pa.int32()).to_numpy(), kind="stable")
+    parts, positions = snapshot.avoiding_damage(read)
+    order = np.argsort(pa.chunked_array(positions, pa.int32()).to_numpy(), kind="stable")
     if len(order) != len(choice.rows):
         raise RefusedError(
             "the live files of this version changed between two reads of the log",
@@ -115,26 +115,26 @@ class FollowedSources:
     def __init__(self, snapshot: Snapshot, adds: pa.Table) -> None:
         """`adds` are the adds of all planned sources in the snapshot."""
         self._root = snapshot.table
-        self._planned = places(adds, root=self._root)
+        self._planned = locations_of(adds, root=self._root)
         self._keys = logical_file_keys(adds)
         self._touched: dict[bytes, Followed] = {}
 
     def follow(self, adds: pa.Table) -> None:
         """Adds further sources, as of the last version passed to `take_in` or `reopened`."""
-        more = places(adds, root=self._root)
+        more = locations_of(adds, root=self._root)
         self._planned = pa.concat_arrays([self._planned, more])
         chunks = [*self._keys.chunks, *logical_file_keys(adds).chunks]
         self._keys = pa.chunked_array(chunks, pa.string())
 
-    def of(self, place: bytes) -> Followed | None:
+    def of(self, location: bytes) -> Followed | None:
         """Returns the state of a source; None if no commit changed it."""
-        return self._touched.get(place)
+        return self._touched.get(location)
 
     def touched(self, sources: pa.Table) -> dict[int, Followed]:
         """Returns the changed files among these sources, by their row."""
         if not self._touched:
             return {}
-        found = places(sources, root=self._root)
+        found = locations_of(sources, root=self._root)
         named = pc.is_in(found, value_set=pa.array(list(self._touched), pa.binary()))
         rows = np.flatnonzero(named.to_numpy(zero_copy_only=False)).tolist()
         return {row: self._touched[found[row].as_py()] for row in rows}
@@ -171,24 +171,24 @@ class FollowedSources:
         )
         live = pc.is_in(self._keys, value_set=pa.chunked_array(keys, pa.string()))
         gone = np.flatnonzero(~live.to_numpy())
-        for place in self._planned.take(pa.array(gone)).to_pylist():
-            self._touched[place] = Followed(fate="rewritten")
+        for location in self._planned.take(pa.array(gone)).to_pylist():
+            self._touched[location] = Followed(fate="rewritten")
 
     def _concerned(self, batch: pa.Table) -> pa.Table:
         if not batch.num_rows:
             return batch
-        return batch.filter(pc.is_in(places(batch, root=self._root), value_set=self._planned))
+        return batch.filter(pc.is_in(locations_of(batch, root=self._root), value_set=self._planned))
 
     def _removed(self, removes: pa.Table) -> None:
         changed = removes["dataChange"] if "dataChange" in removes.column_names else None
-        for at, place in enumerate(places(removes, root=self._root).to_pylist()):
+        for at, location in enumerate(locations_of(removes, root=self._root).to_pylist()):
             moved = changed is not None and changed[at].as_py() is False
-            self._touched[place] = Followed(fate="rewritten" if moved else "rows-removed")
+            self._touched[location] = Followed(fate="rewritten" if moved else "rows-removed")
 
     def _added(self, adds: pa.Table) -> None:
         # After the removes: a commit that changes the deletion vector of a file contains both.
-        for at, place in enumerate(places(adds, root=self._root).to_pylist()):
-            self._touched[place] = Followed(fate="live", add=adds.slice(at, 1))
+        for at, location in enumerate(locations_of(adds, root=self._root).to_pylist()):
+            self._touched[location] = Followed(fate="live", add=adds.slice(at, 1))
 
 
 @dataclass(frozen=True, slots=True)

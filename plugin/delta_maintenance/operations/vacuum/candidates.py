@@ -119,7 +119,7 @@ def find_dead_files(
     dead = DeadFiles()
     for batch in entries:
         require_no_table_inside(batch, search)
-    recorded = recorded_in_hidden_places(references, search)
+    recorded = recorded_in_hidden_folders(references, search)
     if search.lists_folder:
         entries = [*entries, unlisted(store, entries, recorded)]
     loose = [out_of_use(batch, references, search, dead, recorded) for batch in entries]
@@ -148,14 +148,14 @@ def require_no_table_inside(entries: pa.Table, search: Search) -> None:
             )
 
 
-def recorded_in_hidden_places(references: FileReferences, search: Search) -> pa.StringArray:
+def recorded_in_hidden_folders(references: FileReferences, search: Search) -> pa.StringArray:
     """Returns the files with hidden names that the log records as removed.
 
     They are data files nevertheless, such as those in the folder of a former partition column whose
     name begins with `_`.
     """
-    places = pc.unique(pa.chunked_array(references.expired, pa.binary()))
-    texts = valid_texts(places.filter(booleans(search.rules.hidden(places))))
+    locations = pc.unique(pa.chunked_array(references.expired, pa.binary()))
+    texts = valid_texts(locations.filter(booleans(search.rules.hidden(locations))))
     return texts.filter(booleans(~in_a_log(texts) & ~to_bools(unclean(texts))))
 
 
@@ -281,8 +281,8 @@ def require_no_missing(
         clean = names.filter(pc.invert(unclean(names)))
         # It may be hidden, or newer than the listing, so its status decides.
         there = set(store.statuses(pa.chunked_array([clean]))["path"].to_pylist())
-        for path, place in batch:
-            if path not in there and place not in there:
+        for path, location in batch:
+            if path not in there and location not in there:
                 raise CorruptTableError(
                     f"a file of the table is missing, one of {len(missing)} that were not listed",
                     file=path,

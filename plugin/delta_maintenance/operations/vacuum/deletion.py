@@ -34,7 +34,7 @@ _SHOWN = 20
 class Watch(Protocol):
     """The commits of other writers during the deletion."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Reads the commits since the last check; raises if they forbid further deletions."""
 
     def covers(self, paths: pa.StringArray) -> Mask:
@@ -101,7 +101,7 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
     deleted: list[pa.StringArray] = []
     with StreamingPool(_AT_ONCE) as pool:
         for first in range(0, files.num_rows, _BATCH * _AT_ONCE):
-            watch.look()
+            watch.check()
             batch = files.slice(first, _BATCH * _AT_ONCE)
             used = watch.covers(_one(batch["path"]))
             done.spared += int(used.sum())
@@ -128,7 +128,7 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
                 break
     # The result can no longer prevent a deletion.
     with suppress(DeltaMaintenanceError):
-        watch.look()
+        watch.check()
     for paths in deleted:
         back = paths.filter(booleans(watch.covers(paths))).to_pylist()
         done.take(Deletion(lost=tuple(back)))

@@ -44,11 +44,11 @@ def read_inventory(
     are literal: relative to the root, or beginning with one of its addresses; all others are
     ignored. `InvalidRequestError` if a column is missing or has another type.
     """
-    place = Address.parse(address)
-    alone = place.name.endswith(".parquet")
-    store = open_store(place.parent if alone else place, storage_options)
+    location = Address.parse(address)
+    alone = location.name.endswith(".parquet")
+    store = open_store(location.parent if alone else location, storage_options)
     try:
-        files = [place.name] if alone else _files(store)
+        files = [location.name] if alone else _files(store)
         found = [path for batch in _batches(store, files) for path in _below(batch, roots)]
     finally:
         store.close()

@@ -229,7 +229,7 @@ class _VacuumRun:
             return None
         # New commits can forbid deletions, but not a record of them.
         with suppress(DeltaMaintenanceError):
-            self.watch.look()
+            self.watch.check()
         try:
             return self._log(
                 "VACUUM END",
@@ -264,7 +264,7 @@ class _LogWatch:
         self.settings = Settings.of(latest)
         self._came = ProtectedPaths(latest.log.store.addresses)
 
-    def look(self) -> None:
+    def check(self) -> None:
         advanced = advance(self.latest)
         self.latest = advanced.snapshot
         for commit in advanced.commits:

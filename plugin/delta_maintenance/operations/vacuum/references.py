@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, PathAudit, locations
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, PathAudit, file_locations
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools, valid_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
 from delta_maintenance.protocol.delta_log.file_names import MAX_VERSION
@@ -93,9 +93,9 @@ class FileReferences:
         """Adds files that the log records as removed, if their names alone do not make them
         candidates.
         """
-        for places in spellings_of(removed, roots=self.in_use.roots).places:
-            unusual = rules.hidden(places) | (reasons(places, expired=None) == Reason.FOREIGN)
-            self.expired.append(places.filter(booleans(unusual)))
+        for locations in spellings_of(removed, roots=self.in_use.roots).locations:
+            unusual = rules.hidden(locations) | (reasons(locations, expired=None) == Reason.FOREIGN)
+            self.expired.append(locations.filter(booleans(unusual)))
 
     @staticmethod
     def live_paths(adds: pa.Table) -> list[pa.StringArray]:
@@ -117,14 +117,14 @@ class FileReferences:
             if known.all():
                 continue
             for root in self.in_use.roots:
-                places = locations(paths, root=root)
-                below = ~to_bools(pc.match_substring_regex(places, ABSOLUTE))
-                known |= there.has(places)
+                locations = file_locations(paths, root=root)
+                below = ~to_bools(pc.match_substring_regex(locations, ABSOLUTE))
+                known |= there.has(locations)
                 missing = booleans(below & ~known)
                 known |= below
                 found += zip(
                     paths.filter(missing).to_pylist(),
-                    map(_as_text, places.filter(missing).to_pylist()),
+                    map(_as_text, locations.filter(missing).to_pylist()),
                     strict=True,
                 )
         return found
@@ -198,12 +198,12 @@ def take_references(
     protects = pc.fill_null(pc.greater_equal(times, deleted_before_ms), True)
     references.in_use.add(tombstones.filter(protects))
     expired = tombstones.filter(pc.invert(protects))
-    references.expired += spellings_of(expired, roots=references.in_use.roots).places
+    references.expired += spellings_of(expired, roots=references.in_use.roots).locations
     references.ageless_tombstones += times.null_count
 
 
-def _as_text(place: bytes) -> str:
-    return place.decode(errors="replace")
+def _as_text(location: bytes) -> str:
+    return location.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     contents = read_ahead(store, entries, partial(_content, store))
     everything = ((_readable(content)[0], True) for _, content in contents)
     for sources, _ in _batches(everything):
-        found += _places(_parsed(sources), store.addresses)
+        found += _locations(_parsed(sources), store.addresses)
     return valid_texts(pc.unique(pa.chunked_array(found, pa.binary())))
 
 
@@ -385,7 +385,7 @@ def _parsed(sources: Sequence[FileLines]) -> ParsedFileActions:
     return parse_file_actions(sources, keys=keys, fields=_REMOVED_FIELDS)
 
 
-def _places(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryArray]:
+def _locations(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryArray]:
     removes = actions.removes
     paths = [*removes["path"].chunks, *actions.cdc_paths.chunks]
     vectors: list[pa.StringArray] = []
@@ -395,7 +395,10 @@ def _places(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryA
             # Not URIs, so they are not decoded.
             vectors.append(relative)
             paths.append(absolute)
-    places = [chunk.cast(pa.binary()) for chunk in vectors]
+    locations = [chunk.cast(pa.binary()) for chunk in vectors]
     for root in roots:
-        places += [locations(chunk, root=root) for chunk in paths]
-    return [place.filter(pc.invert(pc.match_substring_regex(place, ABSOLUTE))) for place in places]
+        locations += [file_locations(chunk, root=root) for chunk in paths]
+    return [
+        location.filter(pc.invert(pc.match_substring_regex(location, ABSOLUTE)))
+        for location in locations
+    ]

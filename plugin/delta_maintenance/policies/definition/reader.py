@@ -68,11 +68,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 def _first_problem(error: ValidationError, text: str) -> str:
     first = error.errors(include_url=False)[0]
-    place = _place(first["loc"])
+    option = _option(first["loc"])
     line = _line(text, first["loc"])
     others = error.error_count() - 1
     more = f" (and {others} more)" if others else ""
-    return f"line {line}: {place}{_message(first)}{more}"
+    return f"line {line}: {option}{_message(first)}{more}"
 
 
 def _message(problem: ErrorDetails) -> str:
@@ -87,7 +87,7 @@ def _message(problem: ErrorDetails) -> str:
     return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}; correct this value"
 
 
-def _place(location: tuple[int | str, ...]) -> str:
+def _option(location: tuple[int | str, ...]) -> str:
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -88,8 +88,8 @@ class DeletionVectorDescriptor:
     @property
     def unique_id(self) -> str:
         """The unique ID of this vector among those of the same data file."""
-        place = "" if self.offset is None else f"@{self.offset}"
-        return f"{self.storage_type}{self.path_or_inline_dv}{place}"
+        suffix = "" if self.offset is None else f"@{self.offset}"
+        return f"{self.storage_type}{self.path_or_inline_dv}{suffix}"
 
     def relative_path(self) -> str | None:
         """The path relative to the table's root, as stored; None for other storage types.
@@ -129,8 +129,10 @@ def unique_ids(storage_type: pa.Array, path_or_inline_dv: pa.Array, offset: pa.A
     present = pc.is_valid(storage_type)
     if not pc.all(pc.equal(present, pc.is_valid(path_or_inline_dv)), min_count=0).as_py():
         raise CorruptTableError("a deletionVector lacks its storageType or its pathOrInlineDv")
-    place = pc.binary_join_element_wise("@", pc.cast(offset, pa.string()), "")
-    return pc.binary_join_element_wise(storage_type, path_or_inline_dv, pc.fill_null(place, ""), "")
+    suffix = pc.binary_join_element_wise("@", pc.cast(offset, pa.string()), "")
+    return pc.binary_join_element_wise(
+        storage_type, path_or_inline_dv, pc.fill_null(suffix, ""), ""
+    )
 
 
 class FileBytes(Protocol):
@@ -288,7 +290,7 @@ _LOWER = b"abcdefghijklmnopqrstuvwxyz"
 Z85 = _DIGITS + _LOWER + _LOWER.upper() + b".-:+=^!/*?&<>()[]{}@%$#"
 _VALUES = np.full(256, 85, np.uint8)
 _VALUES[np.frombuffer(Z85, np.uint8)] = np.arange(85)
-_PLACES = 85 ** np.arange(4, -1, -1)
+_WEIGHTS = 85 ** np.arange(4, -1, -1)
 # base64.b85encode implements Z85 with another alphabet.
 _RFC1924 = _DIGITS + _LOWER.upper() + _LOWER + b"!#$%&()*+-;<=>?@^_`{|}~"
 _RFC1924_TO_Z85 = bytes.maketrans(_RFC1924, Z85)
@@ -300,7 +302,7 @@ def _decoded(groups: bytes) -> bytes:
     An inline vector can have megabytes; `base64.b85decode` takes 0.2 seconds for each.
     """
     digits = _VALUES[np.frombuffer(groups, np.uint8)].reshape(-1, 5)
-    numbers = digits @ _PLACES
+    numbers = digits @ _WEIGHTS
     if (digits == 85).any() or (numbers >> 32).any():
         raise ValueError("an invalid group")
     return numbers.astype(">u4").tobytes()

@@ -87,9 +87,9 @@ class PathAudit:
         if pc.any(absolute).as_py():
             self._absolute.update(paths.filter(absolute).to_pylist())
             relative = paths.filter(pc.invert(absolute))
-            self._relative.append(hash_texts(locations(relative, root=self._root)))
+            self._relative.append(hash_texts(file_locations(relative, root=self._root)))
         elif is_encoded:
-            self._relative.append(hash_texts(locations(paths, root=self._root)))
+            self._relative.append(hash_texts(file_locations(paths, root=self._root)))
         else:
             self._relative.append(hashes)
         return hashes
@@ -111,13 +111,13 @@ class PathAudit:
         if not self._absolute:
             return None
         absolute = pa.array(sorted(self._absolute), pa.string())
-        places = locations(absolute, root=self._root)
+        locations = file_locations(absolute, root=self._root)
         spellings: dict[bytes, str] = {}
-        for path, location in zip(absolute.to_pylist(), places.to_pylist(), strict=True):
+        for path, location in zip(absolute.to_pylist(), locations.to_pylist(), strict=True):
             other = spellings.setdefault(location, path)
             if other != path:
                 return f"one file has two different paths, {other} and {path}"
-        known = hash_texts(places)
+        known = hash_texts(locations)
         for hashes in self._relative:
             twice = np.isin(known, hashes)
             if twice.any():
@@ -131,44 +131,44 @@ def repeated_file(path: str) -> str:
     return f"a commit has two actions for the file {path}"
 
 
-def locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
+def file_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
     """Returns the location of each path; all spellings of one file have the same location.
 
     Locations below the table's root are relative to it. `root` is the table's address as given by
     the user: literal, except for the scheme `file:`.
     """
-    places, absolute = _written(paths)
+    locations, absolute = _written(paths)
     if absolute is None:
-        return places
+        return locations
     folder = location_of_root(root) + b"/"
-    inside = pc.and_(absolute, pc.starts_with(places, folder))
-    return pc.if_else(inside, pc.binary_replace_slice(places, 0, len(folder), b""), places)
+    inside = pc.and_(absolute, pc.starts_with(locations, folder))
+    return pc.if_else(inside, pc.binary_replace_slice(locations, 0, len(folder), b""), locations)
 
 
-def written_places(paths: pa.StringArray) -> pa.BinaryArray:
+def written_locations(paths: pa.StringArray) -> pa.BinaryArray:
     """Returns the location of each path from its text alone, independent of the table's current
     root.
 
-    A relative and an absolute path of one file have different locations; `places_to_find` returns
-    both.
+    A relative and an absolute path of one file have different locations; `locations_to_find`
+    returns both.
     """
     return _written(paths)[0]
 
 
-def places_to_find(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
-    """Returns every `written_places` that any spelling of these paths can have."""
-    places, absolute = _written(paths)
+def locations_to_find(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
+    """Returns every `written_locations` that any spelling of these paths can have."""
+    locations, absolute = _written(paths)
     folder = location_of_root(root) + b"/"
     if absolute is None:
-        below = pc.binary_join_element_wise(pa.scalar(folder), places, pa.scalar(b""))
-        return pa.concat_arrays([places, below])
-    inside = pc.and_(absolute, pc.starts_with(places, folder))
-    relative = places.filter(pc.invert(absolute))
+        below = pc.binary_join_element_wise(pa.scalar(folder), locations, pa.scalar(b""))
+        return pa.concat_arrays([locations, below])
+    inside = pc.and_(absolute, pc.starts_with(locations, folder))
+    relative = locations.filter(pc.invert(absolute))
     return pa.concat_arrays(
         [
-            places,
+            locations,
             pc.binary_join_element_wise(pa.scalar(folder), relative, pa.scalar(b"")),
-            pc.binary_replace_slice(places.filter(inside), 0, len(folder), b""),
+            pc.binary_replace_slice(locations.filter(inside), 0, len(folder), b""),
         ]
     )
 
@@ -178,25 +178,25 @@ def _written(paths: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray | N
     absolute = pc.match_substring_regex(paths, ABSOLUTE)
     if not pc.any(absolute).as_py():
         return decoded(paths), None
-    spelt = paths
+    written = paths
     for pattern, replacement in _REWRITES:
-        spelt = pc.replace_substring_regex(spelt, pattern, replacement)
-    return decoded(pc.if_else(absolute, spelt, paths)), absolute
+        written = pc.replace_substring_regex(written, pattern, replacement)
+    return decoded(pc.if_else(absolute, written, paths)), absolute
 
 
 def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:
     """Returns the part of absolute paths below the root, as written; null for other locations.
 
-    Unlike in `locations`, nothing is decoded or parsed as a query, because some writers do not
+    Unlike in `file_locations`, nothing is decoded or parsed as a query, because some writers do not
     encode paths.
     """
     folder = location_of_root(root) + b"/"
-    spelt = paths
+    written = paths
     for pattern, replacement in _REWRITES[1:]:
-        spelt = pc.replace_substring_regex(spelt, pattern, replacement)
+        written = pc.replace_substring_regex(written, pattern, replacement)
     steps = f"(?:[^/]*/){{{folder.count(b'/')}}}"
-    head = pc.replace_substring_regex(spelt, f"(?s)^({steps}).*", r"\1")
-    rest = pc.replace_substring_regex(spelt, f"(?s)^{steps}", "")
+    head = pc.replace_substring_regex(written, f"(?s)^({steps}).*", r"\1")
+    rest = pc.replace_substring_regex(written, f"(?s)^{steps}", "")
     return pc.if_else(pc.equal(decoded(head), folder), rest, pa.scalar(None, pa.string()))
 
 

@@ -26,7 +26,12 @@ from delta_maintenance.protocol.commit.metadata_conflicts import (
     enables_row_tracking,
     forbidden_change,
 )
-from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions, logical_places, places
+from delta_maintenance.protocol.commit.staged import (
+    ReadSet,
+    StagedActions,
+    locations_of,
+    logical_locations,
+)
 from delta_maintenance.protocol.features.in_commit_timestamps import is_active
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
@@ -290,12 +295,12 @@ def _changed(
     """A conflict if the concurrent commit removed a file or changed its deletion vector."""
     if files is None or not files.num_rows:
         return None
-    ours = places(files, root=mine.root)
-    removed = pc.is_in(ours, value_set=places(other.removes, root=mine.root))
-    added = pc.is_in(ours, value_set=places(other.adds, root=mine.root))
+    ours = locations_of(files, root=mine.root)
+    removed = pc.is_in(ours, value_set=locations_of(other.removes, root=mine.root))
+    added = pc.is_in(ours, value_set=locations_of(other.adds, root=mine.root))
     same = pc.is_in(
-        logical_places(files, root=mine.root),
-        value_set=logical_places(other.adds, root=mine.root),
+        logical_locations(files, root=mine.root),
+        value_set=logical_locations(other.adds, root=mine.root),
     )
     changed = pc.and_not(added, same)
     touched = pc.or_(removed, changed)
@@ -316,10 +321,10 @@ def _added_files(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
     ours = mine.actions.adds
     if not ours.num_rows or mine.actions.only_re_adds:
         return None
-    added = places(ours, root=mine.root)
-    new = pc.invert(pc.is_in(added, value_set=places(mine.actions.removes, root=mine.root)))
+    added = locations_of(ours, root=mine.root)
+    new = pc.invert(pc.is_in(added, value_set=locations_of(mine.actions.removes, root=mine.root)))
     for batch in (other.adds, other.removes):
-        taken = pc.and_(new, pc.is_in(added, value_set=places(batch, root=mine.root)))
+        taken = pc.and_(new, pc.is_in(added, value_set=locations_of(batch, root=mine.root)))
         if pc.any(taken).as_py():
             path = ours["path"].filter(taken)[0].as_py()
             text = f"it added or removed {path}, which this commit adds"
@@ -383,8 +388,8 @@ def _without_touched_files(mine: Attempt, other: ConcurrentCommit) -> Attempt:
         actions = replace(actions, adds=actions.adds.filter(pc.invert(touched)))
         if reads.files is not None:
             # The commit no longer depends on files that it no longer adds.
-            dropped = places(mine.actions.adds.filter(touched), root=mine.root)
-            unused = pc.is_in(places(reads.files, root=mine.root), value_set=dropped)
+            dropped = locations_of(mine.actions.adds.filter(touched), root=mine.root)
+            unused = pc.is_in(locations_of(reads.files, root=mine.root), value_set=dropped)
             reads = replace(reads, files=reads.files.filter(pc.invert(unused)))
     if other.adds.num_rows:
         actions = replace(
@@ -397,15 +402,17 @@ def _without_touched_files(mine: Attempt, other: ConcurrentCommit) -> Attempt:
 
 def _touched(mine: Attempt, other: ConcurrentCommit) -> pa.BooleanArray:
     ours = mine.actions.adds
-    added = pc.is_in(places(ours, root=mine.root), value_set=places(other.adds, root=mine.root))
+    added = pc.is_in(
+        locations_of(ours, root=mine.root), value_set=locations_of(other.adds, root=mine.root)
+    )
     removed = pc.is_in(
-        places(ours, root=mine.root), value_set=places(other.removes, root=mine.root)
+        locations_of(ours, root=mine.root), value_set=locations_of(other.removes, root=mine.root)
     )
     if other.operation in (BACKFILL, UNBACKFILL) and mine.operation not in (BACKFILL, UNBACKFILL):
         # A backfill added the file again with new row IDs, which are taken over.
         same = pc.is_in(
-            logical_places(ours, root=mine.root),
-            value_set=logical_places(other.adds, root=mine.root),
+            logical_locations(ours, root=mine.root),
+            value_set=logical_locations(other.adds, root=mine.root),
         )
         added = pc.and_not(added, same)
     return pc.or_(added, removed)
@@ -415,7 +422,7 @@ def _with_ids_of(other: ConcurrentCommit, batch: pa.Table, root: str) -> pa.Tabl
     """The batch with the row IDs and commit versions of files that the other commit re-added."""
     if not batch.num_rows:
         return batch
-    at = pc.index_in(places(batch, root=root), value_set=places(other.adds, root=root))
+    at = pc.index_in(locations_of(batch, root=root), value_set=locations_of(other.adds, root=root))
     known = pc.is_valid(at)
     for name in ("baseRowId", "defaultRowCommitVersion"):
         theirs = other.adds[name].take(at)

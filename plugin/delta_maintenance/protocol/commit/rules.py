@@ -16,7 +16,12 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
-from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions, logical_places, places
+from delta_maintenance.protocol.commit.staged import (
+    ReadSet,
+    StagedActions,
+    locations_of,
+    logical_locations,
+)
 from delta_maintenance.protocol.features.registry import (
     check_protocol,
     supported_features,
@@ -115,7 +120,7 @@ def _check_fields(actions: StagedActions) -> None:
 
 def _check_paths(actions: StagedActions, root: str) -> None:
     for action, batch in (("add", actions.adds), ("remove", actions.removes)):
-        found = places(batch, root=root)
+        found = locations_of(batch, root=root)
         if pc.count_distinct(found).as_py() < len(found):
             counts = pc.value_counts(found)
             twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
@@ -124,7 +129,9 @@ def _check_paths(actions: StagedActions, root: str) -> None:
                 f"a commit can contain at most one {action} action per path",
                 file=path,
             )
-    added, removed = (logical_places(batch, root=root) for batch in (actions.adds, actions.removes))
+    added, removed = (
+        logical_locations(batch, root=root) for batch in (actions.adds, actions.removes)
+    )
     both = pc.is_in(added, value_set=removed)
     if pc.any(both).as_py():
         raise RefusedError(
@@ -136,16 +143,20 @@ def _check_reads(actions: StagedActions, reads: ReadSet, root: str) -> None:
     if reads.files is None or not actions.adds.num_rows:
         return
     # An add that changes the deletion vector of a live file needs the remove of the old pair.
-    before = logical_places(reads.files, root=root)
-    again = pc.is_in(places(actions.adds, root=root), value_set=places(reads.files, root=root))
-    same = pc.is_in(logical_places(actions.adds, root=root), value_set=before)
+    before = logical_locations(reads.files, root=root)
+    again = pc.is_in(
+        locations_of(actions.adds, root=root), value_set=locations_of(reads.files, root=root)
+    )
+    same = pc.is_in(logical_locations(actions.adds, root=root), value_set=before)
     swapped = actions.adds.filter(pc.and_not(again, same))
     if not swapped.num_rows:
         return
     removed = actions.removes.filter(
-        pc.is_in(logical_places(actions.removes, root=root), value_set=before)
+        pc.is_in(logical_locations(actions.removes, root=root), value_set=before)
     )
-    kept = pc.invert(pc.is_in(places(swapped, root=root), value_set=places(removed, root=root)))
+    kept = pc.invert(
+        pc.is_in(locations_of(swapped, root=root), value_set=locations_of(removed, root=root))
+    )
     if pc.any(kept).as_py():
         raise RefusedError(
             "an add changes the deletion vector of a live file without removing the old entry",
@@ -163,8 +174,8 @@ def _check_data_change(actions: StagedActions, reads: ReadSet, root: str) -> Non
         raise RefusedError("the file actions of one commit must have the same dataChange")
     if not actions.only_re_adds:
         return
-    live = None if reads.files is None else logical_places(reads.files, root=root)
-    added = logical_places(actions.adds, root=root)
+    live = None if reads.files is None else logical_locations(reads.files, root=root)
+    added = logical_locations(actions.adds, root=root)
     unknown = pc.invert(pc.is_in(added, value_set=live if live is not None else added[:0]))
     if pc.any(unknown).as_py():
         raise RefusedError(

@@ -25,7 +25,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     normalise,
 )
 from delta_maintenance.protocol.actions.model import DomainMetadata, Json, Metadata, Protocol, Txn
-from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import LineRun
 
@@ -117,17 +117,17 @@ def removes_of(adds: pa.Table, *, data_change: bool) -> pa.Table:
     return _complete(pa.table(columns), REMOVE_TYPES)
 
 
-def places(batch: pa.Table, *, root: str) -> pa.BinaryArray:
+def locations_of(batch: pa.Table, *, root: str) -> pa.BinaryArray:
     """The location of each file; equal for all spellings of one path."""
-    return locations(_one_array(batch["path"], pa.string()), root=root)
+    return file_locations(_one_array(batch["path"], pa.string()), root=root)
 
 
-def logical_places(batch: pa.Table, *, root: str) -> pa.BinaryArray:
-    """Like `places`, but equal only for files with the same deletion vector."""
+def logical_locations(batch: pa.Table, *, root: str) -> pa.BinaryArray:
+    """Like `locations`, but equal only for files with the same deletion vector."""
     ids = _one_array(deletion_vector_ids(batch), pa.string())
     # NUL cannot occur in a URI, so a path cannot equal a combination of vector and path.
     return pc.binary_join_element_wise(
-        pc.fill_null(ids, "").cast(pa.binary()), places(batch, root=root), b"\0"
+        pc.fill_null(ids, "").cast(pa.binary()), locations_of(batch, root=root), b"\0"
     )
 
 

@@ -52,13 +52,13 @@ def carried(rows: BitMap64, *, read: BitMap64, offset: int, live: int) -> BitMap
         return None
     if not read:
         return rows.shift(offset)
-    places = BitMap64()
+    positions = BitMap64()
     for first in _windows(rows):
         some, gone = between(rows, first, _TOGETHER), between(read, first, _TOGETHER)
         before = read.rank(first) - (first in read) + np.searchsorted(gone, some)
         moved = some - before.astype(np.uint64) + np.uint64(offset)
-        places |= BitMap64(array("Q", moved.tobytes()))
-    return places
+        positions |= BitMap64(array("Q", moved.tobytes()))
+    return positions
 
 
 def all_rows(offset: int, live: int) -> BitMap64:

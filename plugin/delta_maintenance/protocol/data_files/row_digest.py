@@ -352,8 +352,8 @@ class _List(_Column):
         for at in range(0, last - first, _ROWS):
             part = entries.slice(at, _ROWS)
             self._element.add_to(elements[at : at + _ROWS], part)
-        places = np.arange(last - first) - np.repeat(starts, lengths)
-        elements += (places.astype(np.uint64) + np.uint64(1)) * _LIST_POSITION
+        positions = np.arange(last - first) - np.repeat(starts, lengths)
+        elements += (positions.astype(np.uint64) + np.uint64(1)) * _LIST_POSITION
         elements *= self._first
         elements ^= elements >> _SHIFT
         elements *= self._second
@@ -421,9 +421,9 @@ def _long_text_hash(text: npt.NDArray[np.uint8]) -> Hashes:
 
 
 @functools.lru_cache(4)
-def _long_text_factors(place: int) -> tuple[Hashes, Hashes]:
-    places = (np.arange(place, place + _LONG_STEP // 8, dtype=np.uint64) << _ONE) + _ONE
-    return places * _FIRST[0], places * _SECOND[0]
+def _long_text_factors(position: int) -> tuple[Hashes, Hashes]:
+    positions = (np.arange(position, position + _LONG_STEP // 8, dtype=np.uint64) << _ONE) + _ONE
+    return positions * _FIRST[0], positions * _SECOND[0]
 
 
 @functools.cache
@@ -435,10 +435,10 @@ def _masks(words: int) -> npt.NDArray[Any]:
 
 
 @functools.lru_cache(_BLOCK // 8)
-def _text_factors(place: int, words: int) -> tuple[Hashes, Hashes]:
+def _text_factors(position: int, words: int) -> tuple[Hashes, Hashes]:
     """Returns the factors of the words from a position on, `_TEXTS` times and once."""
-    places = (np.arange(place, place + words, dtype=np.uint64) << _ONE) + _ONE
-    return np.tile(places * _FIRST[0], _TEXTS), places * _SECOND[0]
+    positions = (np.arange(position, position + words, dtype=np.uint64) << _ONE) + _ONE
+    return np.tile(positions * _FIRST[0], _TEXTS), positions * _SECOND[0]
 
 
 def _column(path: tuple[str, ...], kind: pa.DataType) -> _Column:

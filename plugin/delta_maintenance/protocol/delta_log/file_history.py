@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, logical_file_keys
-from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.protocol.columns.arrays import integers, to_bools
 
 Ints = npt.NDArray[np.int64]
@@ -154,10 +154,10 @@ class FileHistory:
     def violations(self, *, root: str) -> Iterator[RuleViolation]:
         """The rule violations of all commits; different spellings of a path count as one path."""
         committed = self._versions > self._base_version
-        places = _places(self._paths, root)
+        locations = _locations(self._paths, root)
         for flag in (True, False):
             rows = np.flatnonzero(committed & (self._is_add == flag))
-            yield from self._grouped("repeated-file", rows[self._repeats(places, rows)])
+            yield from self._grouped("repeated-file", rows[self._repeats(locations, rows)])
         same = self._codes[1:] == self._codes[:-1]
         together = same & (self._versions[1:] == self._versions[:-1])
         both = together & (self._is_add[1:] != self._is_add[:-1])
@@ -193,11 +193,11 @@ class FileHistory:
         np.add.at(totals, self._versions - self.first, change)
         return np.cumsum(totals)
 
-    def _repeats(self, places: Ints, rows: Ints) -> Bools:
+    def _repeats(self, locations: Ints, rows: Ints) -> Bools:
         """Marks the rows that are not the first with their path in their commit."""
         if not len(rows):
             return np.zeros(0, bool)
-        of_rows = places[self._codes[rows]]
+        of_rows = locations[self._codes[rows]]
         order = np.lexsort((of_rows, self._versions[rows]))
         versions, ordered = self._versions[rows][order], of_rows[order]
         repeats = np.zeros(len(rows), bool)
@@ -281,9 +281,9 @@ def _take_paths(columns: Sequence[pa.ChunkedArray], rows: Ints) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.string()), *taken.chunks])
 
 
-def _places(paths: pa.StringArray, root: str) -> Ints:
+def _locations(paths: pa.StringArray, root: str) -> Ints:
     """A number for each path, equal for all spellings of one location."""
-    return _encoded(locations(paths, root=root))
+    return _encoded(file_locations(paths, root=root))
 
 
 def _encoded(texts: pa.Array) -> Ints:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.model import Sidecar
-from delta_maintenance.protocol.actions.paths import written_places
+from delta_maintenance.protocol.actions.paths import written_locations
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.tally import Tally
@@ -27,7 +27,7 @@ from delta_maintenance.protocol.delta_log.tally import Tally
 SUMMARY_TAG = "delta-maintenance.summary"
 """The tag of a sidecar, and the key in the metadata of its footer."""
 
-PLACE_BYTES = 48
+LOCATION_BYTES = 48
 """The number of bytes that are kept of the first and the last location: enough to distinguish
 partitions.
 """
@@ -48,11 +48,11 @@ class SidecarSummary:
     """The summary of one sidecar."""
 
     tally: Tally
-    first_place: bytes
-    """The smallest and the largest location of its files (`paths.written_places`), truncated to
-    `PLACE_BYTES` bytes; both empty without files.
+    first_location: bytes
+    """The smallest and the largest location of its files (`paths.written_locations`), truncated to
+    `LOCATION_BYTES` bytes; both empty without files.
     """
-    last_place: bytes
+    last_location: bytes
     deleted_first: int | None
     """The smallest and the largest deletion timestamp of its tombstones, in milliseconds since
     1970-01-01 UTC; None without tombstones.
@@ -71,7 +71,7 @@ class SidecarSummary:
             "tombstones": tally.tombstones,
             "bytes": tally.size,
             "keys": f"{tally.keys:016x}",
-            "places": [quote(self.first_place), quote(self.last_place)],
+            "locations": [quote(self.first_location), quote(self.last_location)],
         }
         if self.deleted_first is not None and self.deleted_last is not None:
             values["deleted"] = [self.deleted_first, self.deleted_last]
@@ -94,21 +94,21 @@ class SidecarSummary:
             if values.pop("check") != _check(name, values):
                 return None
             counts = [values[name] for name in ("adds", "tombstones", "bytes")]
-            first, last = values["places"]
-            deleted, place = values.get("deleted"), values.get("filter")
-            numbers = [*counts, *(deleted or ()), *(place or ())]
+            first, last = values["locations"]
+            deleted, found = values.get("deleted"), values.get("filter")
+            numbers = [*counts, *(deleted or ()), *(found or ())]
             if not all(type(number) is int and abs(number) < 2**63 for number in numbers):
                 return None
-            if min(counts) < 0 or (place is not None and min(place) < 0):
+            if min(counts) < 0 or (found is not None and min(found) < 0):
                 return None
             adds, tombstones, size = counts
             return cls(
                 tally=Tally(adds, tombstones, size, int(values["keys"], 16) % 2**64),
-                first_place=unquote_to_bytes(first),
-                last_place=unquote_to_bytes(last),
+                first_location=unquote_to_bytes(first),
+                last_location=unquote_to_bytes(last),
                 deleted_first=None if deleted is None else deleted[0],
                 deleted_last=None if deleted is None else deleted[1],
-                filter=None if place is None else ByteRange(offset=place[0], length=place[1]),
+                filter=None if found is None else ByteRange(offset=found[0], length=found[1]),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             return None
@@ -149,35 +149,39 @@ class SummaryBuilder:
         `add_hashes` are the hashes of the keys of its adds, if already computed.
         """
         self.tally.include(adds, tombstones, add_hashes=add_hashes)
-        self._include_places(adds, add_hashes)
-        self._include_places(tombstones, None)
+        self._include_locations(adds, add_hashes)
+        self._include_locations(tombstones, None)
         self._include_deletions(tombstones)
 
     def filter(self) -> MembershipFilter:
         """The filter of all locations."""
         return MembershipFilter.of(np.concatenate([np.empty(0, np.uint64), *self._hashes]))
 
-    def summary(self, place: ByteRange | None) -> SidecarSummary:
+    def summary(self, byte_range: ByteRange | None) -> SidecarSummary:
         """Returns the summary, given the byte range of the filter in the file."""
         return SidecarSummary(
             tally=self.tally,
-            first_place=self._first or b"",
-            last_place=self._last or b"",
+            first_location=self._first or b"",
+            last_location=self._last or b"",
             deleted_first=None if self._deleted is None else self._deleted[0],
             deleted_last=None if self._deleted is None else self._deleted[1],
-            filter=place,
+            filter=byte_range,
         )
 
-    def _include_places(self, batch: pa.Table, key_hashes: Hashes | None) -> None:
+    def _include_locations(self, batch: pa.Table, key_hashes: Hashes | None) -> None:
         if not batch.num_rows:
             return
         paths = pa.concat_arrays(batch["path"].chunks)
-        places = written_places(paths)
-        if key_hashes is not None and _are_keys(batch) and places.equals(paths.cast(pa.binary())):
+        locations = written_locations(paths)
+        if (
+            key_hashes is not None
+            and _are_keys(batch)
+            and locations.equals(paths.cast(pa.binary()))
+        ):
             self._hashes.append(key_hashes)
         else:
-            self._hashes.append(hash_texts(places))
-        found = pc.min_max(pc.binary_slice(places, 0, PLACE_BYTES)).as_py()
+            self._hashes.append(hash_texts(locations))
+        found = pc.min_max(pc.binary_slice(locations, 0, LOCATION_BYTES)).as_py()
         self._first = found["min"] if self._first is None else min(self._first, found["min"])
         self._last = found["max"] if self._last is None else max(self._last, found["max"])
 

@@ -58,11 +58,11 @@ def _leading_counts(
     """
     rows = len(texts)
     nothing = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
-    _, places, data = texts.buffers()
-    if data is None or places is None or data.size < _HEAD:
+    _, offsets, data = texts.buffers()
+    if data is None or offsets is None or data.size < _HEAD:
         return nothing
     width_of = np.dtype(np.int64 if pa.types.is_large_string(texts.type) else np.int32)
-    ends = np.frombuffer(places, width_of, rows + 1, texts.offset * width_of.itemsize)
+    ends = np.frombuffer(offsets, width_of, rows + 1, texts.offset * width_of.itemsize)
     text = np.frombuffer(data, np.uint8)
     starts, ends = ends[:-1], ends[1:]
     # A view of the bytes from each position on, of which only the beginnings of the texts are

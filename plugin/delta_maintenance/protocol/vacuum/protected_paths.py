@@ -30,8 +30,8 @@ from delta_maintenance.protocol.actions.paths import (
     ABSOLUTE,
     below_root,
     decoded,
+    file_locations,
     location_of_root,
-    locations,
 )
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
@@ -96,7 +96,7 @@ class ProtectedPaths:
 
     roots: Sequence[str]
     """All addresses of the table's root, starting with the one given by the user."""
-    _places: PathSet = field(default_factory=lambda: PathSet(hash_paths))
+    _locations: PathSet = field(default_factory=lambda: PathSet(hash_paths))
     _names: PathSet = field(default_factory=lambda: PathSet(hash_paths))
     """The file names of paths outside all known addresses. A store may be known under addresses
     that were not given, such as a mount, a link or an alias."""
@@ -108,12 +108,12 @@ class ProtectedPaths:
         cannot be determined.
         """
         spellings = spellings_of(actions, roots=self.roots)
-        self._places.add(spellings.places)
+        self._locations.add(spellings.locations)
         self._names.add(spellings.names_outside)
 
-    def add_hashes(self, places: Hashes, names: Hashes) -> None:
+    def add_hashes(self, locations: Hashes, names: Hashes) -> None:
         """Adds the `hash_paths` of paths below the root and of file names outside."""
-        self._places.add_hashes(places)
+        self._locations.add_hashes(locations)
         self._names.add_hashes(names)
 
     def update(self, other: ProtectedPaths) -> None:
@@ -122,11 +122,11 @@ class ProtectedPaths:
 
     def hashes(self) -> tuple[Hashes, Hashes]:
         """The hashes of paths below the root and of names outside, to send to another process."""
-        return self._places.sorted(), self._names.sorted()
+        return self._locations.sorted(), self._names.sorted()
 
     def covers(self, paths: pa.StringArray) -> Mask:
         """Marks those of the literal paths, relative to the root, that are in the set."""
-        covered = self._places.has(paths)
+        covered = self._locations.has(paths)
         if self._names:
             covered |= self._names.has(pc.replace_substring_regex(paths, "(?s)^.*/", ""))
         return covered
@@ -136,7 +136,7 @@ class ProtectedPaths:
 class Spellings:
     """The files of some actions, each under every spelling that could refer to it."""
 
-    places: list[pa.BinaryArray] = field(default_factory=list)
+    locations: list[pa.BinaryArray] = field(default_factory=list)
     """Literal paths relative to the root, for files below it."""
     names_outside: list[pa.BinaryArray] = field(default_factory=list)
     """The names of files that are below none of the root's addresses."""
@@ -165,12 +165,12 @@ def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> N
         return
     odd = paths.filter(pc.match_substring_regex(paths, _MAYBE_ODD))
     if len(odd):
-        found.places.append(_resolved(odd, roots))
+        found.locations.append(_resolved(odd, roots))
     absolute = pc.match_substring_regex(paths, ABSOLUTE)
     if pc.any(absolute).as_py():
         _collect_absolute(paths.filter(absolute), roots, found)
         paths = paths.filter(pc.invert(absolute))
-    found.places.extend(_raw_and_decoded(paths))
+    found.locations.extend(_raw_and_decoded(paths))
 
 
 def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> None:
@@ -178,26 +178,26 @@ def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], found: Spelli
     for root in roots:
         written = below_root(paths, root=root)
         outside &= ~to_bools(pc.is_valid(written))
-        found.places.append(locations(paths, root=root))
-        found.places.extend(_raw_and_decoded(written.drop_null()))
+        found.locations.append(file_locations(paths, root=root))
+        found.locations.extend(_raw_and_decoded(written.drop_null()))
     for spelling in _raw_and_decoded(paths.filter(booleans(outside))):
         found.names_outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
 
 
 def _resolved(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArray:
     """Paths with `.` and `..` resolved, as far as they are below the root."""
-    places = []
+    locations = []
     for root in roots:
         base = posixpath.normpath(location_of_root(root))
-        for place in {
-            *locations(paths, root=root).to_pylist(),
+        for location in {
+            *file_locations(paths, root=root).to_pylist(),
             *paths.cast(pa.binary()).to_pylist(),
         }:
-            whole = place if re.match(ABSOLUTE.encode(), place) else base + b"/" + place
+            whole = location if re.match(ABSOLUTE.encode(), location) else base + b"/" + location
             resolved = posixpath.normpath(whole)
             if resolved.startswith(base + b"/"):
-                places.append(resolved[len(base) + 1 :])
-    return pa.array(places, pa.binary())
+                locations.append(resolved[len(base) + 1 :])
+    return pa.array(locations, pa.binary())
 
 
 def deletion_vector_paths(vectors: pa.StructArray) -> tuple[pa.StringArray, pa.StringArray]:

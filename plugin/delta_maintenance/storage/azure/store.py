@@ -106,15 +106,15 @@ class AzureStore(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        place = AzureAddress.of(address)
+        location = AzureAddress.of(address)
         if client is None:
-            options = AzureOptions.parse(storage_options, place, os.environ)
-            client = AzureClient(options, place.container)
+            options = AzureOptions.parse(storage_options, location, os.environ)
+            client = AzureClient(options, location.container)
         creator = AzurePut(
             client, new_id=new_id, multipart_size=multipart_size, part_size=part_size
         )
-        aliases = place.aliases(client.endpoint)
-        super().__init__(address, _AzureBucket(client), place.prefix, creator, aliases=aliases)
+        aliases = location.aliases(client.endpoint)
+        super().__init__(address, _AzureBucket(client), location.prefix, creator, aliases=aliases)
 
 
 class _AzureBucket(Bucket):

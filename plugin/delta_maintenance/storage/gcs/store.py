@@ -39,12 +39,12 @@ class GCSStore(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        bucket, prefix = _place(address)
+        bucket, prefix = _location(address)
         if client is None:
             client = GCSClient(GCSOptions.parse(storage_options, os.environ), bucket)
         creator = GCSPut(client, new_id=new_id, multipart_size=multipart_size, part_size=part_size)
-        place = f"{bucket}/{address.path}".rstrip("/")
-        aliases = (f"gs://{place}", f"gcs://{place}")
+        location = f"{bucket}/{address.path}".rstrip("/")
+        aliases = (f"gs://{location}", f"gcs://{location}")
         super().__init__(address, _GCSBucket(client), prefix, creator, aliases=aliases)
 
 
@@ -112,7 +112,7 @@ class _GCSBucket(Bucket):
         self._client.close()
 
 
-def _place(address: Address) -> tuple[str, str]:
+def _location(address: Address) -> tuple[str, str]:
     """Returns the bucket, and the common prefix of all keys below the root."""
     if address.kind is not StoreKind.GCS or not _BUCKET.fullmatch(address.authority):
         # The address is not repeated, because a malformed one may contain a password.

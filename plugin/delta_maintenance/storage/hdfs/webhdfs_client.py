@@ -134,17 +134,17 @@ class WebHdfsClient(RestClient, HdfsClient):
         self, method: str, path: str, answer: Answer, body: bytes | BinaryIO | None = None
     ) -> Answer:
         """Sends the request to the data node to which the name node redirects."""
-        place = answer.headers.get("Location")
-        if answer.status != 307 or place is None:
+        location = answer.headers.get("Location")
+        if answer.status != 307 or location is None:
             raise HdfsFailure(
                 status=501, code="NoRedirect", detail="the server does not redirect to a data node"
             )
-        if self._options.endpoints[0].startswith("https:") and not place.startswith("https:"):
+        if self._options.endpoints[0].startswith("https:") and not location.startswith("https:"):
             raise HdfsFailure(
                 status=403, code="SecurityException", detail="the data node does not use TLS"
             )
         # Our own path is kept, because Java normalises Unicode in the URL of the redirect.
-        here = urlsplit(place)._replace(path=f"{_PREFIX}{quote(path)}")
+        here = urlsplit(location)._replace(path=f"{_PREFIX}{quote(path)}")
         return self._sent(method, here.geturl(), body)
 
     def _sent(self, method: str, url: str, body: bytes | BinaryIO | None = None) -> Answer:

@@ -49,7 +49,7 @@ def list_level(entering: Entering, directory: str) -> pa.Table:
 def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
     """See `Store.statuses`. Only regular files count."""
 
-    def look(here: int, names: list[str], within: str) -> pa.Table:
+    def found_in(here: int, names: list[str], within: str) -> pa.Table:
         there, sizes, times = [], [], []
         for name in names:
             try:
@@ -68,7 +68,7 @@ def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
         return pa.Table.from_arrays(columns, schema=STATUSES)
 
     with entering() as enter:
-        return pa.concat_tables([STATUSES.empty_table(), *_by_directory(enter, paths, look)])
+        return pa.concat_tables([STATUSES.empty_table(), *_by_directory(enter, paths, found_in)])
 
 
 def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageError]:

@@ -123,7 +123,7 @@ class S3Store(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        bucket, prefix = _place(address)
+        bucket, prefix = _location(address)
         client = client or S3Client(S3Options.parse(storage_options))
         creator = S3Put(
             client, bucket, new_id=new_id, multipart_size=multipart_size, part_size=part_size
@@ -222,7 +222,7 @@ class _S3Bucket(Bucket):
         return kept
 
 
-def _place(address: Address) -> tuple[str, str]:
+def _location(address: Address) -> tuple[str, str]:
     """Returns the bucket, and the common prefix of all keys below the root."""
     if address.kind is not StoreKind.S3 or not _BUCKET.fullmatch(address.authority):
         # The address is not repeated, because a malformed one may contain a password.

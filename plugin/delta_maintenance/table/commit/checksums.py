@@ -21,7 +21,12 @@ from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, unknown_columns
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.commit.build import BuiltCommit
-from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions, logical_places, places
+from delta_maintenance.protocol.commit.staged import (
+    ReadSet,
+    StagedActions,
+    locations_of,
+    logical_locations,
+)
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.delta_log.version_checksum import (
@@ -172,9 +177,9 @@ def _change(actions: StagedActions, reads: ReadSet, root: str) -> tuple[_Files, 
         return None if unread else (_Files.of(adds), _Files.of(adds))
     if "size" not in files.column_names or files["size"].null_count or adds["size"].null_count:
         return None
-    before = logical_places(files, root=root)
-    added, removed = (logical_places(batch, root=root) for batch in (adds, removes))
-    swapped = pc.is_in(places(adds, root=root), value_set=places(removes, root=root))
+    before = logical_locations(files, root=root)
+    added, removed = (logical_locations(batch, root=root) for batch in (adds, removes))
+    swapped = pc.is_in(locations_of(adds, root=root), value_set=locations_of(removes, root=root))
     known = pc.or_(pc.is_in(added, value_set=before), swapped)
     certain = (
         pc.count_distinct(before).as_py() == len(before)

@@ -71,17 +71,17 @@ def late_deletions(
         read = vectors.of(source.deletion_vector, physical)
         if isinstance(state, str):
             gone: BitMap64 | None = all_rows(0, physical) - read
-            places: BitMap64 | None = all_rows(run.offset, run.rows)
+            moved: BitMap64 | None = all_rows(run.offset, run.rows)
         else:
             gone = newly_deleted(read, vectors.of(state, physical))
             if gone is None:
                 return None
-            places = carried(gone, read=read, offset=run.offset, live=run.rows)
-        if gone is None or places is None or len(gone) != len(places):
+            moved = carried(gone, read=read, offset=run.offset, live=run.rows)
+        if gone is None or moved is None or len(gone) != len(moved):
             return None
         if gone:
-            by_source[number], new_positions[number] = gone, places
-            by_output[run.output] = by_output.get(run.output, BitMap64()) | places
+            by_source[number], new_positions[number] = gone, moved
+            by_output[run.output] = by_output.get(run.output, BitMap64()) | moved
     return LateDeletions(by_source=by_source, new_positions=new_positions, by_output=by_output)
 
 
@@ -107,13 +107,13 @@ def prove_positions(
     expected = dict.fromkeys(range(len(done.outputs)), RowSums())
     positions: dict[int, BitMap64] = {}
     for number, gone in late.by_source.items():
-        places = late.new_positions[number]
+        moved = late.new_positions[number]
         if proved is not None and number in proved.by_source:
-            gone, places = gone - proved.by_source[number], places - proved.new_positions[number]
+            gone, moved = gone - proved.by_source[number], moved - proved.new_positions[number]
         if not gone:
             continue
         run = done.runs[number]
-        positions[run.output] = positions.get(run.output, BitMap64()) | places
+        positions[run.output] = positions.get(run.output, BitMap64()) | moved
         source = done.bin.sources[number]
         expected[run.output] += _sums_at(sources, source, gone, digest, partition)
     for number, rows in positions.items():

@@ -31,8 +31,8 @@ from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between, kept_rows
+from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput, reading_error
-from delta_maintenance.table.data.places import place_of
 
 _ROW_IDS = 1 << 63
 """Row IDs are smaller than this, because they are signed 64-bit integers."""
@@ -143,7 +143,7 @@ class DataFileReader:
             return None
         try:
             # The size in the log may be too small.
-            data = self._store.read_head(place_of(self._store, file.path), WHOLE_FILE + 1)
+            data = self._store.read_head(location_of(self._store, file.path), WHOLE_FILE + 1)
         except (DeltaMaintenanceError, OSError):
             return None
         return data if len(data) <= WHOLE_FILE else None
@@ -156,7 +156,7 @@ class DataFileReader:
         holding: BitMap64 | None,
     ) -> Iterator[FileRows]:
         data = data if data is not None else self.fetch(file)
-        source = data if data is not None else self._store.open(place_of(self._store, file.path))
+        source = data if data is not None else self._store.open(location_of(self._store, file.path))
         with ParquetInput(
             source, dictionaries=self.dictionaries, reading_bytes=self._reading_bytes
         ) as parquet:

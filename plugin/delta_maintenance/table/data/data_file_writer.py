@@ -28,7 +28,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.parallel import Helped, Helpers
+from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
 GROUP_BYTES = 32 << 20
 """The size in memory, before encoding, at which a row group is written."""
@@ -95,7 +95,7 @@ class DataFileWriter:
         store: Store,
         name: str,
         spec: DataFileSpec,
-        helpers: Helpers | None = None,
+        idle_workers: IdleWorkers | None = None,
         *,
         statistics: StatisticsCollector | None = None,
     ) -> None:
@@ -115,7 +115,7 @@ class DataFileWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._dictionary_at: dict[str, int] = {}
-        self._helped = Helped(helpers)
+        self._overlapped = OverlappedTasks(idle_workers)
         self._encoding: Future[None] | None = None
         self._groups = 0
         self._nan: dict[int, frozenset[int]] = {}
@@ -221,7 +221,7 @@ class DataFileWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._helped.close()
+        self._overlapped.close()
         if error is not None and self._parquet is not None:
             # Closing the writer would write a footer into a file that is discarded.
             self._parquet.is_open = False
@@ -240,7 +240,7 @@ class DataFileWriter:
         self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
         self._wait()
         self.written = self._sink.tell()
-        self._encoding = self._helped.begin(partial(self._encode, self._parquet, batches))
+        self._encoding = self._overlapped.begin(partial(self._encode, self._parquet, batches))
 
     def _encode(self, parquet: pq.ParquetWriter, batches: Sequence[pa.RecordBatch]) -> None:
         table = _one_group(batches, self._schema, self.dictionaries)

@@ -26,7 +26,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.data_files.carry_over import between
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.places import place_of
+from delta_maintenance.table.data.locations import location_of
 
 WHOLE_FILE = 4 << 20
 """Files of deletion vectors up to this size in bytes are read in one request. Of larger ones, only
@@ -46,13 +46,13 @@ class VectorFiles:
         self._store = store
         self._last: tuple[str, bytes] | None = None
 
-    def load(self, vector: DeletionVectorDescriptor, place: Callable[[str], str]) -> BitMap64:
+    def load(self, vector: DeletionVectorDescriptor, location: Callable[[str], str]) -> BitMap64:
         """Raises the errors of `load` in `protocol.actions.deletion_vectors`.
 
-        `place` returns the name in the store of the file with a path.
+        `location` returns the name in the store of the file with a path.
         """
         with ExitStack() as opened:
-            return load(vector, lambda path: self._file(place(path), opened))
+            return load(vector, lambda path: self._file(location(path), opened))
 
     def _file(self, path: str, opened: ExitStack) -> FileBytes:
         if self._last is None or self._last[0] != path:
@@ -80,9 +80,9 @@ class DeletedRows:
         if vector is None:
             return BitMap64()
         absolute = vector.storage_type == STORED_ABSOLUTE
-        place = place_of(self._store, vector.path_or_inline_dv) if absolute else None
+        location = location_of(self._store, vector.path_or_inline_dv) if absolute else None
         try:
-            bitmap = self._files.load(vector, lambda path: place or path)
+            bitmap = self._files.load(vector, lambda path: location or path)
         except CorruptTableError as error:
             error.remedy = _REMEDY
             raise

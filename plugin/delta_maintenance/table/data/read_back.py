@@ -14,7 +14,7 @@ from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.parquet_input import ParquetInput
-from delta_maintenance.table.parallel import Helped, Helpers
+from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
 
 def read_back(
@@ -26,7 +26,7 @@ def read_back(
     partition: Mapping[str, str | None],
     dictionaries: Sequence[str] = (),
     statistics: StatisticsCollector | None = None,
-    helpers: Helpers | None = None,
+    idle_workers: IdleWorkers | None = None,
 ) -> RowSums:
     """Returns the digest of the rows of a new file; without `digest`, only their number.
 
@@ -45,7 +45,7 @@ def read_back(
             if digest is None and statistics is None:
                 return RowSums(rows=parquet.rows)
             columns, groups = layout.schema.names, range(parquet.row_groups)
-            if statistics is not None or helpers is None or len(groups) < 2:
+            if statistics is not None or idle_workers is None or len(groups) < 2:
                 return _sums(parquet.batches(columns), digest, partition, statistics)
             middle = len(groups) // 2
 
@@ -54,8 +54,8 @@ def read_back(
                     batches = again.batches(columns, groups[:middle])
                     return _sums(batches, RowDigest(layout.schema), partition)
 
-            with closing(Helped(helpers)) as helped:
-                first = helped.begin(first_half)
+            with closing(OverlappedTasks(idle_workers)) as overlapped:
+                first = overlapped.begin(first_half)
                 second = _sums(parquet.batches(columns, groups[middle:]), digest, partition)
                 return first.result() + second
     except (pa.ArrowException, OSError, CorruptTableError) as error:

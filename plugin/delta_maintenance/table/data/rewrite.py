@@ -42,7 +42,7 @@ from delta_maintenance.table.data.data_file_reader import DataFileReader, Source
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile, memory_bytes
 from delta_maintenance.table.data.read_back import read_back
 from delta_maintenance.table.data.row_counts import count_rows
-from delta_maintenance.table.parallel import Helpers
+from delta_maintenance.table.parallel import IdleWorkers
 
 _SAMPLE = "sample.parquet"
 _ROW_BYTES = 4 << 20
@@ -55,7 +55,7 @@ def rewrite_bin(
     spec: RewriteSpec,
     *,
     new_id: NewId = new_id,
-    helpers: Helpers | None = None,
+    idle_workers: IdleWorkers | None = None,
 ) -> RewrittenBin:
     """Rewrites one bin, in the calling thread and in idle workers.
 
@@ -76,7 +76,7 @@ def rewrite_bin(
             copied = copied_bin(store, work, spec, new_id=new_id)
             if copied is not None:
                 return replace(copied, refused=tuple(refused))
-            attempt = _Attempt(store, work, spec, new_id, helpers)
+            attempt = _Attempt(store, work, spec, new_id, idle_workers)
             attempt.run()
         except SourceError as error:
             source = work.sources[error.source]
@@ -130,13 +130,13 @@ class _Attempt:
         work: Bin,
         spec: RewriteSpec,
         new_id: NewId,
-        helpers: Helpers | None,
+        idle_workers: IdleWorkers | None,
     ) -> None:
         self._store = store
         self._work = work
         self._spec = spec
         self._new_id = new_id
-        self._helpers = helpers
+        self._idle_workers = idle_workers
         self._partition: Mapping[str, str | None] = dict(work.partition_values)
         self._digest = RowDigest(spec.files.layout.schema)
         self._digested = LiveRowSums(self._digest, self._partition)
@@ -169,7 +169,7 @@ class _Attempt:
                 self._digest if self._spec.proof == "rows" else None,
                 partition=self._partition,
                 dictionaries=writer.dictionaries,
-                helpers=self._helpers,
+                idle_workers=self._idle_workers,
             )
         if found != expected:
             raise VerificationError(
@@ -207,7 +207,7 @@ class _Attempt:
             name = self._spec.naming.name(
                 self._partition, len(self._writers), self._new_id(), codec
             )
-            writer = DataFileWriter(self._store, name, self._spec.files, self._helpers)
+            writer = DataFileWriter(self._store, name, self._spec.files, self._idle_workers)
             self._writers.append(open_file.enter_context(writer))
         return self._writers[-1]
 

@@ -23,7 +23,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, locations
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.parquet_input import reading_error
@@ -62,10 +62,10 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
     elsewhere = pc.and_(
         pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
     )
-    places = pc.if_else(elsewhere, None, locations(paths, root=store.root)).to_pylist()
+    locations = pc.if_else(elsewhere, None, file_locations(paths, root=store.root)).to_pylist()
     alone = Lock()
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda place: _rows(store, place, alone), places))
+        found = list(pool.map(lambda location: _rows(store, location, alone), locations))
     return RowCounts(
         counts=pa.array([rows if isinstance(rows, int) else None for rows in found], pa.int64()),
         problems=tuple(
@@ -79,9 +79,9 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
     )
 
 
-def _rows(store: Store, place: bytes | None, alone: Lock) -> int | DeltaMaintenanceError:
+def _rows(store: Store, location: bytes | None, alone: Lock) -> int | DeltaMaintenanceError:
     try:
-        path = check_path((place or b"").decode())
+        path = check_path((location or b"").decode())
     except (UnicodeDecodeError, InvalidRequestError):
         return RefusedError("it is not below the table's root")
     try:

@@ -30,8 +30,8 @@ from delta_maintenance.protocol.schema.types import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.deleted_rows import DeletedRows, kept_rows
+from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput, reading_error
-from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.read.snapshot import Snapshot
 
 FILES = pa.schema(
@@ -118,7 +118,7 @@ class RowReader:
         constants = self._partition_values(file)
         stated = file["deletionVector"][0].as_py()
         vector = None if stated is None else DeletionVectorDescriptor.from_json(stated)
-        with ParquetInput(self._store.open(place_of(self._store, path))) as parquet:
+        with ParquetInput(self._store.open(location_of(self._store, path))) as parquet:
             parquet.hold(vector)
             deleted = self._deleted.of(vector, parquet.rows)
             stored, fields = self._stored(parquet)

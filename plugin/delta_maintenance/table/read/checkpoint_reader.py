@@ -21,7 +21,7 @@ from delta_maintenance.errors import (
     OversizedFileError,
 )
 from delta_maintenance.protocol.actions.model import Sidecar
-from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     exact_counts,
     stated_actions,
@@ -352,8 +352,8 @@ def _sidecar_path(sidecar: Sidecar, root: str) -> str:
     if re.fullmatch(_PLAIN_NAME, sidecar.path):
         return f"{own}/{sidecar.path}"
     path = sidecar.path if re.search("[/:]", sidecar.path) else f"{own}/{sidecar.path}"
-    place = locations(pa.array([path], pa.string()), root=root)[0].as_py()
-    directory, _, name = place.decode(errors="surrogateescape").rpartition("/")
+    location = file_locations(pa.array([path], pa.string()), root=root)[0].as_py()
+    directory, _, name = location.decode(errors="surrogateescape").rpartition("/")
     try:
         if directory in (SIDECAR_DIRECTORY, own):
             return check_path(f"{own}/{name}")

@@ -118,8 +118,8 @@ class _Level:
 
     def without(self, named: Hashes) -> tuple[_Level, FileCounts]:
         """Returns the level without the named files, and the totals of the files that it loses."""
-        gone = _places(self.live, named, but=self.gone)
-        superseded = _places(self.tombstones, named, but=self.superseded)
+        gone = _locations(self.live, named, but=self.gone)
+        superseded = _locations(self.tombstones, named, but=self.superseded)
         lost = _counts(self.sizes[gone], self.deleted[gone], len(superseded))
         level = self
         if len(gone):
@@ -139,7 +139,7 @@ class _Level:
         )
 
 
-def _places(ascending: Hashes, some: Hashes, *, but: _Flags) -> _Counts:
+def _locations(ascending: Hashes, some: Hashes, *, but: _Flags) -> _Counts:
     """Returns the positions of `some` in ascending hashes, except marked ones."""
     if not len(ascending):
         return np.empty(0, np.int64)

@@ -44,7 +44,7 @@ from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LogSegment
 from delta_maintenance.table.read.sidecar_search import (
-    NamedPlaces,
+    NamedLocations,
     SearchedSidecar,
     search_sidecars,
 )
@@ -60,7 +60,7 @@ class NamedFiles:
 
     adds: int
     tombstones: int
-    places: NamedPlaces
+    locations: NamedLocations
     removed_first: Hashes
     """The hashes of the keys of files whose first action in these commits is a remove, ascending.
     Such files should be in the checkpoint before the commits.
@@ -204,7 +204,7 @@ class LogView:
         return NamedFiles(
             adds=adds,
             tombstones=tombstones,
-            places=NamedPlaces.of(paths, root=self.store.root),
+            locations=NamedLocations.of(paths, root=self.store.root),
             removed_first=first.removes(),
         )
 
@@ -216,7 +216,7 @@ class LogView:
         Their files never change, so one search is enough for a plan and its execution.
         """
         assert self.checkpoint is not None
-        return search_sidecars(self.store, self.checkpoint, self.named_in_tail.places)
+        return search_sidecars(self.store, self.checkpoint, self.named_in_tail.locations)
 
     def map_keys(self) -> MapKeys:
         """The keys of partition values, for a reader of file actions."""

@@ -79,7 +79,7 @@ class LogWatch:
         """The newest version known; None before the first poll."""
         return self._known
 
-    def look(self) -> Sighting:
+    def poll(self) -> Sighting:
         """Polls the log: at most one read, and one listing of at most `NAMES` names or one version.
 
         If the log does not continue at the last known version, it is listed once more. Raises

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.parquet.files import read_range
 from delta_maintenance.protocol.actions.model import Sidecar
-from delta_maintenance.protocol.actions.paths import places_to_find, written_places
+from delta_maintenance.protocol.actions.paths import locations_to_find, written_locations
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.sidecar_summary import (
-    PLACE_BYTES,
+    LOCATION_BYTES,
     SidecarSummary,
     SummaryBuilder,
     stated_summary,
@@ -42,27 +42,27 @@ SUMMARISED = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NamedPlaces:
+class NamedLocations:
     """The locations of some files, in every spelling that a sidecar may use."""
 
     prefixes: npt.NDArray[np.bytes_]
-    """The first `PLACE_BYTES` bytes of each location, ascending."""
+    """The first `LOCATION_BYTES` bytes of each location, ascending."""
     hashes: Hashes
     """The hashes of the locations, in the same order."""
 
     @classmethod
     def of(cls, paths: Collection[pa.StringArray], *, root: str) -> Self:
         """Computes the locations of all these paths."""
-        found = [places_to_find(chunk, root=root) for chunk in paths]
-        places = pa.concat_arrays([*found, pa.array([], pa.binary())])
-        prefixes = _prefixes(places)
+        found = [locations_to_find(chunk, root=root) for chunk in paths]
+        locations = pa.concat_arrays([*found, pa.array([], pa.binary())])
+        prefixes = _prefixes(locations)
         order = np.argsort(prefixes, kind="stable")
-        return cls(prefixes[order], hash_texts(places)[order])
+        return cls(prefixes[order], hash_texts(locations)[order])
 
     def between(self, first: bytes, last: bytes) -> Hashes:
         """Returns the hashes of the locations from the first to the last."""
-        start = int(np.searchsorted(self.prefixes, first[:PLACE_BYTES], side="left"))
-        end = int(np.searchsorted(self.prefixes, last[:PLACE_BYTES], side="right"))
+        start = int(np.searchsorted(self.prefixes, first[:LOCATION_BYTES], side="left"))
+        end = int(np.searchsorted(self.prefixes, last[:LOCATION_BYTES], side="right"))
         return self.hashes[start:end]
 
 
@@ -80,7 +80,7 @@ class SearchedSidecar:
 
 
 def search_sidecars(
-    store: Store, checkpoint: Checkpoint, places: NamedPlaces
+    store: Store, checkpoint: Checkpoint, locations: NamedLocations
 ) -> tuple[SearchedSidecar, ...]:
     """Searches all sidecars of a checkpoint, in order.
 
@@ -90,9 +90,9 @@ def search_sidecars(
     def search(number: int) -> SearchedSidecar:
         sidecar, path = checkpoint.sidecars[number], checkpoint.sidecar_paths[number]
         summary = stated_summary(sidecar)
-        is_named = None if summary is None else may_name(store, path, summary, places)
+        is_named = None if summary is None else may_name(store, path, summary, locations)
         if summary is None or is_named is None:
-            return _searched(checkpoint, sidecar, path, places)
+            return _searched(checkpoint, sidecar, path, locations)
         return SearchedSidecar(sidecar, path, summary, is_named)
 
     numbers = range(len(checkpoint.sidecars))
@@ -103,12 +103,14 @@ def search_sidecars(
         return tuple(future.result() for future in futures)
 
 
-def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlaces) -> bool | None:
+def may_name(
+    store: Store, path: str, summary: SidecarSummary, locations: NamedLocations
+) -> bool | None:
     """Returns whether a sidecar may contain one of the files, judged by its summary and its filter.
 
     None if only its paths can answer that.
     """
-    hashes = places.between(summary.first_place, summary.last_place)
+    hashes = locations.between(summary.first_location, summary.last_location)
     if not summary.tally.actions or not len(hashes):
         return False
     found = read_filter(store, path, summary)
@@ -117,12 +119,12 @@ def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlac
 
 def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
     """Returns the filter of a sidecar; None if it has no valid one."""
-    place = summary.filter
-    if place is None or place.length > MembershipFilter.most_bytes(summary.tally.actions):
+    within = summary.filter
+    if within is None or within.length > MembershipFilter.most_bytes(summary.tally.actions):
         return None
     try:
         with store.open(path) as file:
-            found = MembershipFilter.from_bytes(read_range(file, place.offset, place.length))
+            found = MembershipFilter.from_bytes(read_range(file, within.offset, within.length))
     except FileNotFoundError:
         raise UnusableCheckpointError(f"{path} no longer exists") from None
     except (CorruptTableError, pa.ArrowInvalid):
@@ -132,11 +134,11 @@ def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipF
 
 
 def _searched(
-    checkpoint: Checkpoint, sidecar: Sidecar, path: str, places: NamedPlaces
+    checkpoint: Checkpoint, sidecar: Sidecar, path: str, locations: NamedLocations
 ) -> SearchedSidecar:
     contents, is_named = SummaryBuilder(), False
     keys = MapKeys(partition_columns=frozenset())
-    wanted = np.unique(places.hashes)
+    wanted = np.unique(locations.hashes)
     for batch in checkpoint.file_actions(keys=keys, fields=SUMMARISED, only={path}):
         contents.include(batch.adds, batch.removes)
         if not is_named:
@@ -146,14 +148,14 @@ def _searched(
 
 
 def _holds(wanted: Hashes, paths: Sequence[pa.StringArray]) -> bool:
-    return any(bool(np.isin(hash_texts(written_places(chunk)), wanted).any()) for chunk in paths)
+    return any(bool(np.isin(hash_texts(written_locations(chunk)), wanted).any()) for chunk in paths)
 
 
-def _prefixes(places: pa.BinaryArray) -> npt.NDArray[np.bytes_]:
-    cut = pc.binary_slice(places, 0, PLACE_BYTES)
-    padded = np.zeros((len(cut), PLACE_BYTES), np.uint8)
+def _prefixes(locations: pa.BinaryArray) -> npt.NDArray[np.bytes_]:
+    cut = pc.binary_slice(locations, 0, LOCATION_BYTES)
+    padded = np.zeros((len(cut), LOCATION_BYTES), np.uint8)
     if len(cut):
         offsets = np.frombuffer(cut.buffers()[1], np.int32, len(cut) + 1, cut.offset * 4)
         text = np.frombuffer(cut.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-        padded[np.arange(PLACE_BYTES) < np.diff(offsets)[:, None]] = text
-    return padded.view(f"S{PLACE_BYTES}").ravel()
+        padded[np.arange(LOCATION_BYTES) < np.diff(offsets)[:, None]] = text
+    return padded.view(f"S{LOCATION_BYTES}").ravel()

@@ -159,8 +159,8 @@ class ActionFile:
 
     Readers that only need the protocol, or only the live files, can thus skip the rest. Encoding
     runs in a thread of its own, while the caller reads on. A sidecar ends with a filter of its
-    places (`membership_filter`), between the last row group and the footer, and with its summary in
-    the metadata of the footer.
+    locations (`membership_filter`), between the last row group and the footer, and with its summary
+    in the metadata of the footer.
     """
 
     def __init__(
@@ -235,12 +235,12 @@ class ActionFile:
         return self._tally if self._contents is None else self._contents.tally
 
     def _append_summary(self, contents: SummaryBuilder) -> SidecarSummary:
-        known, place = contents.filter(), None
+        known, byte_range = contents.filter(), None
         if known.is_even:
             data = known.to_bytes()
-            place = ByteRange(offset=self._sink.tell(), length=len(data))
+            byte_range = ByteRange(offset=self._sink.tell(), length=len(data))
             self._sink.write(data)
-        summary = contents.summary(place)
+        summary = contents.summary(byte_range)
         self._writer.add_key_value_metadata(summary.to_tags(self._name))
         return summary
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, VerificationError
 from delta_maintenance.parquet.files import read_range
-from delta_maintenance.protocol.actions.paths import written_places
+from delta_maintenance.protocol.actions.paths import written_locations
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.checkpoint_rows import single_actions
@@ -130,7 +130,7 @@ def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
 
 
 def _knows_all(known: MembershipFilter, paths: pa.ChunkedArray) -> bool:
-    return all(known.may_hold(hash_texts(written_places(chunk))).all() for chunk in paths.chunks)
+    return all(known.may_hold(hash_texts(written_locations(chunk))).all() for chunk in paths.chunks)
 
 
 def _filter_of(staged: Staging, name: str, summary: SidecarSummary) -> MembershipFilter | None:

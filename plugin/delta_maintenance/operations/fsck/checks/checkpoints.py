@@ -19,7 +19,7 @@ from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import HISTORY_FIELDS, LogHistory
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.actions.paths import written_places
+from delta_maintenance.protocol.actions.paths import written_locations
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_sums
@@ -34,7 +34,7 @@ from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, Log
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.delta_log.replay import StateReplay
 from delta_maintenance.protocol.delta_log.sidecar_summary import (
-    PLACE_BYTES,
+    LOCATION_BYTES,
     SidecarSummary,
     stated_summary,
 )
@@ -74,14 +74,14 @@ class SidecarCheck:
             return
         for rows in (batch.adds, batch.removes):
             for chunk in rows["path"].chunks:
-                places = written_places(chunk)
-                if not len(places):
+                locations = written_locations(chunk)
+                if not len(locations):
                     continue
                 if self._filter is not None:
-                    self._unknown |= not self._filter.may_hold(hash_texts(places)).all()
-                ends = pc.min_max(pc.binary_slice(places, 0, PLACE_BYTES)).as_py()
-                self._unknown |= ends["min"] < summary.first_place
-                self._unknown |= ends["max"] > summary.last_place
+                    self._unknown |= not self._filter.may_hold(hash_texts(locations)).all()
+                ends = pc.min_max(pc.binary_slice(locations, 0, LOCATION_BYTES)).as_py()
+                self._unknown |= ends["min"] < summary.first_location
+                self._unknown |= ends["max"] > summary.last_location
 
     def problems(self) -> Iterator[str]:
         """Yields the problems, one clause each, after all batches."""

@@ -30,7 +30,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
     STORED_INLINE,
     DeletionVectorDescriptor,
 )
-from delta_maintenance.protocol.actions.paths import as_uris, locations
+from delta_maintenance.protocol.actions.paths import as_uris, file_locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.deleted_rows import WHOLE_FILE, VectorFiles
@@ -70,11 +70,11 @@ def check_footers(
     """Compares the number of rows of existing data files with their statistics."""
     for first in range(0, present.num_rows, _TOGETHER):
         files = present.slice(first, _TOGETHER)
-        places = as_uris(files["place"].combine_chunks())
-        found = count_rows(store, places)
+        locations = as_uris(files["location"].combine_chunks())
+        found = count_rows(store, locations)
         counts = pa.chunked_array([found.counts])
         unreadable = pc.is_null(found.counts)
-        names = places.filter(unreadable).to_pylist()
+        names = locations.filter(unreadable).to_pylist()
         problems = [
             text.removeprefix(f"{name}: ") for name, text in zip(names, found.problems, strict=True)
         ]
@@ -135,12 +135,12 @@ def _problems(
     store: Store, marked: Sequence[_Marked], alone: Lock
 ) -> Iterator[tuple[str, str, str]]:
     """The problems of the vectors in one file: the kind of the finding, the data file, the text."""
-    files, place = VectorFiles(store), partial(_place, store)
+    files, location = VectorFiles(store), partial(_location, store)
     for path, stated, count in marked:
         try:
             vector = DeletionVectorDescriptor.from_json(stated)
             with alone if vector.size_in_bytes > _SMALL_VECTOR else nullcontext():
-                rows = files.load(vector, place)
+                rows = files.load(vector, location)
                 last = rows.max() if rows else None
                 del rows
         except RefusedError as error:
@@ -154,10 +154,10 @@ def _problems(
                 yield "damaged-deletion-vector", path, problem
 
 
-def _place(store: Store, path: str) -> str:
+def _location(store: Store, path: str) -> str:
     try:
         # An absolute address is already decoded; an address below the root becomes relative.
-        place = locations(as_uris(pa.array([path]), absolute=True), root=store.root)
-        return check_path(place[0].as_py().decode())
+        location = file_locations(as_uris(pa.array([path]), absolute=True), root=store.root)
+        return check_path(location[0].as_py().decode())
     except InvalidRequestError as error:
         raise FileNotFoundError(path) from error

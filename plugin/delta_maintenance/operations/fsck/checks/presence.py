@@ -17,12 +17,12 @@ from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE, STORED_RELATIVE
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, as_uris, locations
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, as_uris, file_locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import TREE, EntryKind
-from delta_maintenance.table.data.places import find_other_spellings, reached_by_the_store
+from delta_maintenance.table.data.locations import find_other_spellings, reached_by_the_store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 _LOOKED_UP = 1 << 16
@@ -34,7 +34,7 @@ class Presence:
 
     present: pa.Table
     """The rows of `LiveFiles.adds` whose files exist, with their locations relative to the root in
-    the column `place`.
+    the column `location`.
     """
     missing: pa.Table
     """The rows whose data files do not exist under any spelling of their paths."""
@@ -63,8 +63,8 @@ class TableFiles:
         root.
         """
         raw = _one_array(paths)
-        place, external = self._placed(raw)
-        found = pc.index_in(place, value_set=self._names)
+        location, external = self._located(raw)
+        found = pc.index_in(location, value_set=self._names)
         if found.null_count:
             # Some writers do not encode paths.
             found = pc.coalesce(found, pc.index_in(raw.cast(pa.binary()), value_set=self._names))
@@ -77,43 +77,43 @@ class TableFiles:
 
         The columns are `path` and `size`, null if unknown.
         """
-        place, _ = self._placed(_one_array(missing["path"]))
+        location, _ = self._located(_one_array(missing["path"]))
         used = pa.chunked_array([c for part in self._used for c in part.chunks], pa.string())
         files = self._files.select(["path", "size"])
         files = files.filter(pc.invert(pc.is_in(files["path"], value_set=used)))
-        wanted = missing.append_column("place", pa.chunked_array([place]))
+        wanted = missing.append_column("location", pa.chunked_array([location]))
         return find_other_spellings(wanted, files)
 
     def reaches(self, found: pa.Table) -> npt.NDArray[np.bool_]:
         """Marks the other spellings that the store takes for the name that readers use."""
         return reached_by_the_store(self._store, found)
 
-    def _placed(self, raw: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+    def _located(self, raw: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
         """Returns the location of each path, and whether it is outside the root."""
         absolute = pc.match_substring_regex(raw, ABSOLUTE)
-        place = locations(raw, root=self._store.root)
+        location = file_locations(raw, root=self._store.root)
         for address in self._store.addresses[1:]:
             # The log may use another address for the table than the user.
-            outside = pc.and_(absolute, _is_absolute(place))
-            place = pc.if_else(outside, locations(raw, root=address), place)
-        return place, pc.and_(absolute, _is_absolute(place))
+            outside = pc.and_(absolute, _is_absolute(location))
+            location = pc.if_else(outside, file_locations(raw, root=address), location)
+        return location, pc.and_(absolute, _is_absolute(location))
 
-    def sizes(self, places: pa.ChunkedArray) -> pa.ChunkedArray:
+    def sizes(self, locations: pa.ChunkedArray) -> pa.ChunkedArray:
         """Returns the sizes in bytes of existing files."""
-        rows = pc.index_in(places.cast(pa.binary()), value_set=self._names)
+        rows = pc.index_in(locations.cast(pa.binary()), value_set=self._names)
         sizes = self._files["size"].take(rows)
         if not sizes.null_count:
             return sizes
         # In batches ordered by folder, because most stores list every folder of a batch.
-        order = pc.sort_indices(places).to_numpy()
+        order = pc.sort_indices(locations).to_numpy()
         parts = [order[at : at + _LOOKED_UP] for at in range(0, len(order), _LOOKED_UP)]
-        found = [self._look_up(places.take(integers(part))) for part in parts]
+        found = [self._look_up(locations.take(integers(part))) for part in parts]
         ordered = pa.chunked_array([c for part in found for c in part.chunks], pa.int64())
         return ordered.take(integers(np.argsort(order)))
 
-    def _look_up(self, places: pa.ChunkedArray) -> pa.ChunkedArray:
-        statuses = self._store.statuses(places)
-        return statuses["size"].take(pc.index_in(places, value_set=statuses["path"]))
+    def _look_up(self, locations: pa.ChunkedArray) -> pa.ChunkedArray:
+        statuses = self._store.statuses(locations)
+        return statuses["size"].take(pc.index_in(locations, value_set=statuses["path"]))
 
 
 def check_presence(
@@ -125,8 +125,8 @@ def check_presence(
     1970-01-01 UTC).
     """
     adds = live.adds
-    places, external = files.find(adds["path"])
-    lost = adds.filter(pc.and_(pc.is_null(places), pc.invert(external)))
+    locations, external = files.find(adds["path"])
+    lost = adds.filter(pc.and_(pc.is_null(locations), pc.invert(external)))
     _check_removed(files, live.tombstones, findings, version, kept_from_ms)
     vectors = _missing_vectors(files, adds, findings, version)
     wanted = [lost.select(["path", "size"]), _without_size(pc.unique(vectors["uri"]))]
@@ -134,14 +134,14 @@ def check_presence(
     reached = booleans(files.reaches(found))
     there, others = found.filter(reached), found.filter(pc.invert(reached))
     rows = pc.index_in(adds["path"], value_set=there["path"])
-    places = pc.coalesce(places, there["found"].take(rows))
+    locations = pc.coalesce(locations, there["found"].take(rows))
     missing = lost.filter(pc.invert(pc.is_in(lost["path"], value_set=found["path"])))
     problem = "the data file does not exist"
     findings.add_files("missing-data-file", problem, paths=missing["path"], version=version)
     vectors = vectors.filter(pc.invert(pc.is_in(vectors["uri"], value_set=found["path"])))
     _add_vectors("missing-deletion-vector", vectors, findings, version)
     _add_other_spellings(others, findings, version)
-    present = adds.append_column("place", places).filter(pc.is_valid(places))
+    present = adds.append_column("location", locations).filter(pc.is_valid(locations))
     _check_sizes(files, present, findings, version)
     return Presence(
         present=present,
@@ -152,7 +152,7 @@ def check_presence(
 
 
 def _check_sizes(files: TableFiles, present: pa.Table, findings: Findings, version: int) -> None:
-    sizes = files.sizes(present["place"])
+    sizes = files.sizes(present["location"])
     wrong = pc.fill_null(pc.not_equal(sizes, present["size"]), False)
     text = pc.binary_join_element_wise(
         "the file has",
@@ -225,10 +225,10 @@ def _check_removed(
     kept_from_ms: int,
 ) -> None:
     # Files of expired tombstones may exist, too, and are then no other spelling of a live file.
-    places, external = files.find(tombstones["path"])
+    locations, external = files.find(tombstones["path"])
     since = pc.greater_equal(tombstones["deletionTimestamp"], kept_from_ms)
     is_kept = pc.fill_null(since, False)
-    missing = pc.and_(is_kept, pc.and_(pc.is_null(places), pc.invert(external)))
+    missing = pc.and_(is_kept, pc.and_(pc.is_null(locations), pc.invert(external)))
     problem = "the file of an unexpired tombstone does not exist"
     paths = tombstones["path"].filter(missing)
     findings.add_files("missing-removed-file", problem, paths=paths, version=version)
@@ -250,8 +250,8 @@ def _vector_paths(stored: str, names: pa.StringArray) -> pa.StringArray:
     return relative if stored == STORED_RELATIVE else absolute
 
 
-def _is_absolute(places: pa.BinaryArray) -> pa.BooleanArray:
-    return pc.match_substring_regex(places, ABSOLUTE)
+def _is_absolute(locations: pa.BinaryArray) -> pa.BooleanArray:
+    return pc.match_substring_regex(locations, ABSOLUTE)
 
 
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -68,14 +68,14 @@ MEMORY = _TOGETHER * (GROUP_BYTES + _SHARED_BYTES + 16 * RANGES_PER_ROUND) + REA
 FILES = pa.schema(
     {
         "at": pa.int64(),
-        "place": pa.string(),
+        "location": pa.string(),
         "size": pa.int64(),
         "deletionVector": ADD_TYPES["deletionVector"],
         "baseRowId": pa.int64(),
         "defaultRowCommitVersion": pa.int64(),
     }
 )
-"""The files to read, with their numbers; `place` is encoded as in the log."""
+"""The files to read, with their numbers; `location` is encoded as in the log."""
 PARTS = pa.schema(
     {
         "at": pa.int64(),
@@ -184,7 +184,7 @@ class PartReading:
         at, vector = row["at"], row["deletionVector"]
         passed = self.passed if at == self.first else 0
         source = SourceFile(
-            path=row["place"],
+            path=row["location"],
             partition_values=(),
             size=row["size"] or 0,
             deletion_vector=None if vector is None else DeletionVectorDescriptor.from_json(vector),
@@ -387,7 +387,7 @@ def _files(present: pa.Table, first: int) -> pa.Table:
     """Returns the rows of `FILES`, which are numbered from `first` on."""
     columns = {
         "at": pa.array(np.arange(first, first + present.num_rows)),
-        "place": as_uris(present["place"].combine_chunks()),
+        "location": as_uris(present["location"].combine_chunks()),
     }
     return pa.table(
         [columns[name] if name in columns else present[name] for name in FILES.names],

@@ -51,8 +51,8 @@ from delta_maintenance.table.data.copying.sources import (
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows
+from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
-from delta_maintenance.table.data.places import place_of
 
 _BUDGET = CopyBudget(chunks=10_000, index_bytes=32 << 20)
 """The metadata of copied row groups that a bin holds; sources beyond it are decoded."""
@@ -225,7 +225,7 @@ def _opened(
         return None
     try:
         with reading_sources():
-            opened = partial(store.open, place_of(store, source.path))
+            opened = partial(store.open, location_of(store, source.path))
             found = CopySource.of(opened, spec, own, size=source.size, least=least, budget=budget)
     except NotCopiedError:
         return None

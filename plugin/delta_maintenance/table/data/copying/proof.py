@@ -217,14 +217,14 @@ def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -
     where necessary, from decoded rows.
     """
     schema = spec.layout.schema
-    places = {names: at for at, names in enumerate(leaf_names(schema, schema.names))}
+    columns = {names: at for at, names in enumerate(leaf_names(schema, schema.names))}
     copied = {at: each for at, each in enumerate(expected.groups) if each.origin != "encoded"}
     footers = {at: parquet.metadata.row_group(at) for at in copied}
     collector = expected.encoded
     collector.rows = expected.rows
     decoded: list[StatisticsLeaf] = []
     for leaf in spec.statistics.leaves:
-        kind, at = _type_of(spec.layout, leaf.path), places.get(tuple(leaf.path))
+        kind, at = _type_of(spec.layout, leaf.path), columns.get(tuple(leaf.path))
         bounds = [
             None if at is None else bounds_of(leaf, kind, footers[of].column(at), group.created_by)
             for of, group in copied.items()

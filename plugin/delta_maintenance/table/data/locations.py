@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, locations
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools, valid_texts
 from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.vacuum.protected_paths import hash_paths, hash_spellings
@@ -45,7 +45,7 @@ _COPIED_BYTES = 1 << 20
 _LOOKED_UP_AT_ONCE = 16
 
 
-def place_of(store: Store, path: str) -> str:
+def location_of(store: Store, path: str) -> str:
     """Returns the name in the store of a data file or a deletion vector file.
 
     `RefusedError` for a path that is not below the table's root.
@@ -58,7 +58,7 @@ def place_of(store: Store, path: str) -> str:
         roots = [root for root in store.addresses if below_root(paths, root=root)[0].is_valid]
     try:
         if roots:
-            return check_path(locations(paths, root=roots[0])[0].as_py().decode())
+            return check_path(file_locations(paths, root=roots[0])[0].as_py().decode())
     except (UnicodeDecodeError, InvalidRequestError):
         pass
     raise RefusedError(
@@ -70,13 +70,13 @@ def place_of(store: Store, path: str) -> str:
 def find_other_spellings(wanted: pa.Table, files: pa.Table) -> pa.Table:
     """Returns the missing files that have another spelling (`OTHER_SPELLINGS`).
 
-    `wanted` contains for each missing file its `path` in the log, its `place` relative to the root,
-    and its `size`, null if unknown. `files` contains the `path` and the `size` of each file that
-    the table does not refer to.
+    `wanted` contains for each missing file its `path` in the log, its `location` relative to the
+    root, and its `size`, null if unknown. `files` contains the `path` and the `size` of each file
+    that the table does not refer to.
     """
     # A file with such a name cannot exist in any store.
-    wanted = wanted.filter(_are_texts(wanted["place"]))
-    keys = _hashed(wanted["place"])
+    wanted = wanted.filter(_are_texts(wanted["location"]))
+    keys = _hashed(wanted["location"])
     theirs = _hashed(files["path"])
     rows = np.flatnonzero(np.isin(theirs, keys))
     files, theirs = files.take(integers(rows)), theirs[rows]
@@ -86,7 +86,7 @@ def find_other_spellings(wanted: pa.Table, files: pa.Table) -> pa.Table:
     at = np.searchsorted(distinct, keys)
     found = files.take(integers(first[at]))
     _, of_key, claims = np.unique(keys, return_inverse=True, return_counts=True)
-    target = wanted["place"].cast(pa.string())
+    target = wanted["location"].cast(pa.string())
     doubts = [
         (to_bools(_one(unclean(_one(target)))), "the store cannot have a file of that name"),
         (counts[at] > 1, "several files have such a name"),
@@ -146,9 +146,9 @@ def _copy(store: Store, source: str, target: str) -> bool:
     return True
 
 
-def _are_texts(places: pa.ChunkedArray) -> pa.BooleanArray:
-    """Marks the places that are valid UTF-8."""
-    return pc.is_in(places, value_set=valid_texts(_one(places)).cast(pa.binary()))
+def _are_texts(locations: pa.ChunkedArray) -> pa.BooleanArray:
+    """Marks the locations that are valid UTF-8."""
+    return pc.is_in(locations, value_set=valid_texts(_one(locations)).cast(pa.binary()))
 
 
 def _hashed(paths: pa.ChunkedArray) -> Hashes:
