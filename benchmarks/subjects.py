@@ -218,7 +218,7 @@ def z_order_deltalake(table: str, target: str, *columns: str) -> dict[str, objec
 
 
 def boxes(table: str) -> dict[str, object]:
-    from benchmarks.rewrite_figures import touched_by_boxes
+    from benchmarks.cluster_figures import touched_by_boxes
 
     return dict(touched_by_boxes(Path(table)))
 
