@@ -16,7 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks import (
-    cluster_figures,
     dag_parsing,
     dagster_figures,
     figures,
@@ -34,7 +33,6 @@ FIGURES = {
     **fsspec_figures.FIGURES,
     **guard_figures.FIGURES,
     **rewrite_figures.FIGURES,
-    **cluster_figures.FIGURES,
     **spark_rewrite_figures.FIGURES,
     **upkeep_figures.FIGURES,
     **dag_parsing.FIGURES,
