@@ -27,6 +27,7 @@ ENTRY_POINTS = "delta_maintenance.operations"
 BUILT_IN = (
     "upgrade-protocol",
     "set-properties",
+    "set-clustering",
     "backfill-row-ids",
     "fsck",
     "optimize",

@@ -23,7 +23,7 @@ CUBE_BYTES = 100 << 30
 
 
 def columns_text(columns: Sequence[str]) -> str:
-    """Returns the form of column names in a tag; the fields of a nested column are joined by dots."""
+    """Returns the form of column names in a tag; nested names are joined by dots."""
     return json.dumps(list(columns), ensure_ascii=False, separators=(",", ":"))
 
 

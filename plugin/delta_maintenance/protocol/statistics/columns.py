@@ -78,11 +78,13 @@ class StatisticsColumns:
                 "the clustering columns of the table cannot be determined",
                 remedy="set them again with the engine that clusters the table",
             )
-        named = _named(properties.data_skipping_stats_columns)
+        named = column_names(properties.data_skipping_stats_columns)
         limit = properties.data_skipping_num_indexed_columns
         if named is not None:
             chosen = {
-                leaf.path for logical, leaf in every if any(_below(logical, name) for name in named)
+                leaf.path
+                for logical, leaf in every
+                if any(_below(logical, tuple(part.lower() for part in name)) for name in named)
             }
         else:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
@@ -93,19 +95,12 @@ class StatisticsColumns:
         )
 
 
-def _leaves(
-    struct: StructType, above: tuple[StructField, ...] = ()
-) -> Iterator[tuple[StructField, ...]]:
-    """Yields every leaf with the structs around it, outermost first."""
-    for item in struct.fields:
-        if isinstance(item.type, StructType):
-            yield from _leaves(item.type, (*above, item))
-        elif item.type != _VOID:
-            yield (*above, item)
+def column_names(text: str | None) -> list[tuple[str, ...]] | None:
+    """Parses a list of columns, as in `delta.dataSkippingStatsColumns`.
 
-
-def _named(text: str | None) -> list[tuple[str, ...]] | None:
-    """Parses `delta.dataSkippingStatsColumns`; names in lower case."""
+    Commas separate columns, dots the names of nested ones; a name in backticks can contain both.
+    None for an empty or an invalid list.
+    """
     if text is None or not text.strip():
         return None
     columns: list[tuple[str, ...]] = []
@@ -117,12 +112,23 @@ def _named(text: str | None) -> list[tuple[str, ...]] | None:
             return None
         part = found[1]
         quoted = part.startswith("`")
-        parts.append((part[1:-1].replace("``", "`") if quoted else part).lower())
+        parts.append(part[1:-1].replace("``", "`") if quoted else part)
         at = found.end() + 1
         if text[found.end() : at] in (",", ""):
             columns.append(tuple(parts))
             parts = []
     return columns
+
+
+def _leaves(
+    struct: StructType, above: tuple[StructField, ...] = ()
+) -> Iterator[tuple[StructField, ...]]:
+    """Yields every leaf with the structs around it, outermost first."""
+    for item in struct.fields:
+        if isinstance(item.type, StructType):
+            yield from _leaves(item.type, (*above, item))
+        elif item.type != _VOID:
+            yield (*above, item)
 
 
 def _below(path: tuple[str, ...], name: tuple[str, ...]) -> bool:
