@@ -1,8 +1,8 @@
 """The common part of operations that change the protocol and the metadata of a table.
 
-`upgrade-protocol`, `set-properties`, `set-clustering` and `add-constraint` derive the future protocol
-and metadata by pure rules, list the clients that lose access, and make one commit. A plan is applied
-only if a new plan would make the same change.
+`upgrade-protocol`, `set-properties`, `set-clustering` and `add-constraint` derive the future
+protocol and metadata by pure rules, list the clients that lose access, and make one commit. A plan
+is applied only if a new plan would make the same change.
 """
 
 from __future__ import annotations

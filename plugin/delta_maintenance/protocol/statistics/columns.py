@@ -7,8 +7,8 @@ columns always have statistics.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
@@ -37,6 +37,8 @@ class StatisticsLeaf:
     """Physical names."""
     bounded: bool
     """Whether it has a minimum and a maximum, in addition to the null count."""
+    clusters: bool = False
+    """Whether it is a clustering column, whose bounds must not be omitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,16 @@ class StatisticsColumns:
 
     @classmethod
     def of(
-        cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]
+        cls,
+        protocol: Protocol,
+        metadata: Metadata,
+        domains: Mapping[str, str],
+        *,
+        also: Collection[tuple[str, ...]] = (),
     ) -> StatisticsColumns:
         """Returns the columns that the table requires. `domains` are its domains by name.
+
+        `also` are further columns, by physical names.
 
         `RefusedError` if the clustering columns cannot be determined.
         """
@@ -88,9 +97,13 @@ class StatisticsColumns:
             }
         else:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
-        chosen |= set(clustered)
+        chosen |= {*clustered, *also}
         return cls(
-            leaves=tuple(leaf for _, leaf in every if leaf.path in chosen),
+            leaves=tuple(
+                replace(leaf, clusters=leaf.path in clustered)
+                for _, leaf in every
+                if leaf.path in chosen
+            ),
             tight_bounds=supports(protocol, "deletionVectors"),
         )
 
