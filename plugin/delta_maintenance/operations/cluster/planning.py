@@ -118,7 +118,7 @@ def surveyed(
     )
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
     engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
-    notes = ()
+    notes: tuple[str, ...] = ()
     if order.others:
         notes = (
             f"rows are not ordered by {_names(order.others)}, whose type has no order; new files "

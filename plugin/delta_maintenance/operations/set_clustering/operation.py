@@ -75,20 +75,25 @@ def _decided(snapshot: Snapshot, options: SetClusteringOptions) -> ClusteringDec
     before = _current(snapshot)
     now = TableChange(protocol=protocol, metadata=metadata)
     old = None if before is None else [column.path for column in before]
-    names = {
-        "columns_before": tuple(column.name for column in before or ()),
-        "columns_after": tuple(column.name for column in columns),
-    }
+    names_before = tuple(column.name for column in before or ())
+    names_after = tuple(column.name for column in columns)
     if old == [column.path for column in columns]:
-        return ClusteringDecision(operation="", parameters={}, before=now, after=now, **names)
+        return ClusteringDecision(
+            operation="",
+            parameters={},
+            before=now,
+            after=now,
+            columns_before=names_before,
+            columns_after=names_after,
+        )
     joining = [column for column in columns if column.path not in (old or ())]
     _require_statistics(snapshot, joining)
     changed = upgraded_protocol(protocol, features=FEATURES, met=FEATURES)
     return ClusteringDecision(
         operation="CLUSTER BY",
         parameters={
-            "oldClusteringColumns": ",".join(names["columns_before"]),
-            "newClusteringColumns": ",".join(names["columns_after"]),
+            "oldClusteringColumns": ",".join(names_before),
+            "newClusteringColumns": ",".join(names_after),
         },
         before=now,
         after=TableChange(protocol=changed, metadata=metadata),
@@ -99,7 +104,8 @@ def _decided(snapshot: Snapshot, options: SetClusteringOptions) -> ClusteringDec
             ),
         ),
         depends_on_files=bool(joining),
-        **names,
+        columns_before=names_before,
+        columns_after=names_after,
     )
 
 

@@ -113,7 +113,8 @@ def _count_at_most(cuts: pa.Array, values: pa.Array) -> Ranks:
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         filled = pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
         places = np.searchsorted(cuts.to_numpy(), filled.to_numpy(), side="right")
-        return places.astype(np.uint64)
+        below: Ranks = places.astype(np.uint64)
+        return below
     # Each distinct value once, because comparing texts and decimals is slow. A cut comes before an
     # equal value, because the order of equal elements is kept.
     encoded = values.dictionary_encode()

@@ -34,6 +34,8 @@ from delta_maintenance.table.data.clustering.sample import RowSample
 
 SORT_BYTES = 128 << 20
 """The size in memory of the rows that are sorted at once."""
+_LEAST_SAMPLE = 1 << 20
+"""The size in memory up to which values are sampled even if less is sorted at once."""
 _OUTPUT_ROWS = 1 << 16
 """The number of rows that are put into their order at once."""
 _POINTS = 1 << 11
@@ -136,7 +138,7 @@ class RowSorter:
     def _begin_ranges(self) -> None:
         """Divides the keys into ranges, and writes the rows that are held to their files."""
         sort_bytes = self._clustering.sort_bytes
-        sample = RowSample()
+        sample = self._sample()
         for batch in self._sampled():
             sample.offer(self._key_columns(batch))
         found = sample.rows()
@@ -174,7 +176,7 @@ class RowSorter:
 
     def _split(self, file: RangeFile) -> RangeFiles:
         """Divides a range that is too large to be sorted in memory."""
-        sample = RowSample()
+        sample = self._sample()
         for rows in file.read():
             sample.offer(rows.select([KEY]))
         found = sample.rows()
@@ -210,12 +212,15 @@ class RowSorter:
             part = rows.take(order.slice(at, _OUTPUT_ROWS))
             yield SortedRows(_without_key(part), single and complete)
 
+    def _sample(self) -> RowSample:
+        return RowSample(most_bytes=max(_LEAST_SAMPLE, self._clustering.sort_bytes // 4))
+
     def _key_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = [column_at(rows, path) for path in self._clustering.columns]
         return pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
 
     def _learn(self, batches: Iterable[pa.RecordBatch]) -> Ranks | None:
-        sample = RowSample()
+        sample = self._sample()
         for batch in batches:
             sample.offer(batch)
         found = sample.rows()
