@@ -29,6 +29,8 @@ VERBS = (
     "backfill-row-ids",
     "upgrade-protocol",
     "set-properties",
+    "set-clustering",
+    "cluster",
     "add-constraint",
     "drop-feature",
     "health",

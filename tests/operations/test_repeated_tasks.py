@@ -15,6 +15,7 @@ from delta_maintenance.operations import (
     backfill_row_ids,
     checkpoint,
     drop_feature,
+    set_clustering,
     set_properties,
     upgrade_protocol,
 )
@@ -56,6 +57,13 @@ CASES = {
         set_properties,
         {"properties": {"delta.appendOnly": "true"}},
         set_properties.SetPropertiesOptions,
+        log.protocol(1, 2),
+        log.protocol(1, 2),
+    ),
+    "set-clustering": Case(
+        set_clustering,
+        {"by": ("id",)},
+        set_clustering.SetClusteringOptions,
         log.protocol(1, 2),
         log.protocol(1, 2),
     ),

@@ -35,9 +35,11 @@ VERBS = {
     "upgrade-protocol": ("upgrade-protocol", "TABLE", "--feature", "changeDataFeed"),
     "drop-feature": ("drop-feature", "TABLE", "--feature", "v2Checkpoint"),
     "set-properties": ("set-properties", "TABLE", "--set", "delta.checkpointInterval=7"),
+    "set-clustering": ("set-clustering", "TABLE", "--by", "id"),
     "add-constraint": ("add-constraint", "TABLE", "positive", "id >= 0"),
     "optimize": ("optimize", "TABLE"),
     "purge": ("purge", "TABLE"),
+    "cluster": ("cluster", "TABLE", "--by", "id"),
     "run": ("run", "POLICY"),
 }
 POLICY = """

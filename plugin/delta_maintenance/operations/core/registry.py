@@ -27,8 +27,10 @@ ENTRY_POINTS = "delta_maintenance.operations"
 BUILT_IN = (
     "upgrade-protocol",
     "set-properties",
+    "set-clustering",
     "backfill-row-ids",
     "fsck",
+    "cluster",
     "optimize",
     "purge",
     "checkpoint",

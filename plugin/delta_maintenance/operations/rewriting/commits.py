@@ -199,6 +199,14 @@ class RewriteCommits:
                 pending.fate = "dropped"
                 pending.problem = "other writers removed all rows of the source files"
                 return
+            if pending.done.clustered is not None:
+                # The positions of the deleted rows in the new files are not known.
+                pending.fate = "dropped"
+                pending.problem = (
+                    "another writer deleted rows of a source file, and the rows of "
+                    "the new files have another order"
+                )
+                return
             late = late_deletions(store, pending.done, changed)
             if late is None:
                 pending.fate = "dropped"
@@ -262,6 +270,7 @@ class RewriteCommits:
                 pending,
                 target_bytes=contract.spec.target_bytes,
                 iceberg_compat=contract.iceberg_compat,
+                clustering=contract.clustering,
             )
         ]
         sums = sum((pending.result.sums for pending in bins), RowSums())

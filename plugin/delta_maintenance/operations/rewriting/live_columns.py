@@ -28,6 +28,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     deletion_vector_ids,
 )
 from delta_maintenance.protocol.actions.paths import PathAudit
+from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
 from delta_maintenance.protocol.columns.arrays import integers, to_bools
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
@@ -114,8 +115,10 @@ class LiveColumns:
     """The number of rows that the deletion vector marks as deleted."""
     target: Numbers
     """The target size of the rewrite that created the file; 0 for all other files."""
-    clustered: npt.NDArray[np.bool_]
-    """Whether the file has a clustering provider."""
+    provider: pa.ChunkedArray
+    """The clustering provider of the file, or null."""
+    tags: pa.Table
+    """The tags `CLUSTERING_TAGS` of the file, one column for each; null for a missing tag."""
     partition: Numbers
     """The partition of the file, as an index into `partitions` and `last_write`."""
     partitions: Mapping[str, pa.Array]
@@ -131,6 +134,11 @@ class LiveColumns:
     def count(self) -> int:
         """The number of files."""
         return len(self.size)
+
+    @property
+    def clustered(self) -> Mask:
+        """Whether each file has a clustering provider."""
+        return to_bools(pc.is_valid(self.provider).combine_chunks())
 
     @property
     def live_bytes(self) -> Numbers:
@@ -222,7 +230,13 @@ def _part(batch: ActiveFiles, names: Sequence[str], rules: FileRules) -> _Part:
         "rows": pc.fill_null(_row_counts(adds), -1),
         "deleted": pc.fill_null(cardinality, 0),
         "target": pa.array(target_sizes(_column(adds, "tags"))),
-        "clustered": pc.is_valid(_column(adds, "clusteringProvider")),
+        "provider": _column(adds, "clusteringProvider").dictionary_encode(),
+    }
+    tags = _column(adds, "tags")
+    columns |= {
+        # Dictionary-encoded at once, because many files share few values.
+        name: pc.map_lookup(tags, name, "first").dictionary_encode()
+        for name in CLUSTERING_TAGS
     }
     moved = _moved(batch.tombstones)
     removes = batch.tombstones.filter(pc.invert(moved))
@@ -342,7 +356,8 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
         rows=files["rows"].to_numpy(),
         deleted=files["deleted"].to_numpy(),
         target=files["target"].to_numpy(),
-        clustered=files["clustered"].to_numpy(),
+        provider=files["provider"],
+        tags=files.select(CLUSTERING_TAGS),
         partition=own,
         partitions=partitions,
         last_write=last,
@@ -414,7 +429,8 @@ _FILES = pa.schema(
         ("path", pa.string()),
         ("vector", pa.string()),
         *((name, pa.int64()) for name in ("size", "modified", "rows", "deleted", "target")),
-        ("clustered", pa.bool_()),
+        ("provider", pa.dictionary(pa.int32(), pa.string())),
+        *((name, pa.dictionary(pa.int32(), pa.string())) for name in CLUSTERING_TAGS),
     ]
 )
 

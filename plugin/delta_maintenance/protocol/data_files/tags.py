@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
+from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
 
 TARGET_SIZE = "OPTIMIZE_TARGET_SIZE"
 ICEBERG_COMPAT = "ICEBERG_COMPAT_VERSION"
 COMPACTED_INTO = "compactedInto"
 COMPACTION_INFO = "compactionInfo"
 INSERTION_TIMES = ("MIN_INSERTION_TIME", "MAX_INSERTION_TIME")
-READ_TAGS = frozenset({TARGET_SIZE, COMPACTED_INTO})
+READ_TAGS = frozenset({TARGET_SIZE, COMPACTED_INTO, *CLUSTERING_TAGS})
 """The tags by which files are chosen for a rewrite."""
 
 

@@ -190,13 +190,18 @@ class _Leaf:
     def bound(self, of: str) -> pa.Array | None:
         """Returns the bound for the statistics, or None if it must be omitted."""
         value, kind = getattr(self, of), self.kind
+        greatest = of == "greatest"
+        if self.has_nan and (greatest or value is None):
+            # Readers disagree about the order of NaN. But bounds of clustering columns must exist,
+            # and with those of Delta Spark, for which NaN is the greatest value, all known readers
+            # find every row.
+            return pa.array([math.nan]) if self.leaf.clusters else None
         if value is None or kind is None:
             return None
-        greatest = of == "greatest"
         if pa.types.is_floating(kind):
-            # Readers disagree about the order of NaN and the parsing of infinity.
-            if math.isinf(value) or (self.has_nan and greatest):
-                return None
+            # Readers disagree about the parsing of infinity.
+            if math.isinf(value):
+                return pa.array([value], pa.float64()) if self.leaf.clusters else None
             # Positive and negative zero are equal, so each bound uses the safe sign. All digits of
             # the double are written: some readers compare floats as doubles, and fewer digits would
             # be another number.
