@@ -297,9 +297,7 @@ class _Parser:
             least = self._literal()
             if not self._word("and"):
                 raise self._wrong("BETWEEN is to be followed by two values with AND between them")
-            found = Both(
-                Comparison(column, ">=", least), Comparison(column, "<=", self._literal())
-            )
+            found = Both(Comparison(column, ">=", least), Comparison(column, "<=", self._literal()))
         elif self._word("in"):
             self._expect("(")
             values = [self._literal()]
