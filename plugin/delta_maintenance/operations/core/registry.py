@@ -29,6 +29,7 @@ BUILT_IN = (
     "set-properties",
     "backfill-row-ids",
     "fsck",
+    "layout",
     "optimize",
     "purge",
     "checkpoint",

@@ -126,7 +126,10 @@ def order_keys(*columns: pa.Array) -> list[Keys]:
     if pa.types.is_decimal(kind) and kind.precision <= _DIGITS_OF_64_BITS:
         return [_low_words(column) for column in columns]
     if not (pa.types.is_decimal(kind) or pa.types.is_binary(kind)):
-        return [column.cast(_integer_type(kind)).to_numpy(zero_copy_only=False).astype(np.int64) for column in columns]
+        return [
+            column.cast(_integer_type(kind)).to_numpy(zero_copy_only=False).astype(np.int64)
+            for column in columns
+        ]
     joined = pa.concat_arrays(columns)
     ranks = _ranks(joined)
     ends = np.cumsum([len(column) for column in columns])[:-1]
@@ -159,6 +162,8 @@ def _integer_type(kind: pa.DataType) -> pa.DataType:
 
 def _low_words(values: pa.Array) -> Numbers:
     """The unscaled values of decimals with at most 18 digits."""
+    if not len(values):
+        return np.zeros(0, np.int64)
     words = np.frombuffer(values.buffers()[1], np.int64, 2 * len(values), 16 * values.offset)
     found: Numbers = words[::2].copy()
     return found

@@ -80,19 +80,17 @@ class _Extent:
         values = np.bincount(partition, ~column.all_null, partitions)
         self._nulls = np.where(nulls > 0, -1, 0)
         self._empty = values == 0
-        # A file without bounds has values that may lie outside of those of the others.
-        open_ended = np.bincount(partition, column.unknown, partitions) > 0
-        self._first[open_ended] = self._last[open_ended] = -1
+        self._open_ended = np.bincount(partition, column.unknown, partitions) > 0
         self._ends = least, greatest
 
     def whole(self, partition: Numbers) -> ColumnBounds:
         """The same range for all files of a partition."""
         least, greatest = self._ends
-        return self._bounds(
-            least.take(_or_null(self._first[partition])),
-            greatest.take(_or_null(self._last[partition])),
-            partition,
+        # A file without bounds has values that may lie outside of those of the others.
+        first, last = (
+            np.where(self._open_ended, -1, rows)[partition] for rows in (self._first, self._last)
         )
+        return self._bounds(least.take(_or_null(first)), greatest.take(_or_null(last)), partition)
 
     def cut(
         self, values: pa.Array, partition: Numbers, place: Numbers, slices: Numbers

@@ -36,7 +36,7 @@ def overlaps(least: Keys, greatest: Keys, partition: Numbers | None = None) -> O
     if partition is None or not partition.any():
         order = np.argsort(ends, kind="stable")
     else:
-        order = np.lexsort((ends, np.concatenate([partition, partition])))
+        order = _by_partition(ends, np.concatenate([partition, partition]))
     is_lower = order < count
     opened = np.cumsum(is_lower)
     closed_before = np.arange(2 * count) - opened + is_lower
@@ -53,6 +53,14 @@ def histogram(depth: Numbers) -> dict[int, int]:
     up = np.where(depth <= _EXACT, depth, 1 << np.ceil(np.log2(np.maximum(depth, 1))).astype(int))
     found, counts = np.unique(up, return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _by_partition(ends: Keys, partition: Numbers) -> Numbers:
+    order = np.argsort(ends, kind="stable")
+    # Radix sort, which takes no more than a pass for each byte of short numbers.
+    small = partition.astype(np.uint16) if int(partition.max()) < 1 << 16 else partition
+    found: Numbers = order[np.argsort(small[order], kind="stable")]
+    return found
 
 
 def _greatest_between(values: Numbers, first: Numbers, last: Numbers) -> Numbers:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.layout.bounds import ColumnBounds, Keys, Numbers, order_keys
+from delta_maintenance.protocol.layout.bounds import ColumnBounds, Keys, Mask, Numbers, order_keys
 
 SAMPLE = 2000
 """The number of drawn values."""
@@ -24,6 +24,8 @@ _RANGE = 0.01
 """The share of the rows in a range."""
 _TURN = (5**0.5 - 1) / 2
 _TEXT_BYTES = 6
+
+_Means = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +46,8 @@ class Probes:
 
 def sampled_values(column: ColumnBounds, weights: Numbers) -> pa.Array:
     """Draws values of a column, ascending, each file with a probability according to its weight."""
-    rows = np.flatnonzero(column.known & (weights > 0))
-    if not len(rows):
-        return column.least.slice(0, 0)
-    ends = np.cumsum(weights[rows].astype(np.float64))
-    at = (np.arange(SAMPLE) + 0.5) / SAMPLE * ends[-1]
-    chosen = pa.array(rows[np.minimum(np.searchsorted(ends, at), len(rows) - 1)])
-    shares = (np.arange(SAMPLE) * _TURN) % 1
-    kind = column.least.type
-    numbers = _as_numbers(kind)
-    pairs = zip(
-        column.least.take(chosen).cast(numbers).to_pylist(),
-        column.greatest.take(chosen).cast(numbers).to_pylist(),
-        shares.tolist(),
-        strict=True,
-    )
-    values = pa.array([_between(*pair) for pair in pairs], numbers).cast(kind)
+    rows = _drawn_rows(column.known, weights, SAMPLE)
+    values = _values_in(column, rows, (np.arange(len(rows)) * _TURN) % 1)
     return values.take(pc.sort_indices(values))
 
 
@@ -73,25 +61,22 @@ def probe(
     without a value. `values` are drawn values, ascending.
     """
     total = int(size.sum()) + int(unskippable.sum())
-    reads = _Intersections(least, greatest, size)
-    width = max(1, round(len(values) * _RANGE))
-
-    def mean(first: Keys, last: Keys) -> Reads:
-        files, read = reads.between(first, last)
-        return Reads(
-            files=_share(float(files.mean()) + len(unskippable), count),
-            bytes=_share(float(read.mean()) + int(unskippable.sum()), total),
-        )
-
+    always = np.array([len(unskippable), int(unskippable.sum())], np.float64)
     if not len(values):
-        none = Reads(_share(len(unskippable), count), _share(int(unskippable.sum()), total))
+        none = Reads(_share(always[0], count), _share(always[1], total))
         return Probes(none, none)
+    reads = _Intersections(least, greatest, size, values)
+    width = max(1, round(len(values) * _RANGE))
+    last = len(values) - 1
+
+    def mean(first: Numbers, until: Numbers) -> Reads:
+        files, read = (float(each.mean()) for each in reads.between(first, until))
+        return Reads(_share(files + always[0], count), _share(read + always[1], total))
+
     # Every other value, because the borders of planned files are drawn values too.
-    starts = np.arange(0, max(1, len(values) - width), 2)
-    return Probes(
-        point=mean(values[::2], values[::2]),
-        range=mean(values[starts], values[np.minimum(starts + width, len(values) - 1)]),
-    )
+    starts = np.arange(0, max(1, last - width), 2)
+    points = np.arange(0, last + 1, 2)
+    return Probes(point=mean(points, points), range=mean(starts, np.minimum(starts + width, last)))
 
 
 def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers, samples: int = 128) -> float:
@@ -100,44 +85,68 @@ def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers, samples: int =
     The combinations are drawn as values of one file each.
     """
     known = np.logical_and.reduce([column.known for column in columns])
+    drawn = _drawn_rows(known, weights, samples)
+    if not len(drawn):
+        return 0.0
+    some = pa.array(np.flatnonzero(known))
+    covering = np.ones((len(drawn), len(some)), np.bool_)
+    for turn, column in enumerate(columns):
+        shares = (np.arange(len(drawn)) * _TURN + turn / len(columns)) % 1
+        low, high, value = order_keys(
+            column.least.take(some), column.greatest.take(some), _values_in(column, drawn, shares)
+        )
+        for number, each in enumerate(value):
+            covering[number] &= (low <= each) & (each <= high)
+    return float(covering.sum() / len(drawn))
+
+
+def _drawn_rows(known: Mask, weights: Numbers, count: int) -> Numbers:
+    """Draws files among the known ones; a file may be drawn repeatedly."""
     rows = np.flatnonzero(known & (weights > 0))
     if not len(rows):
-        return 0.0
+        return rows
     ends = np.cumsum(weights[rows].astype(np.float64))
-    at = (np.arange(samples) + 0.5) / samples * ends[-1]
-    chosen = np.minimum(np.searchsorted(ends, at), len(rows) - 1)
-    keys = [
-        order_keys(column.least.take(pa.array(rows)), column.greatest.take(pa.array(rows)))
-        for column in columns
-    ]
-    depth = 0
-    for number, row in enumerate(chosen.tolist()):
-        covers = np.ones(len(rows), np.bool_)
-        for turn, (least, greatest) in enumerate(keys):
-            share = (number * _TURN + turn * _TURN / len(keys)) % 1
-            value = least[row] + share * (float(greatest[row]) - float(least[row]))
-            covers &= (least <= value) & (value <= greatest)
-        depth += int(np.count_nonzero(covers))
-    return depth / samples
+    at = (np.arange(count) + 0.5) / count * ends[-1]
+    drawn: Numbers = rows[np.minimum(np.searchsorted(ends, at), len(rows) - 1)]
+    return drawn
+
+
+def _values_in(column: ColumnBounds, rows: Numbers, shares: npt.NDArray[np.float64]) -> pa.Array:
+    """Returns a value of each file, at the given share of the way between its bounds."""
+    kind, at = column.least.type, pa.array(rows)
+    numbers = _as_numbers(kind)
+    pairs = zip(
+        column.least.take(at).cast(numbers).to_pylist(),
+        column.greatest.take(at).cast(numbers).to_pylist(),
+        shares.tolist(),
+        strict=True,
+    )
+    return pa.array([_between(*pair) for pair in pairs], numbers).cast(kind)
 
 
 class _Intersections:
-    """Counts the files that intersect a range, from their sorted ends."""
+    """Counts the files that intersect a range between two of the drawn values.
 
-    def __init__(self, least: Keys, greatest: Keys, size: Numbers) -> None:
-        self._ends = [self._sorted(ends, size) for ends in (least, greatest)]
+    The files are sorted into the gaps between the values, which is faster than sorting the files.
+    """
 
-    def between(self, first: Keys, last: Keys) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Returns number and bytes of the files that intersect each range."""
-        (lower, below), (upper, above) = self._ends
-        begun = np.searchsorted(lower, last, side="right")
-        ended = np.searchsorted(upper, first, side="left")
-        return begun - ended, below[begun] - above[ended]
+    def __init__(self, least: Keys, greatest: Keys, size: Numbers, values: Keys) -> None:
+        self._values = values
+        # A file has begun at a value from its least one on, and ended after its greatest one.
+        begun = np.searchsorted(values, least, side="left")
+        ended = np.searchsorted(values, greatest, side="right")
+        self._begun, self._ended = (self._sums(each, size) for each in (begun, ended))
 
-    @staticmethod
-    def _sorted(ends: Keys, size: Numbers) -> tuple[Keys, Numbers]:
-        order = np.argsort(ends, kind="stable")
-        return ends[order], np.concatenate([[0], np.cumsum(size[order])])
+    def between(self, first: Numbers, last: Numbers) -> tuple[_Means, _Means]:
+        """Returns number and bytes of the files that intersect the ranges between two values."""
+        begun, ended = self._begun[:, last], self._ended[:, first]
+        files, read = begun - ended
+        return files, read
+
+    def _sums(self, place: Numbers, size: Numbers) -> _Means:
+        width = len(self._values) + 1
+        both = [np.bincount(place, minlength=width), np.bincount(place, size, width)]
+        return np.cumsum(np.stack(both).astype(np.float64), axis=1)
 
 
 def _share(part: float, whole: float) -> float:
