@@ -251,16 +251,20 @@ def test_delta_spark_reads_the_expected_bytes(
     assert found == {}, f"ours, then those of Spark, of {report.files} files"
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_duckdb_reads_the_expected_files(name: str, tables: dict[str, Path], duck: DuckDb) -> None:
-    path, conditions = tables[name], tuple(TABLES[name].conditions)
-    report = layout.plan(open_table(str(path)).snapshot(), LayoutOptions(where=conditions))
-    found = {}
-    for reading in report.conditions:
-        files = _duck_reads(duck, path, reading.condition)
-        if abs(reading.files - files) > TOLERANCE * max(files, 1):
-            found[reading.condition] = (reading.files, files)
-    assert found == {}, f"ours, then those of DuckDB, of {report.files} files"
+def test_duckdb_reads_the_expected_files(tables: dict[str, Path], duck: DuckDb) -> None:
+    """DuckDB pushes fewer forms of conditions down; for the others, it reads all files."""
+    found, compared = {}, 0
+    for name, path in tables.items():
+        conditions = tuple(each for each in TABLES[name].conditions if "`d.e`" not in each)
+        report = layout.plan(open_table(str(path)).snapshot(), LayoutOptions(where=conditions))
+        for reading in report.conditions:
+            files = _duck_reads(duck, path, reading.condition)
+            compared += files < report.files
+            is_off = abs(reading.files - files) > TOLERANCE * max(files, 1)
+            if reading.files > files or (is_off and files < report.files):
+                found[name, reading.condition] = (reading.files, files)
+    assert found == {}, "ours, then those of DuckDB"
+    assert compared > 20
 
 
 SPELLINGS = {"`": '"', "<=>": "IS NOT DISTINCT FROM", "TIMESTAMP_NTZ": "TIMESTAMP"}

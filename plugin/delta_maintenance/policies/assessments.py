@@ -22,12 +22,7 @@ from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known as registered
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
-from delta_maintenance.policies.models import (
-    Assessment,
-    LastRun,
-    OperationOutcome,
-    RunResult,
-)
+from delta_maintenance.policies.models import Assessment, LastRun, OperationOutcome, RunResult
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10

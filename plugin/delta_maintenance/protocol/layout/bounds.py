@@ -36,6 +36,8 @@ class ColumnBounds:
     """The number of nulls in each file; -1 if it is unknown."""
     all_null: Mask
     """Files in which the column has no value."""
+    is_partition: bool = False
+    """Whether all rows of a file have the same value, as in a partition column."""
 
     @property
     def known(self) -> Mask:
@@ -57,6 +59,7 @@ class ColumnBounds:
             greatest=self.greatest.take(at),
             nulls=self.nulls[rows],
             all_null=self.all_null[rows],
+            is_partition=self.is_partition,
         )
 
 
@@ -110,7 +113,12 @@ def partition_bounds(kind: DeltaType, values: pa.Array, partition: Numbers) -> C
     own = _readable(values).take(pa.array(partition))
     absent: Mask = to_bools(pc.is_null(own))
     return ColumnBounds(
-        kind=kind, least=own, greatest=own, nulls=absent.astype(np.int64), all_null=absent
+        kind=kind,
+        least=own,
+        greatest=own,
+        nulls=absent.astype(np.int64),
+        all_null=absent,
+        is_partition=True,
     )
 
 

@@ -122,6 +122,7 @@ class _Extent:
             greatest=greatest,
             nulls=self._nulls[partition],
             all_null=self._empty[partition],
+            is_partition=self._column.is_partition,
         )
 
 

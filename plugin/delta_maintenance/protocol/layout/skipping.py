@@ -28,9 +28,6 @@ from delta_maintenance.protocol.schema.condition import (
     literal_value,
 )
 
-_MOST_VALUES = 100
-"""A longer list counts as the range of its values."""
-
 
 def files_read(condition: Condition, files: FileBounds) -> Mask:
     """Returns which files a reader of the condition reads."""
@@ -88,16 +85,15 @@ class _Reader:
         values = [_value(literal, column) for literal in literals]
         if None in values:
             return self._all(), self._all()
-        if len(values) > _MOST_VALUES:
-            ends = pc.min_max(pa.array([value.as_py() for value in values], column.least.type))
-            above, _ = _compared(column, ">=", ends["min"])
-            below, _ = _compared(column, "<=", ends["max"])
-            return above & below, ~column.all_null
-        true, false = ~self._all(), self._all()
-        for value in values:
-            equal, unequal = _compared(column, "=", value)
-            true, false = true | equal, false & unequal
-        return true, false
+        listed = pa.array([value.as_py() for value in values], column.least.type)
+        if column.is_partition:
+            inside = to_bools(pc.is_in(column.least, value_set=listed))
+            return inside, ~inside & ~column.all_null
+        # As Delta Spark does, which compares only the ends of the list with the bounds.
+        ends = pc.min_max(listed)
+        above, _ = _compared(column, ">=", ends["min"])
+        below, _ = _compared(column, "<=", ends["max"])
+        return above & below, ~column.all_null
 
     def _all(self) -> Mask:
         return np.ones(self._files.count, np.bool_)

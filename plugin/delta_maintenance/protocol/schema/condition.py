@@ -329,7 +329,7 @@ class _Parser:
             return False
         following = self._tokens[self._next + 1 : self._next + 2]
         typed = first.word in _TYPES and bool(following) and following[0].kind == "text"
-        return first.kind in ("text", "number") or first.word in ("true", "false") or typed
+        return first.kind in ("text", "number") or first.word in ("true", "false", "cast") or typed
 
     def _column(self) -> tuple[str, ...]:
         token = self._take()
