@@ -128,6 +128,7 @@ def test_conditions_are_measured_now_and_after() -> None:
     assert (plain.files, plain.bytes, plain.bytes_skipped) == (20, 20 * GB, 0)
     assert plain.bytes_skipped_after == pytest.approx(0.95, abs=0.06)
     assert by_text["Id < 100 AND f(other) = 1"].not_understood == ("f(other) = 1",)
+    assert seen.notes == ("not understood, so skipping nothing here: f(other) = 1",)
     assert by_text["part = 'b'"].files == 0
     assert seen.bytes_skipped == pytest.approx(1 / 3, abs=0.001)
     assert seen.proposals[0].new_keys == ("Id",)
@@ -191,11 +192,14 @@ def test_an_empty_table_has_a_report() -> None:
 
 
 def test_a_policy_makes_the_report_due_only_if_clustering_would_pay() -> None:
-    seen = only(assess(piled().open().snapshot(), asked(layout={}), now=NOW))
+    rule = {"columns": ["id"]}
+    seen = only(assess(piled().open().snapshot(), asked(layout=rule), now=NOW))
     assert (seen.status, seen.operation) == ("due", "layout")
     assert "clustering by" in seen.reason
-    good = only(assess(apart().open().snapshot(), asked(layout={"columns": ["id"]}), now=NOW))
+    good = only(assess(apart().open().snapshot(), asked(layout=rule), now=NOW))
     assert good.status == "not-due" and "does not pay" in good.reason
+    unknown = only(assess(piled().open().snapshot(), asked(layout={}), now=NOW))
+    assert unknown.status == "not-due" and "neither conditions nor" in unknown.reason
     last = LastRun(operation="layout", at=NOW - timedelta(days=1), version=1, status="pays")
     later = only(assess(piled().open().snapshot(), asked(layout={}), now=NOW, last_runs=(last,)))
     assert (later.status, later.due_at) == ("not-due", NOW + timedelta(days=6))

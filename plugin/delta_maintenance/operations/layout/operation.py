@@ -40,6 +40,8 @@ _MOST_COLUMNS = 32
 """The number of columns that are measured unless some are named, as Delta's own default."""
 _MOST_QUERIES = 1000
 """The number of different conditions that are measured; the most frequent ones."""
+_SHOWN = 5
+"""The number of parts of conditions that a note names."""
 
 
 def plan(
@@ -72,6 +74,12 @@ def prepare(
     return Prepared(plan=made, apply=lambda: apply(table, made, context))
 
 
+def clustered_by(snapshot: Snapshot) -> tuple[str, ...]:
+    """Returns the logical names of the clustering columns; empty if not all can be measured."""
+    known = columns_of(snapshot)
+    return tuple(known[path].name for path in _clustering(snapshot, known)[0])
+
+
 def _check(options: LayoutOptions) -> None:
     percent = options.fail_under
     if percent is not None and not options.where and options.queries is None:
@@ -94,7 +102,7 @@ def _report(snapshot: Snapshot, options: LayoutOptions, context: RunContext) -> 
         if options.queries is None
         else context.storage_options(options.queries),
     )
-    notes = _omitted(queries)
+    notes = _notes(queries, known)
     queries = queries[:_MOST_QUERIES]
     old_keys, key_names = _clustering(snapshot, known)
     shown = _shown(known, options.columns)
@@ -133,13 +141,28 @@ def _report(snapshot: Snapshot, options: LayoutOptions, context: RunContext) -> 
         "proposals": proposals,
         "status": "below" if below else "pays" if pays else "does-not-pay",
         "reason": _reason(best),
-        "notes": tuple(notes),
+        "notes": notes,
     }
 
 
-def _omitted(queries: Sequence[Query]) -> list[str]:
-    more = len(queries) - _MOST_QUERIES
-    return [] if more <= 0 else [f"{count_text(more, 'rare condition')} are not measured"]
+def _notes(queries: Sequence[Query], known: Mapping[Path, Column]) -> tuple[str, ...]:
+    if not queries:
+        return (
+            "each column is judged by filters on it; name the conditions of your queries with "
+            "--where or --queries",
+        )
+    notes = []
+    if len(queries) > _MOST_QUERIES:
+        more = count_text(len(queries) - _MOST_QUERIES, "rare condition")
+        notes.append(f"{more} are not measured")
+    opaque = dict.fromkeys(
+        part for query in queries[:_MOST_QUERIES] for part in _not_understood(query, known)
+    )
+    if opaque:
+        shown = "; ".join(list(opaque)[:_SHOWN])
+        more = f"; and {len(opaque) - _SHOWN} more" if len(opaque) > _SHOWN else ""
+        notes.append(f"not understood, so skipping nothing here: {shown}{more}")
+    return tuple(notes)
 
 
 def _clustering(

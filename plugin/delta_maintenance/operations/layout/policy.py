@@ -23,7 +23,8 @@ class LayoutRule(Rule):
     queries: str | None = None
     """The address of a file with conditions or statements in SQL, or of an event log of Spark."""
     columns: tuple[str, ...] = ()
-    """The columns to measure; by default the first 32 with statistics."""
+    """Columns that filters compare. Without columns and conditions, those that the table is
+    clustered by."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
@@ -35,7 +36,13 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     why, due_at = since("layout", None if last is None else last.at, rule.every, context.now)
     if due_at is not None:
         return not_due("layout", why, due_at)
-    options = LayoutOptions(**given(where=rule.where, queries=rule.queries, columns=rule.columns))
+    named = rule.columns
+    if not named and not rule.where and rule.queries is None:
+        # For every table there is some column by which its files overlap.
+        named = operation.clustered_by(context.snapshot)
+        if not named:
+            return not_due("layout", "neither conditions nor clustering columns are known")
+    options = LayoutOptions(**given(where=rule.where, queries=rule.queries, columns=named))
     plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
     if plan.status != "pays":
         return not_due("layout", plan.reason)

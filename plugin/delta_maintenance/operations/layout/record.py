@@ -21,8 +21,8 @@ def facts(document: LayoutReport) -> Facts:
     return {
         "table": document.table,
         "version": document.version,
-        "files": f"{document.files:,} with {size_text(document.bytes)}, "
-        f"{count_text(document.partitions, 'partition')}",
+        "files": f"{count_text(document.files, 'file')} with {size_text(document.bytes)}",
+        "partitions": document.partitions if document.partitions > 1 else None,
         "clustered by": "cannot be determined" if keys is None else ", ".join(keys) or "nothing",
         "depth": document.clustering_depth,
         "verdict": document.reason,
@@ -44,7 +44,7 @@ def facts(document: LayoutReport) -> Facts:
             ],
         ),
         "conditions": Grid(
-            ("condition", "runs", "files", "skips", "after"),
+            ("skips", "after", "files", "runs", "condition"),
             [_condition_row(each) for each in document.conditions],
         ),
         "columns": Grid(
@@ -74,13 +74,12 @@ def conclusion_of_plan(plan: LayoutPlan) -> Conclusion:
 
 
 def _condition_row(reading: ConditionReading) -> tuple[object, ...]:
-    missing = f" (not understood: {', '.join(reading.not_understood)})"
     return (
-        reading.condition + (missing if reading.not_understood else ""),
-        reading.runs,
-        f"{reading.files:,}",
         _percent(reading.bytes_skipped),
         _percent(reading.bytes_skipped_after),
+        f"{reading.files:,}",
+        reading.runs,
+        reading.condition,
     )
 
 
