@@ -258,15 +258,19 @@ def test_duckdb_reads_the_expected_files(tables: dict[str, Path], duck: DuckDb) 
         conditions = tuple(each for each in TABLES[name].conditions if "`d.e`" not in each)
         report = layout.plan(open_table(str(path)).snapshot(), LayoutOptions(where=conditions))
         for reading in report.conditions:
-            files = _duck_reads(duck, path, reading.condition)
+            condition = reading.condition
+            files = _duck_reads(duck, path, condition)
             compared += files < report.files
             is_off = abs(reading.files - files) > TOLERANCE * max(files, 1)
-            if reading.files > files or (is_off and files < report.files):
-                found[name, reading.condition] = (reading.files, files)
+            pushed = files < report.files and not any(form in condition for form in NOT_PUSHED)
+            if reading.files > files or (is_off and pushed):
+                found[name, condition] = (reading.files, files)
     assert found == {}, "ours, then those of DuckDB"
     assert compared > 20
 
 
+NOT_PUSHED = (" OR ", " IN ", " IS NULL")
+"""Forms that DuckDB does not push down, beside others that it does."""
 SPELLINGS = {"`": '"', "<=>": "IS NOT DISTINCT FROM", "TIMESTAMP_NTZ": "TIMESTAMP"}
 
 

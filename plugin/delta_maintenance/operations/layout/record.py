@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.core.facts import Facts, Grid, count_text, size_text
+from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.operation import OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.layout.options import (
@@ -21,7 +21,7 @@ def facts(document: LayoutReport) -> Facts:
     return {
         "table": document.table,
         "version": document.version,
-        "files": f"{count_text(document.files, 'file')} with {size_text(document.bytes)}",
+        "files": f"{document.files:,} with {size_text(document.bytes)}",
         "partitions": document.partitions if document.partitions > 1 else None,
         "clustered by": "cannot be determined" if keys is None else ", ".join(keys) or "nothing",
         "depth": document.clustering_depth,

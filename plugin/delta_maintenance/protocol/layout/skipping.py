@@ -126,8 +126,8 @@ def _starting(column: ColumnBounds, prefix: bytes) -> tuple[Mask, Mask]:
     start, end = (pc.binary_slice(each, 0, size) for each in (column.least, column.greatest))
     true = some & _or_unknown(pc.less_equal(start, prefix))
     true &= _or_unknown(pc.greater_equal(end, prefix))
-    constant = pc.and_(pc.equal(start, prefix), pc.equal(end, prefix))
-    return true, some & ~to_bools(pc.fill_null(constant, False))
+    # As Delta Spark does, a negation skips by the values of partition columns only.
+    return true, some & ~true if column.is_partition else some
 
 
 def _number(values: pa.Array) -> pa.Array:
