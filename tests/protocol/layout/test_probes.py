@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
 from delta_maintenance.protocol.layout.bounds import (
     ColumnBounds,
     FileBounds,
+    Numbers,
+    Path,
     column_bounds,
     order_keys,
 )
@@ -16,11 +21,12 @@ from delta_maintenance.protocol.layout.ideal import ideal_files
 from delta_maintenance.protocol.layout.probes import Probes, mean_depth, probe, sampled_values
 from delta_maintenance.protocol.schema.types import PrimitiveType
 
+Rows = npt.NDArray[np.int64]
 FILES, ROWS = 100, 1000
 KIND = PrimitiveType(name="long")
 
 
-def files_of(values: np.ndarray, partition: np.ndarray | None = None) -> FileBounds:
+def files_of(values: Rows, partition: Numbers | None = None) -> FileBounds:
     """Files of equal size, each with a row of `values`."""
     count = len(values)
     rows = np.full(count, values.shape[1])
@@ -45,7 +51,7 @@ def probed(files: FileBounds, values: pa.Array) -> Probes:
     return probe(low, high, files.size, drawn, unskippable=np.zeros(0, np.int64), count=files.count)
 
 
-def counted(values: np.ndarray, share: float) -> float:
+def counted(values: Rows, share: float) -> float:
     """The share of files that a filter reads, over filters that begin at each row."""
     every, low, high = np.sort(values.ravel()), values.min(axis=1), values.max(axis=1)
     width = int(len(every) * share)
@@ -54,7 +60,7 @@ def counted(values: np.ndarray, share: float) -> float:
     return float(np.mean(reads) / len(values))
 
 
-LAYOUTS = {
+LAYOUTS: Mapping[str, Callable[[np.random.Generator], Rows]] = {
     "random": lambda chance: chance.integers(0, 10**9, (FILES, ROWS)),
     "sorted": lambda chance: np.sort(chance.integers(0, 10**9, FILES * ROWS)).reshape(FILES, ROWS),
     "days": lambda chance: (
@@ -96,7 +102,7 @@ def test_two_keys_share_the_slices_and_partitions_stay_apart() -> None:
         columns={("a",): column, ("b",): column},
     )
     drawn = sampled_values(column, files.rows)
-    samples = {("a",): drawn, ("b",): drawn}
+    samples: dict[Path, pa.Array] = {("a",): drawn, ("b",): drawn}
     planned = ideal_files(files, [("a",), ("b",)], samples, target_bytes=1 << 20)
     # 50 files for each partition: 7 slices of each key.
     assert planned.count == 2 * 49
@@ -109,7 +115,7 @@ def test_two_keys_share_the_slices_and_partitions_stay_apart() -> None:
 def test_the_depth_of_a_box_is_that_of_its_grid() -> None:
     grid = np.arange(16)
 
-    def column(place: np.ndarray) -> ColumnBounds:
+    def column(place: Numbers) -> ColumnBounds:
         return column_bounds(
             KIND,
             least=pa.array(place * 100),

@@ -56,7 +56,8 @@ def table(**columns: ColumnBounds) -> FileBounds:
 
 
 def read(condition: str, files: FileBounds) -> list[bool]:
-    return files_read(parse_condition(condition, lenient=True), files).tolist()
+    found: list[bool] = files_read(parse_condition(condition, lenient=True), files).tolist()
+    return found
 
 
 @st.composite

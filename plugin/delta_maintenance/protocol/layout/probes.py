@@ -47,7 +47,7 @@ class Probes:
 def sampled_values(column: ColumnBounds, weights: Numbers) -> pa.Array:
     """Draws values of a column, ascending, each file with a probability according to its weight."""
     rows = _drawn_rows(column.known, weights, SAMPLE)
-    values = _values_in(column, rows, (np.arange(len(rows)) * _TURN) % 1)
+    values = _values_in(column, rows, _shares(len(rows)))
     return values.take(pc.sort_indices(values))
 
 
@@ -91,7 +91,7 @@ def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers, samples: int =
     some = pa.array(np.flatnonzero(known))
     covering = np.ones((len(drawn), len(some)), np.bool_)
     for turn, column in enumerate(columns):
-        shares = (np.arange(len(drawn)) * _TURN + turn / len(columns)) % 1
+        shares = _shares(len(drawn), turn / len(columns))
         low, high, value = order_keys(
             column.least.take(some), column.greatest.take(some), _values_in(column, drawn, shares)
         )
@@ -109,6 +109,11 @@ def _drawn_rows(known: Mask, weights: Numbers, count: int) -> Numbers:
     at = (np.arange(count) + 0.5) / count * ends[-1]
     drawn: Numbers = rows[np.minimum(np.searchsorted(ends, at), len(rows) - 1)]
     return drawn
+
+
+def _shares(count: int, start: float = 0.0) -> _Means:
+    """Returns shares from 0 to 1 that are spread evenly, also over each part of the sequence."""
+    return np.asarray((np.arange(count) * _TURN + start) % 1, np.float64)
 
 
 def _values_in(column: ColumnBounds, rows: Numbers, shares: npt.NDArray[np.float64]) -> pa.Array:

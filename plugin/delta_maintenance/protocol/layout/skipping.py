@@ -82,8 +82,8 @@ class _Reader:
         return None if found is None else self._files.columns[found]
 
     def _one_of(self, column: ColumnBounds, literals: tuple[Literal, ...]) -> tuple[Mask, Mask]:
-        values = [_value(literal, column) for literal in literals]
-        if None in values:
+        values = [value for each in literals if (value := _value(each, column)) is not None]
+        if len(values) < len(literals):
             return self._all(), self._all()
         listed = pa.array([value.as_py() for value in values], column.least.type)
         if column.is_partition:
