@@ -31,6 +31,7 @@ BUILT_IN = (
     "fsck",
     "optimize",
     "purge",
+    "recompute-stats",
     "checkpoint",
     "checksum",
     "compact-log",
