@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -121,8 +120,8 @@ class StatisticsRepair:
 
     def _tasks(self, adds: pa.Table, found: Defects) -> list[_Task]:
         leaves = self._required.leaves
-        tight = to_bools(pc.fill_null(found.audited.part("tightBounds"), True))
-        was_exact = found.audited.has_vector & tight & ~found.audited.absent
+        audited = found.audited
+        was_exact = audited.has_vector & to_bools(audited.tight) & ~audited.absent
         # Files of one writer usually have the same defects, so few combinations occur.
         shape = (adds.num_rows, len(leaves))
         both = np.concatenate(
@@ -135,7 +134,7 @@ class StatisticsRepair:
         kinds, kind_of = np.unique(both, axis=0, return_inverse=True)
         chosen = [[leaves[at % shape[1]] for at in np.flatnonzero(row)] for row in kinds]
         replaced = [int(row[: shape[1]].sum()) for row in kinds]
-        files = source_files(adds, found.audited.rows)
+        files = source_files(adds, audited.rows)
         return [
             _Task(
                 row=row,

@@ -91,8 +91,14 @@ class AuditedFiles:
     """The statistics of each file; null where there are none."""
     unreadable: Mask
     """The statistics are not a JSON object."""
-    has_vector: Mask
+    deleted: pa.Int64Array
+    """The number of rows that the deletion vector marks; null if there is no deletion vector."""
     tags: pa.Array
+
+    @cached_property
+    def has_vector(self) -> Mask:
+        """The file has a deletion vector."""
+        return to_bools(pc.is_valid(self.deleted))
 
     @cached_property
     def rows(self) -> pa.Int64Array:
@@ -111,10 +117,14 @@ class AuditedFiles:
         return to_bools(pc.is_null(self.rows))
 
     @cached_property
+    def tight(self) -> pa.BooleanArray:
+        """The statistics are those of the live rows."""
+        return pc.fill_null(self.part("tightBounds"), True)
+
+    @cached_property
     def wide(self) -> Mask:
         """The bounds are not tight, although the file has no deletion vector."""
-        tight = pc.fill_null(self.part("tightBounds"), True)
-        return ~to_bools(tight) & ~self.has_vector
+        return ~to_bools(self.tight) & ~self.has_vector
 
     @cached_property
     def computed(self) -> Mask:
@@ -136,7 +146,8 @@ class AuditedFiles:
             return np.zeros(len(self.parsed), np.bool_)
         least, greatest = (self.part(name, *leaf.path) for name in ("minValues", "maxValues"))
         nulls = self.part("nullCount", *leaf.path)
-        only_nulls = to_bools(pc.fill_null(pc.equal(nulls, self.rows), False))
+        counted = _counted_rows(self.rows, self.deleted, self.tight)
+        only_nulls = to_bools(pc.fill_null(pc.equal(nulls, counted), False))
         missing = pc.or_(pc.is_null(least), pc.is_null(greatest))
         if pa.types.is_floating(kind) and not leaf.clustered:
             missing = pc.is_null(least)
@@ -164,7 +175,7 @@ class AuditedFiles:
             required=self.required,
             parsed=self.parsed.take(integers(rows)),
             unreadable=self.unreadable[rows],
-            has_vector=self.has_vector[rows],
+            deleted=self.deleted.take(integers(rows)),
             tags=self.tags.take(integers(rows)),
         )
 
@@ -195,6 +206,7 @@ def audit(adds: pa.Table, required: RequiredStatistics) -> AuditedFiles:
     """Reads the statistics of live files from `stats` or, where that is absent, `stats_parsed`."""
     found = parse_statistics(_text(adds), required.parsed_type)
     parsed = found.values
+    vectors = _column(adds, "deletionVector")
     structs = _column(adds, "stats_parsed")
     if pa.types.is_struct(structs.type) and parsed.null_count:
         aligned = align_statistics(structs, required.parsed_type).values
@@ -203,7 +215,11 @@ def audit(adds: pa.Table, required: RequiredStatistics) -> AuditedFiles:
         required=required,
         parsed=parsed,
         unreadable=to_bools(found.unreadable),
-        has_vector=to_bools(pc.is_valid(_column(adds, "deletionVector"))),
+        deleted=pc.if_else(
+            pc.is_valid(vectors),
+            pc.fill_null(pc.struct_field(vectors, "cardinality"), 0).cast(pa.int64()),
+            pa.scalar(None, pa.int64()),
+        ),
         tags=_column(adds, "tags"),
     )
 
@@ -248,11 +264,12 @@ def with_statistics(
     required, count = audited.required, adds.num_rows
     replaced: dict[tuple[str, ...], pa.Array] = {
         ("numRecords",): pa.array([each.rows for each in computed], pa.int64()),
-        # Not one of the three parts below, so it is replaced for every file.
         ("tightBounds",): pa.array([each.tight for each in computed], pa.bool_())
         if required.columns.tight_bounds
         else pa.nulls(count, pa.bool_()),
     }
+    tight = pa.array([each.tight for each in computed], pa.bool_())
+    counted = _counted_rows(replaced["numRecords",], audited.deleted, tight)
     unbounded = pa.repeat("", count)
     for leaf in required.leaves:
         found = [each.bounds.get(leaf.path) for each in computed]
@@ -271,7 +288,7 @@ def with_statistics(
             replaced[path] = pc.if_else(taken, values, audited.part(*path))
         if kind is not None:
             both = (pc.is_valid(replaced[name, *leaf.path]) for name in ("minValues", "maxValues"))
-            some = pc.less(replaced["nullCount", *leaf.path], replaced["numRecords",])
+            some = pc.less(replaced["nullCount", *leaf.path], counted)
             lacks = pc.and_(pc.invert(pc.and_(*both)), pc.fill_null(some, True))
             name = pc.if_else(lacks, "," + _quoted(leaf), "")
             unbounded = pc.binary_join_element_wise(unbounded, name, "")
@@ -284,6 +301,11 @@ def with_statistics(
     wanted = pc.or_(pc.not_equal(unbounded, ""), booleans(tag | audited.computed))
     texts = pc.if_else(wanted, names, pa.scalar(None, pa.string()))
     return _with_column(adds, "tags", _with_tag(_column(adds, "tags"), UNBOUNDED_TAG, texts))
+
+
+def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Array:
+    """Returns the number of rows among which nulls are counted: all rows, or the live ones."""
+    return pc.if_else(tight, pc.subtract(rows, pc.fill_null(deleted, 0)), rows)
 
 
 def _rebuilt(
