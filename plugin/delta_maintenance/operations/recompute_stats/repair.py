@@ -121,7 +121,8 @@ class StatisticsRepair:
     def _tasks(self, adds: pa.Table, found: Defects) -> list[_Task]:
         leaves = self._required.leaves
         audited = found.audited
-        was_exact = audited.has_vector & to_bools(audited.tight) & ~audited.absent
+        says_something = ~np.logical_and.reduce(found.without_null_count, axis=0, initial=True)
+        was_exact = audited.has_vector & to_bools(audited.tight) & says_something
         # Files of one writer usually have the same defects, so few combinations occur.
         shape = (adds.num_rows, len(leaves))
         both = np.concatenate(

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, STRING_MAP
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.data_files.tags import UNBOUNDED
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, bound_array
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
@@ -33,11 +34,6 @@ from delta_maintenance.protocol.statistics.stats import (
     render_statistics,
     statistics_arrow_type,
 )
-
-UNBOUNDED_TAG = "delta-maintenance.unbounded"
-"""The tag of a file whose statistics this library has computed: a JSON list of the columns, by
-physical path, that have values and lack a bound because the log cannot state it.
-"""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -199,7 +195,7 @@ class AuditedFiles:
     def _unbounded(self) -> pa.StringArray:
         if pa.types.is_null(self.tags.type):
             return pa.nulls(len(self.tags), pa.string())
-        return pc.map_lookup(self.tags, UNBOUNDED_TAG, "last")
+        return pc.map_lookup(self.tags, UNBOUNDED, "last")
 
 
 def audit(adds: pa.Table, required: RequiredStatistics) -> AuditedFiles:
@@ -300,7 +296,7 @@ def with_statistics(
     names = pc.binary_join_element_wise("[", pc.utf8_slice_codeunits(unbounded, 1), "]", "")
     wanted = pc.or_(pc.not_equal(unbounded, ""), booleans(tag | audited.computed))
     texts = pc.if_else(wanted, names, pa.scalar(None, pa.string()))
-    return _with_column(adds, "tags", _with_tag(_column(adds, "tags"), UNBOUNDED_TAG, texts))
+    return _with_column(adds, "tags", _with_tag(_column(adds, "tags"), UNBOUNDED, texts))
 
 
 def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Array:
@@ -311,14 +307,15 @@ def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Arra
 def _rebuilt(
     old: pa.StructArray, replaced: Mapping[tuple[str, ...], pa.Array], above: tuple[str, ...]
 ) -> pa.StructArray:
-    """Returns the struct with other leaves, in which no part of the statistics is null."""
+    """Returns the struct with other leaves. Inner structs without values are null."""
     children = []
     for field, child in zip(old.type, old.flatten(), strict=True):
         path = (*above, field.name)
         if pa.types.is_struct(field.type):
             child = _rebuilt(child, replaced, path)
         children.append(replaced.get(path, child))
-    return pa.StructArray.from_arrays(children, fields=list(old.type))
+    empty = np.logical_and.reduce([to_bools(pc.is_null(child)) for child in children])
+    return pa.StructArray.from_arrays(children, fields=list(old.type), mask=booleans(empty))
 
 
 def _with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:
