@@ -67,9 +67,7 @@ def check_bounds(stats: Mapping[str, Any], name: str, values: Sequence[Any]) -> 
             assert _upper(greatest, value) >= _key(value), (name, greatest, value)
 
 
-def leaves_of(
-    rows: Sequence[Any], name: str, kind: pa.DataType
-) -> Iterator[tuple[str, list[Any]]]:
+def leaves_of(rows: Sequence[Any], name: str, kind: pa.DataType) -> Iterator[tuple[str, list[Any]]]:
     """Yields the leaves of a column, by their path with dots, and the value of each row."""
     if not pa.types.is_struct(kind):
         yield name, list(rows)

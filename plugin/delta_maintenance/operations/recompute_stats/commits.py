@@ -14,10 +14,7 @@ import pyarrow as pa
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, in_batches
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.recompute_stats.defects import (
-    affected_files,
-    required_statistics,
-)
+from delta_maintenance.operations.recompute_stats.defects import affected_files, required_statistics
 from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
 from delta_maintenance.protocol.data_files.layout import DataFileLayout

@@ -49,7 +49,9 @@ class Defects:
     """
 
     @classmethod
-    def of(cls, adds: pa.Table, required: RequiredStatistics, options: RecomputeStatsOptions) -> Self:
+    def of(
+        cls, adds: pa.Table, required: RequiredStatistics, options: RecomputeStatsOptions
+    ) -> Self:
         """Examines live files."""
         audited, leaves = audit(adds, required), required.leaves
         nothing = np.zeros(adds.num_rows, np.bool_)
@@ -89,14 +91,13 @@ class Defects:
     @property
     def affected(self) -> Mask:
         """Files with any defect."""
-        return np.logical_or.reduce(list(self.by_class.values()))
+        return _any(tuple(self.by_class.values()), self.audited.absent)
 
     @property
     def certain(self) -> Mask:
         """Files with a defect that does not depend on their writer."""
-        return np.logical_or.reduce(
-            [mask for name, mask in self.by_class.items() if name != WRITER]
-        )
+        masks = tuple(mask for name, mask in self.by_class.items() if name != WRITER)
+        return _any(masks, self.audited.absent)
 
 
 class AuditTotals:
@@ -198,4 +199,5 @@ def required_statistics(snapshot: Snapshot) -> RequiredStatistics:
 
 
 def _any(masks: tuple[Mask, ...], nothing: Mask) -> Mask:
-    return np.logical_or.reduce([nothing, *masks])
+    found: Mask = np.logical_or.reduce([nothing, *masks])
+    return found

@@ -7,6 +7,7 @@ statistics in batches. The rows of the table, and all other fields of its files,
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.operations.core.context import RunContext
@@ -101,6 +102,7 @@ def apply(
 def _result(table: Table, run: StatisticsCommits, problem: str | None) -> RecomputeStatsResult:
     skipped = run.repair.skipped
     damaged = next((file for file in skipped if file.damaged), None)
+    status: Literal["recomputed", "partly", "failed", "nothing-to-do"]
     status = "recomputed" if run.commits else "nothing-to-do"
     if problem is not None:
         status = "partly"

@@ -1,10 +1,10 @@
 """Judges the statistics of live files from the log alone, and replaces what is wrong.
 
-Implements "Per-file Statistics" and "Writer Requirements for Clustered Table". Work is columnar: one
-row per file, one column per column of the table that must have statistics. A bound is missing only
-if it could exist: a column without values has none, and a maximum is omitted because of NaN. Other
-bounds that cannot be stated, such as that of an infinite value, are named by a tag of the file, so
-that no later audit reports them.
+Implements "Per-file Statistics" and "Writer Requirements for Clustered Table". Work is columnar:
+one row per file, one column per column of the table that must have statistics. A bound is missing
+only if it could exist: a column without values has none, and a maximum is omitted because of NaN.
+Other bounds that cannot be stated, such as that of an infinite value, are named by a tag of the
+file, so that no later audit reports them.
 """
 
 from __future__ import annotations
@@ -187,9 +187,7 @@ class AuditedFiles:
     def _is_unbounded(self, leaf: StatisticsLeaf) -> Mask:
         if not self.computed.any():
             return np.zeros(len(self.parsed), np.bool_)
-        return to_bools(
-            pc.fill_null(pc.match_substring(self._unbounded, _quoted(leaf)), False)
-        )
+        return to_bools(pc.fill_null(pc.match_substring(self._unbounded, _quoted(leaf)), False))
 
     @cached_property
     def _unbounded(self) -> pa.StringArray:
@@ -275,8 +273,7 @@ def with_statistics(
         if kind is not None:
             for name, greatest in (("minValues", False), ("maxValues", True)):
                 values = [
-                    None if each is None else each.stated(leaf, greatest=greatest)
-                    for each in found
+                    None if each is None else each.stated(leaf, greatest=greatest) for each in found
                 ]
                 new[name] = bound_array(values, kind)
         for name, values in new.items():

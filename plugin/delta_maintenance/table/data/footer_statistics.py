@@ -97,7 +97,7 @@ class FooterReader:
         hybrid = is_hybrid(key_values, int96=False)
         trusted = omits_bounds_of_nan(created_by)
         groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
-        found = []
+        found: list[ColumnBounds | None] = []
         for column in self._columns(metadata, hybrid=hybrid):
             if not column.is_stored:
                 found.append(ColumnBounds(nulls=metadata.num_rows, kind=column.kind))
@@ -113,9 +113,7 @@ class FooterReader:
                         bounds = None
                 total = None if bounds is None or total is None else total.joined(bounds)
             found.append(total)
-        return FooterStatistics(
-            rows=metadata.num_rows, created_by=created_by, bounds=tuple(found)
-        )
+        return FooterStatistics(rows=metadata.num_rows, created_by=created_by, bounds=tuple(found))
 
     def _columns(self, metadata: pq.FileMetaData, *, hybrid: bool) -> list[_Column]:
         last, schema = self._last, metadata.schema

@@ -418,9 +418,7 @@ class ParquetInput:
 
 def require_column_ids(schema: pa.Schema, mode: ColumnMappingMode) -> None:
     """Raises `CorruptTableError` if columns are found by ID and the file contains no IDs."""
-    if mode == "id" and not any(
-        b"PARQUET:field_id" in (field.metadata or {}) for field in schema
-    ):
+    if mode == "id" and not any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema):
         raise CorruptTableError("the data file contains no column IDs, which reading requires")
 
 
