@@ -202,7 +202,8 @@ def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
         byte = np.frombuffer(data, np.uint8)[np.where(inside, starts + at, 0)]
         found = (found << 8) | np.where(inside, byte, 0)
     # Of texts that differ only in zero bytes at the end, the shorter one is less.
-    return (found << 3) | lengths
+    keys: Numbers = (found << 3) | lengths
+    return keys
 
 
 def _ranks(values: pa.Array) -> Numbers:
