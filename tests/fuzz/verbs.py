@@ -39,6 +39,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "compact-log": ("--commits-per-file", "2", "--partial"),
     "clean-log": (),
     "vacuum": ("--ignore-missing-files",),
+    "layout": ("--where", "id < 5 or not id in (1, 2)", "--where", "id is null"),
     "fsck": (),
     "fsck --deep": (),
     "fsck --repair": (),
@@ -57,7 +58,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "add-constraint": ("positive", "id > 0", "--other-writers", "conditional_put", "--dry-run"),
 }
 """The verbs, each with options with which it has work to do."""
-READING = frozenset({"inspect", "files", "history", "health"})
+READING = frozenset({"inspect", "files", "history", "health", "layout"})
 
 
 @dataclass(frozen=True)

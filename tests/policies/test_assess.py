@@ -310,6 +310,7 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         checkpoint=True,
         checksum=True,
         fsck=True,
+        layout=True,
         optimize=True,
         purge=True,
         row_tracking=True,

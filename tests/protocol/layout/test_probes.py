@@ -17,7 +17,7 @@ from delta_maintenance.protocol.layout.bounds import (
     column_bounds,
     order_keys,
 )
-from delta_maintenance.protocol.layout.ideal import ideal_files
+from delta_maintenance.protocol.layout.ideal import Clustering
 from delta_maintenance.protocol.layout.probes import Probes, mean_depth, probe, sampled_values
 from delta_maintenance.protocol.schema.types import PrimitiveType
 
@@ -85,7 +85,7 @@ def test_the_reads_after_clustering_are_those_of_sorted_rows(layout: str) -> Non
     values = LAYOUTS[layout](np.random.default_rng(5))
     files = files_of(values)
     drawn = sampled_values(files.columns[("a",)], files.rows)
-    planned = ideal_files(files, [("a",)], {("a",): drawn}, target_bytes=1 << 20)
+    planned = Clustering(files, target_bytes=1 << 20).by([("a",)], {("a",): drawn})
     ordered = np.sort(values.ravel()).reshape(FILES, ROWS)
     assert planned.count == FILES
     assert probed(planned, drawn).range.bytes == pytest.approx(counted(ordered, 0.01), rel=0.35)
@@ -103,7 +103,7 @@ def test_two_keys_share_the_slices_and_partitions_stay_apart() -> None:
     )
     drawn = sampled_values(column, files.rows)
     samples: dict[Path, pa.Array] = {("a",): drawn, ("b",): drawn}
-    planned = ideal_files(files, [("a",), ("b",)], samples, target_bytes=1 << 20)
+    planned = Clustering(files, target_bytes=1 << 20).by([("a",), ("b",)], samples)
     # 50 files for each partition: 7 slices of each key.
     assert planned.count == 2 * 49
     assert probed(planned, drawn).point.bytes == pytest.approx(1 / 7, rel=0.2)

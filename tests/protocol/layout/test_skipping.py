@@ -174,6 +174,8 @@ def test_bounds_are_as_wide_as_writers_may_have_cut_them() -> None:
     [
         (DecimalType(precision=18, scale=2), pa.decimal128(18, 2), ["-1.50", "0.01", "9" * 16]),
         (DecimalType(precision=38, scale=0), pa.decimal128(38, 0), ["-1", "9" * 37, "9" * 38]),
+        (STRING, pa.string(), ["key-", "key-1", "key-10", "key-9\0", "key-9\0\0", "key-é"]),
+        (STRING, pa.string(), ["a", "a" * 8, "a" * 9, "b"]),
         (STRING, pa.string(), ["", "a", "a\0", "ab", "é", "\U0010ffff"]),
         (PrimitiveType(name="float"), pa.float32(), [-1.5, 0.0, float("inf")]),
         (PrimitiveType(name="date"), pa.date32(), [-1, 0, 1]),

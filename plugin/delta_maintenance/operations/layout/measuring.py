@@ -12,7 +12,7 @@ from delta_maintenance.operations.layout.options import ColumnLayout, Depths, Re
 from delta_maintenance.operations.layout.queries import Query
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.layout.bounds import FileBounds, Mask, Path, order_keys
-from delta_maintenance.protocol.layout.ideal import ideal_files
+from delta_maintenance.protocol.layout.ideal import Clustering
 from delta_maintenance.protocol.layout.overlap import histogram, overlaps
 from delta_maintenance.protocol.layout.probes import Probes, probe, sampled_values
 from delta_maintenance.protocol.layout.skipping import files_read
@@ -28,6 +28,10 @@ class Measured:
     """Drawn values of each measured column, ascending."""
     alone: dict[Path, Mask] = field(default_factory=dict)
     """Files that share no value of a column with another file of their partition."""
+    _clustering: Clustering = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._clustering = Clustering(self.files, target_bytes=self.target_bytes)
 
     @property
     def weights(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -55,7 +59,8 @@ class Measured:
             unskippable=files.size[bounds.unknown],
             count=files.count,
         )
-        after = self._probed(self.clustered([column.path]), column.path)
+        own = [column.path]
+        after = self._probed(self.clustered(own, columns=own), column.path)
         return ColumnLayout(
             name=column.name,
             type=str(column.kind),
@@ -77,14 +82,16 @@ class Measured:
             self.samples[path] = sampled_values(self.files.columns[path], self.weights)
         return self.samples[path]
 
-    def clustered(self, keys: Sequence[Path]) -> FileBounds:
-        """Returns the files after clustering by these columns."""
+    def clustered(
+        self, keys: Sequence[Path], *, columns: Sequence[Path] | None = None
+    ) -> FileBounds:
+        """Returns the files after clustering by these columns, with the bounds of `columns`."""
         samples = {path: self.sample(path) for path in keys}
-        return ideal_files(self.files, keys, samples, target_bytes=self.target_bytes)
+        return self._clustering.by(keys, samples, columns=columns)
 
     def range_reads(self, keys: Sequence[Path]) -> list[float]:
         """Returns the share of bytes that a range of each key reads after clustering by all."""
-        files = self.clustered(keys)
+        files = self.clustered(keys, columns=keys)
         return [self._probed(files, path).range.bytes for path in keys]
 
     def bytes_to_rewrite(self, keys: Sequence[Path]) -> int:

@@ -33,6 +33,7 @@ from delta_maintenance.protocol.layout.probes import mean_depth
 from delta_maintenance.protocol.layout.skipping import column_in
 from delta_maintenance.protocol.schema import condition as conditions
 from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -113,7 +114,7 @@ def _report(snapshot: Snapshot, options: LayoutOptions, context: RunContext) -> 
     measured = Measured(files, target)
     columns = {known[path].name: known[path] for path in chosen if known[path].is_bounded}
     layouts = sorted(
-        (measured.column(column) for column in columns.values()),
+        in_parallel(measured.column, columns.values()),
         key=lambda each: each.range.bytes_after - each.range.bytes,
     )
     proposals = propose(measured, layouts, columns, queries, old_keys)

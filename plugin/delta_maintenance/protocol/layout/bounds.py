@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import commonprefix
 
 import numpy as np
 import numpy.typing as npt
@@ -139,13 +140,17 @@ def order_keys(*columns: pa.Array) -> list[Keys]:
             for column in columns
         ]
     joined = pa.concat_arrays(columns)
-    ranks = _ranks(joined)
+    ranks = _short_texts(joined) if pa.types.is_binary(kind) else None
+    if ranks is None:
+        ranks = _ranks(joined)
     ends = np.cumsum([len(column) for column in columns])[:-1]
     return list(np.split(ranks, ends))
 
 
 _DIGITS_OF_64_BITS = 18
 _LAST_MICROSECOND = 999
+_BYTES_OF_A_NUMBER = 7
+"""With their length, the bytes of a text that 64 bits hold."""
 
 
 def _readable(values: pa.Array) -> pa.Array:
@@ -175,6 +180,30 @@ def _low_words(values: pa.Array) -> Numbers:
     words = np.frombuffer(values.buffers()[1], np.int64, 2 * len(values), 16 * values.offset)
     found: Numbers = words[::2].copy()
     return found
+
+
+def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
+    """Texts as numbers; None unless they differ only in few bytes at the same place.
+
+    Faster by far than sorting the texts, and enough for most keys, such as `c0004711`.
+    """
+    if not len(texts):
+        return np.zeros(0, np.int64)
+    ends = pc.min_max(texts)
+    same = len(commonprefix([ends["min"].as_py(), ends["max"].as_py()]))
+    lengths = pc.binary_length(texts).to_numpy() - same
+    if lengths.max() > _BYTES_OF_A_NUMBER:
+        return None
+    _, offsets, data = texts.buffers()
+    starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)] + same
+    found = np.zeros(len(texts), np.int64)
+    for at in range(int(lengths.max())):
+        inside = lengths > at
+        byte = np.frombuffer(data, np.uint8)[np.where(inside, starts + at, 0)]
+        found = (found << 8) | np.where(inside, byte, 0)
+    # Of texts that differ only in zero bytes at the end, the shorter one is less.
+    keys: Numbers = (found << 3) | lengths
+    return keys
 
 
 def _ranks(values: pa.Array) -> Numbers:

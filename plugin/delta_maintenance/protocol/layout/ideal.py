@@ -7,15 +7,17 @@ is one file. Other columns keep the bounds of their partition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from delta_maintenance.protocol.columns.arrays import to_bools
 from delta_maintenance.protocol.layout.bounds import (
     ColumnBounds,
     FileBounds,
+    Keys,
     Numbers,
     Path,
     order_keys,
@@ -25,38 +27,51 @@ MOST_FILES = 100_000
 """The number of planned files, besides one for each partition; larger tables get larger files."""
 
 
-def ideal_files(
-    files: FileBounds,
-    keys: Sequence[Path],
-    samples: Mapping[Path, pa.Array],
-    *,
-    target_bytes: int,
-) -> FileBounds:
-    """Returns the files of the table clustered by `keys`.
+class Clustering:
+    """The clusterings of one table. Keeps the ranges of the columns that it has looked at."""
 
-    `samples` are the ascending values that `probes.sampled_values` drew from each key.
-    """
-    bytes_of = np.bincount(files.partition, files.size, files.partitions).astype(np.int64)
-    target = max(target_bytes, int(bytes_of.sum()) // MOST_FILES, 1)
-    per_key = _slices(np.maximum(1, np.round(bytes_of / target)), len(keys))
-    count = (per_key ** len(keys)).astype(np.int64)
-    partition = np.repeat(np.arange(len(count)), count)
-    number = np.arange(len(partition)) - np.repeat(np.cumsum(count) - count, count)
-    columns = {}
-    for path, column in files.columns.items():
-        extent = _Extent(column, files.partition, files.partitions)
-        if path in keys and len(samples[path]):
-            place = number // per_key[partition] ** keys.index(path) % per_key[partition]
-            columns[path] = extent.cut(samples[path], partition, place, per_key)
-        else:
-            columns[path] = extent.whole(partition)
-    rows_of = np.bincount(files.partition, np.maximum(files.rows, 0), files.partitions)
-    return FileBounds(
-        size=(bytes_of[partition] // count[partition]).astype(np.int64),
-        rows=(rows_of[partition] // count[partition]).astype(np.int64),
-        partition=partition,
-        columns=columns,
-    )
+    def __init__(self, files: FileBounds, *, target_bytes: int) -> None:
+        self._files = files
+        self._bytes = np.bincount(files.partition, files.size, files.partitions).astype(np.int64)
+        self._rows = np.bincount(files.partition, np.maximum(files.rows, 0), files.partitions)
+        self._target = max(target_bytes, int(self._bytes.sum()) // MOST_FILES, 1)
+        self._extents: dict[Path, _Extent] = {}
+
+    def by(
+        self,
+        keys: Sequence[Path],
+        samples: Mapping[Path, pa.Array],
+        *,
+        columns: Iterable[Path] | None = None,
+    ) -> FileBounds:
+        """Returns the files of the table clustered by `keys`, with the bounds of some columns.
+
+        `samples` are the ascending values that `probes.sampled_values` drew from each key.
+        """
+        per_key = _slices(np.maximum(1, np.round(self._bytes / self._target)), len(keys))
+        count = (per_key ** len(keys)).astype(np.int64)
+        partition = np.repeat(np.arange(len(count)), count)
+        number = np.arange(len(partition)) - np.repeat(np.cumsum(count) - count, count)
+        found = {}
+        for path in self._files.columns if columns is None else columns:
+            extent = self._extent(path)
+            if path in keys and len(samples[path]):
+                place = number // per_key[partition] ** keys.index(path) % per_key[partition]
+                found[path] = extent.cut(samples[path], partition, place, per_key)
+            else:
+                found[path] = extent.whole(partition)
+        return FileBounds(
+            size=(self._bytes[partition] // count[partition]).astype(np.int64),
+            rows=(self._rows[partition] // count[partition]).astype(np.int64),
+            partition=partition,
+            columns=found,
+        )
+
+    def _extent(self, path: Path) -> _Extent:
+        if path not in self._extents:
+            files = self._files
+            self._extents[path] = _Extent(files.columns[path], files.partition, files.partitions)
+        return self._extents[path]
 
 
 def _slices(files: npt.NDArray[np.float64], keys: int) -> Numbers:
@@ -71,49 +86,44 @@ class _Extent:
     def __init__(self, column: ColumnBounds, partition: Numbers, partitions: int) -> None:
         self._column = column
         known = np.flatnonzero(column.known)
-        self._at = pa.array(known)
-        least, greatest = column.least.take(self._at), column.greatest.take(self._at)
+        at, own = pa.array(known), partition[known]
+        least, greatest = column.least.take(at), column.greatest.take(at)
         low, high = order_keys(least, greatest)
-        self._first = _extreme(low, partition[known], partitions)
-        self._last = _extreme(-high, partition[known], partitions)
+        first, last = _rows_of_least(low, own, partitions), _rows_of_least(-high, own, partitions)
+        # One value for each partition, null for a partition without bounds.
+        self._least, self._greatest = least.take(_or_null(first)), greatest.take(_or_null(last))
         nulls = np.bincount(partition, column.nulls != 0, partitions)
         values = np.bincount(partition, ~column.all_null, partitions)
         self._nulls = np.where(nulls > 0, -1, 0)
         self._empty = values == 0
         self._open_ended = np.bincount(partition, column.unknown, partitions) > 0
-        self._ends = least, greatest
 
     def whole(self, partition: Numbers) -> ColumnBounds:
         """The same range for all files of a partition."""
-        least, greatest = self._ends
         # A file without bounds has values that may lie outside of those of the others.
-        first, last = (
-            np.where(self._open_ended, -1, rows)[partition] for rows in (self._first, self._last)
-        )
-        return self._bounds(least.take(_or_null(first)), greatest.take(_or_null(last)), partition)
+        rows = _or_null(np.where(self._open_ended, -1, np.arange(len(self._empty)))[partition])
+        return self._bounds(self._least.take(rows), self._greatest.take(rows), partition)
 
     def cut(
         self, values: pa.Array, partition: Numbers, place: Numbers, slices: Numbers
     ) -> ColumnBounds:
         """The range of the slice `place` of each file, cut at drawn values."""
-        least, greatest = self._ends
-        low, high, drawn = order_keys(least, greatest, values)
-        first, last = self._first, self._last
-        known = (first >= 0) & (last >= 0)
-        if not len(low):
-            return self.whole(partition)
-        start = np.where(known, np.searchsorted(drawn, low[first], "left"), 0)
-        stop = np.where(known, np.searchsorted(drawn, high[last], "right"), len(drawn))
+        some = np.flatnonzero(to_bools(self._least.is_valid()))
+        at = pa.array(some)
+        low, high, drawn = order_keys(self._least.take(at), self._greatest.take(at), values)
+        start = np.zeros(len(self._empty), np.int64)
+        stop = np.full(len(self._empty), len(drawn))
+        start[some] = np.searchsorted(drawn, low, "left")
+        stop[some] = np.searchsorted(drawn, high, "right")
         own, width, start = slices[partition], (stop - start)[partition], start[partition]
         # Odd values are borders, even values are filters.
-        border = (start + width * place // own) | 1
-        until = (start + width * (place + 1) // own) | 1
-        border, until = (np.minimum(each, len(values) - 1) for each in (border, until))
-        joined = pa.concat_arrays([values, least, greatest])
-        lower = np.where(place == 0, _shifted(first, len(values))[partition], border)
-        offset = len(values) + len(least)
-        upper = np.where(place == own - 1, _shifted(last, offset)[partition], until)
-        return self._bounds(joined.take(_or_null(lower)), joined.take(_or_null(upper)), partition)
+        lower = (start + width * place // own) | 1
+        upper = (start + width * (place + 1) // own) | 1
+        lower, upper = (np.minimum(each, len(values) - 1) for each in (lower, upper))
+        lower = np.where(place == 0, len(values) + partition, lower)
+        upper = np.where(place == own - 1, len(values) + len(self._empty) + partition, upper)
+        joined = pa.concat_arrays([values, self._least, self._greatest])
+        return self._bounds(joined.take(pa.array(lower)), joined.take(pa.array(upper)), partition)
 
     def _bounds(self, least: pa.Array, greatest: pa.Array, partition: Numbers) -> ColumnBounds:
         return ColumnBounds(
@@ -126,17 +136,17 @@ class _Extent:
         )
 
 
-def _extreme(keys: npt.NDArray[np.generic], partition: Numbers, partitions: int) -> Numbers:
-    """Returns the row with the least key of each partition; -1 for a partition without rows."""
-    order = np.lexsort((keys, partition))
+def _rows_of_least(keys: Keys, partition: Numbers, partitions: int) -> Numbers:
+    """Returns a row with the least key of each partition; -1 for a partition without rows."""
     found = np.full(partitions, -1, np.int64)
-    first = order[np.flatnonzero(np.diff(partition[order], prepend=-1))]
-    found[partition[first]] = first
+    if len(keys):
+        order = np.argsort(partition, kind="stable") if partitions > 1 else np.arange(len(keys))
+        starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
+        least = np.zeros(partitions, keys.dtype)
+        least[partition[order[starts]]] = np.minimum.reduceat(keys[order], starts)
+        rows = np.flatnonzero(keys == least[partition])
+        found[partition[rows]] = rows
     return found
-
-
-def _shifted(rows: Numbers, by: int) -> Numbers:
-    return np.where(rows < 0, -1, rows + by)
 
 
 def _or_null(rows: Numbers) -> pa.Array:
