@@ -9,6 +9,7 @@ import pytest
 
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import AssessedOperation
 from delta_maintenance.testing.actions import add, features, metadata
@@ -60,13 +61,19 @@ def test_limits_are_checked_before_spark_deletes(
     limits: dict[str, Any], jobs: list[bool], status: str
 ) -> None:
     planned: list[bool] = []
+    bound: list[ApprovedPlan | None] = []
     neglected_table = neglected()
     plan = vacuum.plan(neglected_table.open().snapshot(), context=RunContext.at(NOW)).to_json()
 
     def submit(
-        table: PolicyTable, operation: AssessedOperation, *, plan_only: bool = False
+        table: PolicyTable,
+        operation: AssessedOperation,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
     ) -> Mapping[str, Any]:
         planned.append(plan_only)
+        bound.append(approved)
         if plan_only:
             return {**plan, "files": 10, "bytes": 1000}
         return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
@@ -74,6 +81,8 @@ def test_limits_are_checked_before_spark_deletes(
     policy_table = asked(vacuum=True, engine={"prefer": "spark"}, limits=limits)
     result = run_on(neglected_table, policy_table, submit=submit)
     assert planned == jobs
+    # The job must delete what was compared with the limits, and nothing else.
+    assert [each is not None for each in bound] == [not only for only in jobs if limits] or [False]
     assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
 
 

@@ -20,6 +20,7 @@ from delta_maintenance.operations.core.flags import FlagField
 from delta_maintenance.operations.core.registry import AnyOperation
 from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
 from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
+from delta_maintenance.operations.layout.options import LayoutPlan, LayoutResult
 from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
 from delta_maintenance.operations.purge.options import PurgePlan, PurgeResult
 from delta_maintenance.operations.set_clustering.options import (
@@ -164,6 +165,30 @@ class OperationMethods:
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> FsckPlan: ...
+    @overload
+    def layout(
+        self,
+        *,
+        where: Sequence[str] = ...,
+        queries: str | None = ...,
+        fail_under: int | None = ...,
+        columns: Sequence[str] = ...,
+        target_bytes: int | None = ...,
+        dry_run: Literal[False] = ...,
+        version: int | None = ...,
+    ) -> LayoutResult: ...
+    @overload
+    def layout(
+        self,
+        *,
+        where: Sequence[str] = ...,
+        queries: str | None = ...,
+        fail_under: int | None = ...,
+        columns: Sequence[str] = ...,
+        target_bytes: int | None = ...,
+        dry_run: Literal[True],
+        version: int | None = ...,
+    ) -> LayoutPlan: ...
     @overload
     def cluster(
         self,

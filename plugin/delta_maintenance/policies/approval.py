@@ -35,7 +35,7 @@ _EXAMPLES = ("samples",)
 """Fields of groups that are left out: the samples of files are arbitrary."""
 _UNBOUND = ("engine", "auto_spark_bytes", "auto_spark_files", "workers")
 """Options that are not compared: they decide where the work is done."""
-_REMEDY = "plan again, and approve the new plan"
+_REMEDY = "plan again; if the policy requires an approval, approve the new plan"
 _SHOWN = 3
 _SHORT = 40
 """Values of at most so many characters are kept as they are, so that messages can show them."""

@@ -293,6 +293,9 @@ class _Request:
             beyond = _beyond_deletions(self.limits, self.record.planned_amounts(plan))
             if beyond is not None:
                 return self._stopped(outcome, beyond, plan)
+            if self.approved is None:
+                # The job plans again, and no other plan was compared with the limits.
+                self.approved = ApprovedPlan.of(self._shown(outcome, plan))
         return self._ended(outcome, self._by_job())
 
     def _planned_by_job(self) -> Any:

@@ -385,7 +385,7 @@ def a_type_is_narrower(patch: Patch) -> None:
 
 
 @pytest.mark.conformance("RW-40", "RW-41", "RT-18")
-@pytest.mark.parametrize("helpers", [0, 1])
+@pytest.mark.parametrize("idle_workers", [0, 1])
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_the_fault_is_found_before_anything_is_committed(
     name: str, idle_workers: int, monkeypatch: Patch

@@ -7,6 +7,7 @@ from delta_maintenance.operations.checkpoint.options import (
     CheckpointPlan,
     CheckpointResult,
 )
+from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -14,6 +15,66 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Outcome
+
+
+def plan_facts(plan: CheckpointPlan) -> Facts:
+    """The kind of the checkpoint, what it leaves out, and what it costs."""
+    facts: dict[str, object] = {
+        "table": plan.table,
+        "version": plan.version,
+        "kind": plan.kind,
+        "engine": plan.engine,
+        "reason": plan.reason,
+        "log": f"{size_text(plan.log_bytes)}, "
+        f"{count_text(plan.commits_since_checkpoint, 'commit')} since the last checkpoint",
+    }
+    if plan.actions_per_sidecar:
+        facts["sidecars"] = f"of at most {count_text(plan.actions_per_sidecar, 'action')}"
+    if plan.incremental:
+        facts["incremental"] = "sidecars of the last checkpoint are taken over"
+    for name, size in (
+        ("to write", plan.expected_bytes),
+        ("full", plan.expected_full_bytes),
+        ("incremental", plan.expected_incremental_bytes),
+    ):
+        if size is not None:
+            facts.setdefault(name, f"about {size_text(size)}")
+    for name, since, what in (
+        ("tombstones", plan.tombstones_from, "older than"),
+        ("transactions", plan.transactions_from, "not updated since"),
+    ):
+        if since is not None:
+            facts[name] = f"those {what} {instant_text(since)} are left out"
+    return facts | {"notes": plan.notes}
+
+
+def result_facts(result: CheckpointResult) -> Facts:
+    """The written files, and the contents of the checkpoint."""
+    facts: dict[str, object] = {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "kind": result.kind,
+        "path": result.path,
+    }
+    if result.sidecars:
+        taken = result.sidecars_taken_over
+        facts["sidecars"] = f"{result.sidecars:,}" + (f", {taken:,} taken over" if taken else "")
+    if result.path is not None:
+        facts["written"] = size_text(result.bytes_written)
+        facts["files"] = result.num_files
+        facts["tombstones"] = ", ".join(
+            f"{count:,}{what}"
+            for count, what in (
+                (result.num_tombstones, ""),
+                (result.expired_tombstones, " expired ones left out"),
+                (result.expired_tombstones_kept, " expired ones in sidecars taken over"),
+            )
+            if count
+        )
+        facts["_last_checkpoint updated"] = result.hint_updated
+    return facts | {"notes": result.notes}
+
 
 RECORD = OperationRecord(
     name="checkpoint",
@@ -46,6 +107,8 @@ RECORD = OperationRecord(
         description="Checkpoints.",
         due="delta_maintenance.operations.checkpoint.policy:due",
     ),
+    plan_facts=plan_facts,
+    result_facts=result_facts,
     takes_version=True,
     reuses_snapshot=True,
     decisive=("kind",),

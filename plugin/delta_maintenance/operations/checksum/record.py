@@ -7,8 +7,39 @@ from delta_maintenance.operations.checksum.options import (
     ChecksumPlan,
     ChecksumResult,
 )
+from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Outcome
+
+
+def plan_facts(plan: ChecksumPlan) -> Facts:
+    """The versions that get a checksum."""
+    return {
+        "table": plan.table,
+        "version": plan.version,
+        "versions": ", ".join(f"{version:,}" for version in plan.versions),
+        "reason": plan.reason,
+        "log": f"{size_text(plan.log_bytes)}, read once for each checksum",
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: ChecksumResult) -> Facts:
+    """The written checksums, with what they count."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "checksums": Grid(
+            ("version", "status", "live files", "size"),
+            [
+                (each.version, each.status, each.num_files, size_text(each.total_size))
+                for each in result.versions
+            ],
+        ),
+        "notes": result.notes,
+    }
+
 
 RECORD = OperationRecord(
     name="checksum",
@@ -36,6 +67,8 @@ RECORD = OperationRecord(
         description="Version checksums for readers, if writers write none.",
         due="delta_maintenance.operations.checksum.policy:due",
     ),
+    plan_facts=plan_facts,
+    result_facts=result_facts,
     reuses_snapshot=True,
     wrote=lambda result: result.status == "written",
 )

@@ -66,8 +66,8 @@ def plan(
         )
     else:
         reason = (
-            f"no {options.commits_per_file} adjacent commits from version {first} "
-            f"to version {last} are left to compact"
+            f"from version {first} on, fewer than "
+            f"{count_text(options.commits_per_file, 'adjacent commit')} are not compacted"
         )
     return CompactLogPlan(
         table=snapshot.table,

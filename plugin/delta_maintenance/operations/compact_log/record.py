@@ -7,7 +7,7 @@ from delta_maintenance.operations.compact_log.options import (
     CompactLogPlan,
     CompactLogResult,
 )
-from delta_maintenance.operations.core.facts import Facts, count_text
+from delta_maintenance.operations.core.facts import Facts, count_text, size_text
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -24,7 +24,7 @@ def plan_facts(plan: CompactLogPlan) -> Facts:
         "version": plan.version,
         "windows": [f"{w.first_version} to {w.last_version}" for w in plan.windows],
         "reason": plan.reason,
-        "log bytes": plan.log_bytes,
+        "to read": size_text(plan.log_bytes),
         "engine": plan.engine,
         "notes": plan.notes,
     }
@@ -41,7 +41,7 @@ def result_facts(result: CompactLogResult) -> Facts:
             + (f", {w.reason}" if w.reason else "")
             for w in result.windows
         ],
-        "bytes written": result.bytes_written,
+        "written": size_text(result.bytes_written),
         "notes": result.notes,
     }
 

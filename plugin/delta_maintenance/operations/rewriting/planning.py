@@ -100,7 +100,7 @@ def survey(
     """
     require_writable(snapshot, Operation.REWRITE_DATA)
     files = live_columns(snapshot)
-    target = target_bytes or target_size(snapshot, files)
+    target = target_bytes or target_size(snapshot, int(files.size.sum()))
     contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
     asked = asked_partitions(snapshot, files, options.where)
     written_lately = written_lately_in(files, options.quiet_for, now)
@@ -182,18 +182,18 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
     return fields | _partitions(files, choice, new_files)
 
 
-def target_size(snapshot: Snapshot, files: LiveColumns) -> int:
-    """Returns the size of new files in bytes: `delta.targetFileSize`, or a default by table size.
+def target_size(snapshot: Snapshot, total_bytes: int) -> int:
+    """Returns the size of new files in bytes: `delta.targetFileSize`, or a default by the size of
+    the table, its `total_bytes`.
 
     The default is 128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
     """
     wanted = snapshot.properties.target_file_size
     if wanted is not None:
         return wanted
-    size = int(files.size.sum())
-    if size < _SMALL_TABLE:
+    if total_bytes < _SMALL_TABLE:
         return _SMALLEST
-    share = (size - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
+    share = (total_bytes - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
     return int(2 * _SMALLEST + min(max(share, 0.0), 1.0) * (_LARGEST - 2 * _SMALLEST))
 
 

@@ -64,6 +64,16 @@ def parse_statistics(
     )
 
 
+def read_statistics(stats: pa.Array, statistics_type: pa.StructType) -> pa.StructArray:
+    """The values that `parse_statistics` returns, without a record of what the type lacks.
+
+    For a type with few of the columns: all others are skipped instead of parsed.
+    """
+    reader = _Reader(statistics_type, record_lost=False)
+    parts = [reader.read(part) for part in slices(stats)]
+    return pa.concat_arrays([pa.array([], statistics_type), *parts])
+
+
 def render_statistics(
     parsed: pa.StructArray, statistics_type: pa.StructType | None = None
 ) -> ConvertedStatistics:

@@ -30,6 +30,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_writer import filterable_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between, kept_rows
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput, reading_error
@@ -91,16 +92,32 @@ class FileRows:
         return deleted_between(self.deleted, self.first, self.batch.num_rows)
 
 
+class LostBloomFilters(Exception):
+    """New files would lack bloom filters of a source."""
+
+    def __init__(self, paths: frozenset[str]) -> None:
+        super().__init__(paths)
+        self.paths = paths
+
+
 class DataFileReader:
     """Reads data files one after another. Not thread-safe."""
 
     def __init__(
-        self, store: Store, layout: DataFileLayout, *, reading_bytes: int = READING_BYTES
+        self,
+        store: Store,
+        layout: DataFileLayout,
+        *,
+        reading_bytes: int = READING_BYTES,
+        bloom_filters: frozenset[str] | None = None,
     ) -> None:
-        """`reading_bytes` is as in `ParquetInput`."""
+        """`reading_bytes` is as in `ParquetInput`. With `bloom_filters`, the paths of the leaves
+        that have one in new files, `read` raises `LostBloomFilters` for a file that has others.
+        """
         self._store = store
         self._reading_bytes = reading_bytes
         self._layout = layout
+        self._bloom_filters = bloom_filters
         self._schema = layout.schema
         self._deleted = DeletedRows(store)
         self._stored: _StoredLayout | None = None
@@ -171,6 +188,10 @@ class DataFileReader:
                     f"the data file has {rows} rows where the log says {file.num_records}",
                     remedy="restore the file, or see with fsck --deep what else is wrong",
                 )
+            if self._bloom_filters is not None and (
+                lost := _bloom_filters(parquet, self._schema) - self._bloom_filters
+            ):
+                raise LostBloomFilters(lost)
             parquet.hold(file.deletion_vector)
             deleted = self._deleted.of(file.deletion_vector, rows)
             stored = self._stored_layout(parquet)
@@ -187,6 +208,20 @@ class DataFileReader:
                     yield FileRows(self._batch(arrays), first, deleted)
                     first += batch.num_rows
                     parquet.dictionaries = self.dictionaries
+
+    def bloom_filters(self, file: SourceFile) -> frozenset[str]:
+        """Returns the paths of the leaves of new files that have a bloom filter in a file.
+
+        Empty if the file cannot be opened, which `read` reports.
+        """
+        try:
+            with ParquetInput(
+                self._store.open(location_of(self._store, file.path)),
+                reading_bytes=self._reading_bytes,
+            ) as parquet:
+                return _bloom_filters(parquet, self._schema)
+        except (pa.ArrowException, OSError, UnicodeDecodeError, DeltaMaintenanceError):
+            return frozenset()
 
     def _stored_layout(self, parquet: ParquetInput) -> _StoredLayout:
         stored = parquet.stored_columns(
@@ -333,3 +368,16 @@ def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
     if len(found) > 1:
         raise CorruptTableError(f"the hidden column {name} occurs {len(found)} times")
     return found[0] if found else None
+
+
+def _bloom_filters(parquet: ParquetInput, schema: pa.Schema) -> frozenset[str]:
+    """Returns the paths of the leaves of a schema that have a bloom filter in any row group."""
+    groups = (parquet.metadata.row_group(at) for at in range(parquet.row_groups))
+    chunks = (group.column(at) for group in groups for at in range(group.num_columns))
+    # Older versions of Arrow neither show nor write filters.
+    found = frozenset(
+        chunk.path_in_schema
+        for chunk in chunks
+        if getattr(chunk, "bloom_filter_offset", None) is not None
+    )
+    return found & filterable_paths(schema) if found else found

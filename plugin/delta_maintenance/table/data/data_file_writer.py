@@ -50,6 +50,10 @@ _LEAST_SAMPLE = 64
 """The minimum number of rows in a sample, whatever their length."""
 _REPEATED = 0.5
 """A string column repeats its values if at most this share of the sample is distinct."""
+_FALSE_POSITIVES = 0.01
+"""The share of absent values that a bloom filter does not exclude, as parquet-mr has it."""
+_FILTER_BYTES = 4
+"""Bytes of all bloom filters for each row, at most: the filters take as much memory as the rows."""
 _WORDS = 4
 """A column of another type repeats its values if each occurs this often on average."""
 _GREGORIAN = (datetime(1582, 10, 15).date() - date(1970, 1, 1)).days
@@ -70,6 +74,8 @@ class DataFileSpec:
     codec: str = "zstd"
     page_version: str = "1.0"
     group_bytes: int = GROUP_BYTES
+    bloom_filters: frozenset[str] = frozenset()
+    """The paths of the leaves that get bloom filters, as in `leaf_paths`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,8 @@ class DataFileWriter:
         self._sink = self._stack.enter_context(store.create(name))
         self._output = _Output(self._sink)
         self._parquet: pq.ParquetWriter | None = None
+        self._repeated: list[str] | None = None
+        """The columns to encode with a dictionary in Parquet; None until the sample is complete."""
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._dictionary_at: dict[str, int] = {}
@@ -164,8 +172,8 @@ class DataFileWriter:
             self._waiting_bytes += memory_bytes(piece) + self._new_dictionary_bytes(piece)
             self._waiting_rows += piece.num_rows
             self._rows += piece.num_rows
-            if self._parquet is None and self._waiting_rows >= _SAMPLE:
-                self._parquet = self._open()
+            if self._repeated is None and self._waiting_rows >= _SAMPLE:
+                self._choose_encodings()
             if self._waiting_bytes >= self._spec.group_bytes or self._waiting_rows >= GROUP_ROWS:
                 self._write_group()
 
@@ -262,9 +270,9 @@ class DataFileWriter:
                     f"cannot write the new data file: {error}", file=self._name
                 ) from error
 
-    def _open(self) -> pq.ParquetWriter:
-        """Opens the Parquet writer, with an encoding for each column based on the first rows."""
-        repeated = _repeated_columns(self._waiting, self._schema)
+    def _choose_encodings(self) -> None:
+        """Chooses the encoding of each column by the first rows."""
+        repeated = self._repeated = _repeated_columns(self._waiting, self._schema)
         text = {field.name for field in self._schema if _is_text(field.type)}
         self.dictionaries = tuple(name for name in repeated if name in text)
         fields = [
@@ -274,6 +282,11 @@ class DataFileWriter:
             for field in self._schema
         ]
         self._schema = pa.schema(fields)
+
+    def _open(self) -> pq.ParquetWriter:
+        """Opens the Parquet writer; the rows of the first row group are waiting."""
+        if self._repeated is None:
+            self._choose_encodings()
         # Row IDs would be much smaller as DELTA_BINARY_PACKED. But once a filter and a page index
         # let the vectorized reader of Spark 4.2 skip rows, it returns wrong values of them.
         return pq.ParquetWriter(
@@ -282,13 +295,23 @@ class DataFileWriter:
             version="2.6",
             data_page_version=self._spec.page_version,
             compression=self._spec.codec,
-            use_dictionary=leaf_paths(self._schema, repeated),
+            use_dictionary=leaf_paths(self._schema, self._repeated or ()),
             store_decimal_as_integer=True,
             store_schema=False,
             sorting_columns=self._sorting_columns(),
             write_page_index=True,
             write_batch_size=self._encoded_rows(),
+            **self._bloom_filter_options(),
         )
+
+    def _bloom_filter_options(self) -> dict[str, Any]:
+        paths = self._spec.bloom_filters & filterable_paths(self._schema)
+        if not paths:
+            return {}
+        # All row groups have filters of one size. The first row group is the largest one.
+        most = self._spec.group_bytes // (len(paths) * _FILTER_BYTES)
+        options = {"ndv": max(1, min(self._waiting_rows, most)), "fpp": _FALSE_POSITIVES}
+        return {"bloom_filter_options": dict.fromkeys(sorted(paths), options)}
 
     def _sorting_columns(self) -> list[pq.SortingColumn] | None:
         if self._sorted_by is None:
@@ -392,24 +415,38 @@ def leaf_paths(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     return [".".join(path) for path in leaf_names(schema, columns)]
 
 
+def filterable_paths(schema: pa.Schema) -> frozenset[str]:
+    """Returns the paths of the leaves that can have bloom filters, which booleans cannot."""
+    return frozenset(
+        ".".join(names)
+        for column in schema
+        for names, kind in _leaves(column.type, (column.name,))
+        if not pa.types.is_boolean(kind)
+    )
+
+
 def leaf_names(schema: pa.Schema, columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Returns the names on the path to each leaf. Unlike the paths, these are unambiguous if names
     contain dots.
     """
-    return [names for column in columns for names in _names(schema.field(column).type, (column,))]
+    return [
+        names for column in columns for names, _ in _leaves(schema.field(column).type, (column,))
+    ]
 
 
-def _names(kind: pa.DataType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _leaves(
+    kind: pa.DataType, above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
     if pa.types.is_struct(kind):
         for field in kind:
-            yield from _names(field.type, (*above, field.name))
+            yield from _leaves(field.type, (*above, field.name))
     elif pa.types.is_map(kind):
-        yield from _names(kind.key_type, (*above, "key_value", "key"))
-        yield from _names(kind.item_type, (*above, "key_value", "value"))
+        yield from _leaves(kind.key_type, (*above, "key_value", "key"))
+        yield from _leaves(kind.item_type, (*above, "key_value", "value"))
     elif pa.types.is_list(kind):
-        yield from _names(kind.value_type, (*above, "list", "element"))
+        yield from _leaves(kind.value_type, (*above, "list", "element"))
     else:
-        yield above
+        yield above, kind
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:

@@ -38,7 +38,11 @@ from delta_maintenance.table.data.bins import (
 )
 from delta_maintenance.table.data.clustering.clustered_bin import clustered_bin
 from delta_maintenance.table.data.copying.copied_bin import copied_bin, copied_sources
-from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.data_file_reader import (
+    DataFileReader,
+    LostBloomFilters,
+    SourceFile,
+)
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile, memory_bytes
 from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.data.row_counts import count_rows
@@ -83,6 +87,14 @@ def rewrite_bin(
                 return replace(copied, refused=tuple(refused))
             attempt = _Attempt(store, work, spec, new_id, idle_workers)
             attempt.run()
+        except LostBloomFilters:
+            # All sources are asked, so that the bin is started again only once.
+            reader = DataFileReader(store, spec.files.layout)
+            found = frozenset().union(*map(reader.bloom_filters, work.sources))
+            spec = replace(
+                spec, files=replace(spec.files, bloom_filters=spec.files.bloom_filters | found)
+            )
+            continue
         except SourceError as error:
             source = work.sources[error.source]
             refusal = Refusal(source=source, problem=error.problem, damaged=error.damaged)
@@ -152,7 +164,8 @@ class _Attempt:
 
     def run(self) -> None:
         """Writes the new files."""
-        reader = DataFileReader(self._store, self._spec.files.layout)
+        files = self._spec.files
+        reader = DataFileReader(self._store, files.layout, bloom_filters=files.bloom_filters)
         with ExitStack() as open_file:
             for number, data in enumerate(fetched(self._store, reader, self._work.sources)):
                 if self._writers and self._writers[-1].written >= self._spec.target_bytes * 3 // 2:

@@ -52,7 +52,7 @@ def clustered_bin(
     digest = RowDigest(layout.schema)
     digested = LiveRowSums(digest, dict(work.partition_values))
     read = RowSums()
-    reader = DataFileReader(store, layout)
+    reader = DataFileReader(store, layout, bloom_filters=spec.files.bloom_filters)
     with RowSorter(
         layout.schema, clustering, lambda: _key_columns(store, work, layout, clustering)
     ) as sorter:

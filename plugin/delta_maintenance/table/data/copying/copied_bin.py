@@ -264,7 +264,7 @@ class _Copy:
         self._untracked = len(leaf_paths(untracked, untracked.names))
         self._partition = dict(work.partition_values)
         self._digest = RowDigest(layout.schema)
-        self._reader = DataFileReader(store, layout)
+        self._reader = DataFileReader(store, layout, bloom_filters=self._files.bloom_filters)
         self._tracking_reader = DataFileReader(store, layout.row_tracking)
         # Row IDs of deleted rows are read as well, and needed for none.
         self._whole = replace(
