@@ -27,6 +27,7 @@ VERBS = (
     "vacuum",
     "fsck",
     "backfill-row-ids",
+    "recompute-stats",
     "upgrade-protocol",
     "set-properties",
     "set-clustering",

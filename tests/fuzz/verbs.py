@@ -43,6 +43,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "fsck --deep": (),
     "fsck --repair": (),
     "backfill-row-ids": ("--other-writers", "conditional_put"),
+    "recompute-stats": ("--check-writers", "--other-writers", "conditional_put"),
     "upgrade-protocol": ("--feature", "deletionVectors", "--other-writers", "conditional_put"),
     "set-properties": (
         *("--set", "delta.enableChangeDataFeed=true", "--set", "delta.appendOnly=false"),

@@ -32,6 +32,7 @@ VERBS = {
     "vacuum lite": ("vacuum", "TABLE", "--mode", "lite", "--allow-large-delete"),
     "fsck": ("fsck", "TABLE", "--repair"),
     "backfill-row-ids": ("backfill-row-ids", "TABLE", "--files-per-commit", "3"),
+    "recompute-stats": ("recompute-stats", "TABLE", "--files-per-commit", "3"),
     "upgrade-protocol": ("upgrade-protocol", "TABLE", "--feature", "changeDataFeed"),
     "drop-feature": ("drop-feature", "TABLE", "--feature", "v2Checkpoint"),
     "set-properties": ("set-properties", "TABLE", "--set", "delta.checkpointInterval=7"),

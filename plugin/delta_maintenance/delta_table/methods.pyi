@@ -23,6 +23,10 @@ from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
 from delta_maintenance.operations.layout.options import LayoutPlan, LayoutResult
 from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
 from delta_maintenance.operations.purge.options import PurgePlan, PurgeResult
+from delta_maintenance.operations.recompute_stats.options import (
+    RecomputeStatsPlan,
+    RecomputeStatsResult,
+)
 from delta_maintenance.operations.set_clustering.options import (
     SetClusteringPlan,
     SetClusteringResult,
@@ -303,6 +307,28 @@ class OperationMethods:
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[True],
     ) -> PurgePlan: ...
+    @overload
+    def recompute_stats(
+        self,
+        *,
+        check_writers: bool = ...,
+        all_files: bool = ...,
+        files_per_commit: int = ...,
+        workers: int | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> RecomputeStatsResult: ...
+    @overload
+    def recompute_stats(
+        self,
+        *,
+        check_writers: bool = ...,
+        all_files: bool = ...,
+        files_per_commit: int = ...,
+        workers: int | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+    ) -> RecomputeStatsPlan: ...
     @overload
     def checkpoint(
         self,

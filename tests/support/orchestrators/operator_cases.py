@@ -129,5 +129,12 @@ CASES = (
         "nothing-to-do",
         refused={"options": {"where": "id = 1"}},
     ),
+    _case(
+        operators.DeltaRecomputeStatsOperator,
+        "recompute_stats",
+        "recomputed",
+        refused={"options": {"files_per_commit": 0}},
+        commits=1,
+    ),
 )
 BY_VERB = {case.verb: case for case in CASES}

@@ -103,7 +103,7 @@ def surveyed(
     require_writable(snapshot, Operation.REWRITE_DATA)
     order = order_of(snapshot, options)
     files = live_columns(snapshot)
-    target = options.target_bytes or target_size(snapshot, files)
+    target = options.target_bytes or target_size(snapshot, int(files.size.sum()))
     tags = _tags(files, order, new_id)
     contract = _contract(snapshot, options, order, tags, target)
     bin_bytes = min(BIN_BYTES, BIN_BYTES if options.max_bytes is None else options.max_bytes)

@@ -34,6 +34,7 @@ BUILT_IN = (
     "cluster",
     "optimize",
     "purge",
+    "recompute-stats",
     "checkpoint",
     "checksum",
     "compact-log",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
@@ -37,8 +37,12 @@ class StatisticsLeaf:
     """Physical names."""
     bounded: bool
     """Whether it has a minimum and a maximum, in addition to the null count."""
-    clusters: bool = False
-    """Whether it is a clustering column, whose bounds must not be omitted."""
+    clustered: bool = False
+    """Whether the table is clustered by it, so that no bound may be omitted because of NaN or
+    infinity.
+    """
+    name: str = ""
+    """The logical names, separated by dots, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,22 +75,22 @@ class StatisticsColumns:
         partitioned = {name.lower() for name in metadata.partition_columns}
         schema = parse_schema(metadata.schema_string or "")
         data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
-        every = [
-            (
-                tuple(item.name.lower() for item in fields),
-                StatisticsLeaf(
-                    path=tuple(physical_name(item, mode) for item in fields),
-                    bounded=has_bounds(fields[-1].type),
-                ),
-            )
-            for fields in _leaves(StructType(fields=data))
-        ]
         clustered = clustering_columns(domains)
         if clustered is None:
             raise RefusedError(
                 "the clustering columns of the table cannot be determined",
                 remedy="set them again with the engine that clusters the table",
             )
+        every = []
+        for fields in _leaves(StructType(fields=data)):
+            path = tuple(physical_name(item, mode) for item in fields)
+            leaf = StatisticsLeaf(
+                path=path,
+                bounded=has_bounds(fields[-1].type),
+                clustered=path in clustered,
+                name=".".join(item.name for item in fields),
+            )
+            every.append((tuple(item.name.lower() for item in fields), leaf))
         named = column_names(properties.data_skipping_stats_columns)
         limit = properties.data_skipping_num_indexed_columns
         if named is not None:
@@ -99,11 +103,7 @@ class StatisticsColumns:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
         chosen |= {*clustered, *also}
         return cls(
-            leaves=tuple(
-                replace(leaf, clusters=leaf.path in clustered)
-                for _, leaf in every
-                if leaf.path in chosen
-            ),
+            leaves=tuple(leaf for _, leaf in every if leaf.path in chosen),
             tight_bounds=supports(protocol, "deletionVectors"),
         )
 

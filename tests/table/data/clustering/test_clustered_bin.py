@@ -175,11 +175,11 @@ def test_a_text_without_an_upper_bound_is_named() -> None:
 @given(st.lists(st.floats() | st.none(), min_size=1), st.booleans())
 @pytest.mark.conformance("CLU-03", "STAT-04")
 def test_every_clustering_column_has_bounds_that_contain_its_values(
-    values: list[float | None], clusters: bool
+    values: list[float | None], clustered: bool
 ) -> None:
     store = MemoryStore()
     spec = spec_of(field("y", "double"))
-    marked = tuple(replace(leaf, clusters=clusters) for leaf in spec.files.statistics.leaves)
+    marked = tuple(replace(leaf, clustered=clustered) for leaf in spec.files.statistics.leaves)
     files = replace(spec.files, statistics=replace(spec.files.statistics, leaves=marked))
     spec = clustering_of(replace(spec, files=files), "y", curve="linear")
     table = pa.table({"y": pa.array(values, pa.float64())})
@@ -187,7 +187,7 @@ def test_every_clustering_column_has_bounds_that_contain_its_values(
     stats = json.loads(done.outputs[0].stats)
     least, greatest = (stats.get(name, {}).get("y") for name in ("minValues", "maxValues"))
     known = [value for value in values if value is not None]
-    if clusters and known:
+    if clustered and known:
         # As Delta Spark writes them: NaN is the greatest value.
         ordered = sorted(known, key=lambda value: (math.isnan(value), value))
         assert least == _as_json(ordered[0])
