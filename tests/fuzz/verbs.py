@@ -50,10 +50,12 @@ VERBS: Mapping[str, tuple[str, ...]] = {
         *("--set", "delta.enableChangeDataFeed=true", "--set", "delta.appendOnly=false"),
         *("--other-writers", "conditional_put"),
     ),
+    "set-clustering": ("--by", "id", "--other-writers", "conditional_put"),
     "drop-feature": ("--feature", "deletionVectors", "--other-writers", "conditional_put"),
     "optimize": ("--min-files", "2", "--other-writers", "conditional_put"),
     "optimize --full --int96 --other-codecs": ("--deleted-percent", "0"),
     "purge": ("--above-percent", "0", "--other-writers", "conditional_put"),
+    "cluster": ("--by", "id", "--other-writers", "conditional_put"),
     # Carried out, it would start Spark.
     "add-constraint": ("positive", "id > 0", "--other-writers", "conditional_put", "--dry-run"),
 }

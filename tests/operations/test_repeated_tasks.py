@@ -29,7 +29,7 @@ from tests.support.operations.row_ids import RacedStore
 pytestmark = pytest.mark.cases
 
 HOUR_MS = 3_600_000
-STATS = '{"numRecords": 3}'
+STATS = '{"numRecords":3,"minValues":{"id":1},"maxValues":{"id":3},"nullCount":{"id":0}}'
 TRACKED = log.features(writer_only=["domainMetadata", "rowTracking"])
 V2 = log.features("v2Checkpoint")
 

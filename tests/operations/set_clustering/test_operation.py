@@ -193,3 +193,12 @@ def test_a_file_that_is_added_meanwhile_is_a_conflict() -> None:
     assert change(table, "id").status == "conflict"
     with pytest.raises(RefusedError, match="without statistics"):
         change(table, "id")
+
+
+@pytest.mark.conformance("CLU-01")
+def test_columns_in_the_domain_of_a_table_without_the_feature_are_set_again() -> None:
+    table = table_of(log.add("a", stats=stats(id=1)))
+    change(table, "id")
+    table.commit([log.protocol(1, 7, writer_features=["domainMetadata"])])
+    result = change(table, "id")
+    assert (result.status, result.added_features) == ("committed", ("clustering",))

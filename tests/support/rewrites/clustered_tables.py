@@ -13,7 +13,14 @@ from delta_maintenance.operations import cluster
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.table import Table
-from tests.support.rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
+from tests.support.rewrites.data_files import (
+    ROW_ID,
+    ROW_TRACKING,
+    ROW_VERSION,
+    DataTable,
+    field,
+    schema_string,
+)
 from tests.support.rewrites.rewritten_tables import NOW, VECTORS, RacedRewrites
 from tests.support.rewrites.table_rows import Row, actions_of, latest, live_adds, live_rows
 
@@ -57,10 +64,10 @@ class ClusteredTable:
         if columns is not None:
             domains = {DOMAIN: json.dumps({"clusteringColumns": columns, "domainName": DOMAIN})}
         features = ["deletionVectors", "domainMetadata", "clustering"]
+        fields = field("id", "long"), field("x", "long"), field("t", "string")
+        self.metadata = {"schema": schema_string(*fields)}
         self.table = DataTable(
-            field("id", "long"),
-            field("x", "long"),
-            field("t", "string"),
+            *fields,
             store=self.store,
             features=[*features, *(["rowTracking"] if tracked else [])],
             configuration=VECTORS | (ROW_TRACKING if tracked else {}),

@@ -77,7 +77,10 @@ def _decided(snapshot: Snapshot, options: SetClusteringOptions) -> ClusteringDec
     old = None if before is None else [column.path for column in before]
     names_before = tuple(column.name for column in before or ())
     names_after = tuple(column.name for column in columns)
-    if old == [column.path for column in columns]:
+    # A table that never was clustered needs no feature to stay so.
+    features = FEATURES if columns or old != [] else ()
+    changed = upgraded_protocol(protocol, features=features, met=features)
+    if old == [column.path for column in columns] and changed == protocol:
         return ClusteringDecision(
             operation="",
             parameters={},
@@ -88,7 +91,6 @@ def _decided(snapshot: Snapshot, options: SetClusteringOptions) -> ClusteringDec
         )
     joining = [column for column in columns if column.path not in (old or ())]
     _require_statistics(snapshot, joining)
-    changed = upgraded_protocol(protocol, features=FEATURES, met=FEATURES)
     return ClusteringDecision(
         operation="CLUSTER BY",
         parameters={
