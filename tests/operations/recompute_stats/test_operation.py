@@ -19,7 +19,7 @@ from tests.support.rewrites.table_rows import actions_of, latest, live_adds, liv
 ROWS = pa.table({"a": pa.array([1, 5, None], pa.int64()), "s": ["x", "y" * 40, None]})
 FIELDS = (field("a", "long"), field("s", "string"))
 MAXIMA = {"a": 5, "s": "y" * 32 + "\x7f"}
-COMPLETE = {
+COMPLETE: dict[str, Any] = {
     "numRecords": 3,
     "minValues": {"a": 1, "s": "x"},
     "maxValues": MAXIMA,
@@ -113,7 +113,7 @@ def test_every_other_field_is_repeated() -> None:
         configuration=ROW_TRACKING,
         partitioned_by=["p"],
     )
-    fields = {
+    fields: dict[str, Any] = {
         "partitionValues": {"p": "ä%20"},
         "tags": {"ZCUBE_ID": "1", "other": "2"},
         "clusteringProvider": "liquid",
