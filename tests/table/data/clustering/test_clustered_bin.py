@@ -118,6 +118,14 @@ def test_rows_of_one_column_are_in_its_order_and_the_footer_says_so(
         assert (by.descending, by.nulls_first) == (False, True)
 
 
+def test_more_values_than_ranks_are_sorted_completely() -> None:
+    store = MemoryStore()
+    values = np.random.default_rng(0).normal(size=100_000)
+    spec = clustering_of(spec_of(field("y", "double")), "y", curve="hilbert")
+    done = rewritten(store, stored_sources(store, pa.table({"y": values})), spec)
+    assert stored(store, done)["y"].to_pylist() == sorted(values.tolist())
+
+
 def test_nulls_come_first_and_nan_comes_last() -> None:
     store = MemoryStore()
     values = [3.0, None, math.nan, 1.0, None, 2.0]
