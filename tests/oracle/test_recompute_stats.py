@@ -82,7 +82,7 @@ def test_a_table_can_be_cloned_with_row_tracking_afterwards(
     assert len(spark.rows(f"SELECT id FROM delta.`{clone}`")) == 100
 
 
-@pytest.mark.conformance("STAT-03", "STAT-07", "CLU-03")
+@pytest.mark.conformance("STAT-03", "CLU-03")
 @pytest.mark.parametrize("clustered", [False, True])
 def test_readers_find_the_same_rows_with_and_without_skipping(
     delta_spark: DeltaSpark, duck: DuckDb, tmp_path: Path, clustered: bool
@@ -123,7 +123,7 @@ def test_readers_find_the_same_rows_with_and_without_skipping(
     assert spark.data_files(path, "i > 100") == set()
 
 
-@pytest.mark.conformance("STAT-07")
+@pytest.mark.conformance("STAT-01")
 def test_a_file_that_nan_blind_bounds_hide_is_read_again(
     delta_spark: DeltaSpark, tmp_path: Path
 ) -> None:

@@ -134,7 +134,7 @@ def test_every_other_field_is_repeated() -> None:
     assert [set(action) for action in adds] == [{"add"}]
 
 
-@pytest.mark.conformance("STAT-07")
+@pytest.mark.conformance("STAT-01")
 def test_bounds_that_a_writer_took_from_a_nan_blind_footer_are_replaced_if_asked_for() -> None:
     table = DataTable(field("d", "double"))
     rows = pa.table({"d": [1.0, math.nan, 7.0]})
