@@ -123,7 +123,6 @@ def test_readers_find_the_same_rows_with_and_without_skipping(
     assert spark.data_files(path, "i > 100") == set()
 
 
-@pytest.mark.conformance("STAT-01")
 def test_a_file_that_nan_blind_bounds_hide_is_read_again(
     delta_spark: DeltaSpark, tmp_path: Path
 ) -> None:

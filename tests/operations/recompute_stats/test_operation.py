@@ -32,7 +32,6 @@ def without(part: str, *names: str) -> dict[str, Any]:
     return {**COMPLETE, part: kept}
 
 
-@pytest.mark.conformance("STAT-01")
 @pytest.mark.parametrize(
     ("stats", "defects"),
     [
@@ -134,7 +133,6 @@ def test_every_other_field_is_repeated() -> None:
     assert [set(action) for action in adds] == [{"add"}]
 
 
-@pytest.mark.conformance("STAT-01")
 def test_bounds_that_a_writer_took_from_a_nan_blind_footer_are_replaced_if_asked_for() -> None:
     table = DataTable(field("d", "double"))
     rows = pa.table({"d": [1.0, math.nan, 7.0]})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os.path import commonprefix
 
 import numpy as np
 import numpy.typing as npt
@@ -189,8 +188,11 @@ def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
     """
     if not len(texts):
         return np.zeros(0, np.int64)
-    ends = pc.min_max(texts)
-    same = len(commonprefix([ends["min"].as_py(), ends["max"].as_py()]))
+    least, greatest = pc.min_max(texts).as_py().values()
+    differ = (
+        at for at, (low, high) in enumerate(zip(least, greatest, strict=False)) if low != high
+    )
+    same = next(differ, min(len(least), len(greatest)))
     lengths = pc.binary_length(texts).to_numpy() - same
     if lengths.max() > _BYTES_OF_A_NUMBER:
         return None
