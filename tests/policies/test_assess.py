@@ -313,6 +313,7 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         layout=True,
         optimize=True,
         purge=True,
+        statistics=True,
         row_tracking=True,
         protocol={"features": ["v2Checkpoint"], "properties": {"a": "b"}},
         approval=["vacuum"],

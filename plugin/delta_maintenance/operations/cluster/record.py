@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from delta_maintenance.operations.cluster.options import ClusterOptions, ClusterPlan, ClusterResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
 
-RECORD = rewrite_record(
+_RECORD = rewrite_record(
     "cluster",
     title="Cluster: order rows so that readers skip files",
     summary="order the rows of data files by several columns, so that readers skip more files",
@@ -20,3 +22,4 @@ RECORD = rewrite_record(
     plan=ClusterPlan,
     result=ClusterResult,
 )
+RECORD = replace(_RECORD, decisive=(*_RECORD.decisive, "columns"))

@@ -107,6 +107,7 @@ RECORD = OperationRecord(
         due="delta_maintenance.operations.recompute_stats.policy:due",
     ),
     reuses_snapshot=True,
+    decisive=("files", "bytes"),
     planned_amounts=lambda plan: Amounts(commits=plan.commits),
     done_amounts=lambda result: Amounts(commits=result.num_commits),
     plan_facts=plan_facts,
