@@ -9,7 +9,6 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.layout import operation
 from delta_maintenance.operations.layout.options import LayoutOptions
 
 
@@ -32,6 +31,9 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     rule = context.rule("layout", LayoutRule)
     if rule is None:
         return None
+    # Imported here, because rules are read without Arrow.
+    from delta_maintenance.operations.layout import operation
+
     last = context.last_run("layout")
     why, due_at = since("layout", None if last is None else last.at, rule.every, context.now)
     if due_at is not None:
