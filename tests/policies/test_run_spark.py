@@ -82,7 +82,7 @@ def test_limits_are_checked_before_spark_deletes(
     result = run_on(neglected_table, policy_table, submit=submit)
     assert planned == jobs
     # The job must delete what was compared with the limits, and nothing else.
-    assert [each is not None for each in bound] == [not only for only in jobs if limits] or [False]
+    assert [each is not None for each in bound] == [bool(limits) and not only for only in jobs]
     assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
 
 
