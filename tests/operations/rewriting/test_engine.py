@@ -21,7 +21,7 @@ from delta_maintenance.table.parallel import IdleWorkers
 def test_workers_without_a_bin_help_those_that_have_one(
     workers: int, bins: int, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last bin of a run sees as many helpers as there are other workers without a bin."""
+    """The last bin of a run sees as many idle workers as there are other workers without a bin."""
     found: list[int] = []
     counted = threading.Event()
 

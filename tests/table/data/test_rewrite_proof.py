@@ -395,7 +395,7 @@ def test_the_fault_is_found_before_anything_is_committed(
         run(idle_workers=free(idle_workers))
 
 
-def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
+def test_an_idle_worker_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
     threads: set[int] = set()
     digests: dict[int, set[int]] = {}
     encode, sums = DataFileWriter._encode, read_back._sums
@@ -424,7 +424,7 @@ def test_a_helper_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
     assert idle_workers.take() and not idle_workers.take()
 
 
-def test_an_error_in_the_thread_of_a_helper_ends_the_bin(monkeypatch: Patch) -> None:
+def test_an_error_in_the_thread_of_an_idle_worker_ends_the_bin(monkeypatch: Patch) -> None:
     def failing(self: DataFileWriter, *arguments: Any) -> None:
         raise StorageError("the disk is full")
 
@@ -438,7 +438,7 @@ def test_an_error_in_the_thread_of_a_helper_ends_the_bin(monkeypatch: Patch) -> 
 
 
 @pytest.mark.parametrize("step", ["encoding", "reading back"])
-def test_a_bin_that_fails_waits_for_its_helper(step: str, monkeypatch: Patch) -> None:
+def test_a_bin_that_fails_waits_for_its_other_thread(step: str, monkeypatch: Patch) -> None:
     """Otherwise a thread would still write a file, or read one, that is gone by then."""
     ends: list[str] = []
     began = threading.Event()
@@ -448,7 +448,7 @@ def test_a_bin_that_fails_waits_for_its_helper(step: str, monkeypatch: Patch) ->
             failing()
         began.set()
         time.sleep(0.1)
-        ends.append("helper")
+        ends.append("other thread")
         return RowSums()
 
     def failing() -> None:
@@ -469,7 +469,7 @@ def test_a_bin_that_fails_waits_for_its_helper(step: str, monkeypatch: Patch) ->
         monkeypatch.setattr(read_back, "_sums", slow)
     with pytest.raises(StorageError, match="away"):
         run(idle_workers=free(1))
-    assert ends == ["helper"]
+    assert ends == ["other thread"]
 
 
 def test_counts_alone_find_what_is_lost_or_doubled(monkeypatch: Patch) -> None:

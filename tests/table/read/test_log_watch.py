@@ -47,7 +47,7 @@ def polls(watch: LogWatch, store: CountingStore) -> Iterator[Sighting]:
         yield seen
 
 
-def test_the_first_look_begins_at_the_checkpoint(table: TableBuilder, store: CountingStore) -> None:
+def test_the_first_poll_begins_at_the_checkpoint(table: TableBuilder, store: CountingStore) -> None:
     seen = LogWatch(store).poll()
     assert seen == Sighting(since=-1, version=9, checkpoint_version=4)
     assert store.requests == [
@@ -56,7 +56,7 @@ def test_the_first_look_begins_at_the_checkpoint(table: TableBuilder, store: Cou
     ]
 
 
-def test_every_further_look_is_one_listing_of_what_is_new(
+def test_every_later_poll_is_one_listing_of_what_is_new(
     table: TableBuilder, store: CountingStore
 ) -> None:
     watch = LogWatch(store)
@@ -72,7 +72,7 @@ def test_every_further_look_is_one_listing_of_what_is_new(
 
 
 @pytest.mark.parametrize("known", [None, 0, 4000])
-def test_no_look_at_a_long_log_without_a_checkpoint_costs_more_than_two_requests(
+def test_no_poll_of_a_long_log_without_a_checkpoint_costs_more_than_two_requests(
     store: CountingStore, known: int | None
 ) -> None:
     long_log(store, 5000)
@@ -92,11 +92,11 @@ def test_a_checkpoint_of_more_parts_than_a_page_is_no_dead_end(store: CountingSt
         name = f"_delta_log/{0:020d}.checkpoint.{part:010d}.{1500:010d}.parquet"
         store.put(name, b"x")
     watch = LogWatch(store)
-    *_, last = looks_of_any_cost(watch)
+    *_, last = polls_of_any_cost(watch)
     assert last.version == 1
 
 
-def looks_of_any_cost(watch: LogWatch) -> Iterator[Sighting]:
+def polls_of_any_cost(watch: LogWatch) -> Iterator[Sighting]:
     while True:
         seen = watch.poll()
         yield seen

@@ -34,11 +34,11 @@ def plan_facts(plan: CheckpointPlan) -> Facts:
         facts["incremental"] = "sidecars of the last checkpoint are taken over"
     for name, size in (
         ("to write", plan.expected_bytes),
-        ("full", plan.expected_full_bytes),
-        ("incremental", plan.expected_incremental_bytes),
+        ("a full one", plan.expected_full_bytes),
+        ("an incremental one", plan.expected_incremental_bytes),
     ):
         if size is not None:
-            facts.setdefault(name, f"about {size_text(size)}")
+            facts[name] = f"about {size_text(size)}"
     for name, since, what in (
         ("tombstones", plan.tombstones_from, "older than"),
         ("transactions", plan.transactions_from, "not updated since"),
@@ -55,12 +55,13 @@ def result_facts(result: CheckpointResult) -> Facts:
         "version": result.version,
         "status": result.status,
         "kind": result.kind,
+        "engine": result.engine if result.status == "written" else None,
         "path": result.path,
     }
     if result.sidecars:
         taken = result.sidecars_taken_over
         facts["sidecars"] = f"{result.sidecars:,}" + (f", {taken:,} taken over" if taken else "")
-    if result.path is not None:
+    if result.status == "written":
         facts["written"] = size_text(result.bytes_written)
         facts["files"] = result.num_files
         facts["tombstones"] = ", ".join(

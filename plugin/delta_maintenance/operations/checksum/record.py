@@ -34,6 +34,8 @@ def result_facts(result: ChecksumResult) -> Facts:
             ("version", "status", "live files", "size"),
             [
                 (each.version, each.status, each.num_files, size_text(each.total_size))
+                if each.path is not None
+                else (each.version, each.status, "", "")
                 for each in result.versions
             ],
         ),

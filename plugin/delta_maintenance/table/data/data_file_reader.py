@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from delta_maintenance.errors import (
@@ -94,10 +95,6 @@ class FileRows:
 
 class LostBloomFilters(Exception):
     """New files would lack bloom filters of a source."""
-
-    def __init__(self, paths: frozenset[str]) -> None:
-        super().__init__(paths)
-        self.paths = paths
 
 
 class DataFileReader:
@@ -188,10 +185,8 @@ class DataFileReader:
                     f"the data file has {rows} rows where the log says {file.num_records}",
                     remedy="restore the file, or see with fsck --deep what else is wrong",
                 )
-            if self._bloom_filters is not None and (
-                lost := _bloom_filters(parquet, self._schema) - self._bloom_filters
-            ):
-                raise LostBloomFilters(lost)
+            if self._bloom_filters is not None:
+                require_bloom_filters(parquet.metadata, self._schema, kept=self._bloom_filters)
             parquet.hold(file.deletion_vector)
             deleted = self._deleted.of(file.deletion_vector, rows)
             stored = self._stored_layout(parquet)
@@ -219,7 +214,7 @@ class DataFileReader:
                 self._store.open(location_of(self._store, file.path)),
                 reading_bytes=self._reading_bytes,
             ) as parquet:
-                return _bloom_filters(parquet, self._schema)
+                return _bloom_filters(parquet.metadata, self._schema)
         except (pa.ArrowException, OSError, UnicodeDecodeError, DeltaMaintenanceError):
             return frozenset()
 
@@ -370,9 +365,17 @@ def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
     return found[0] if found else None
 
 
-def _bloom_filters(parquet: ParquetInput, schema: pa.Schema) -> frozenset[str]:
+def require_bloom_filters(
+    metadata: pq.FileMetaData, schema: pa.Schema, *, kept: frozenset[str]
+) -> None:
+    """Raises `LostBloomFilters` if a file has bloom filters of leaves that are not in `kept`."""
+    if _bloom_filters(metadata, schema) - kept:
+        raise LostBloomFilters
+
+
+def _bloom_filters(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str]:
     """Returns the paths of the leaves of a schema that have a bloom filter in any row group."""
-    groups = (parquet.metadata.row_group(at) for at in range(parquet.row_groups))
+    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
     chunks = (group.column(at) for group in groups for at in range(group.num_columns))
     # Older versions of Arrow neither show nor write filters.
     found = frozenset(

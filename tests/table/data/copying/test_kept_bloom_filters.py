@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,23 @@ def test_filters_of_all_sources_are_kept(
     assert set(found) == set(kept)
     # A filter takes 10 bits for each value, and its size is a power of two.
     assert all(size < 3 * output.rows for size in found.values())
+
+
+def test_rows_encoded_beside_copied_row_groups_get_their_filters() -> None:
+    store, sources = MemoryStore(), []
+    for number, (filtered, deleted) in enumerate(((["n", "s"], None), ([], [3]))):
+        data = file(number, filtered)
+        put(store, f"f{number}", data)
+        sources.append(source(f"f{number}", data, rows=ROWS, deleted=deleted))
+    done = rewritten(store, sources, replace(spec_of(*FIELDS), copied_group_bytes=1))
+    assert done.copied
+    (output,) = done.outputs
+    metadata = pq.read_metadata(io.BytesIO(store.read(output.name)))
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        chunks = map(group.column, range(group.num_columns))
+        found = {c.path_in_schema for c in chunks if c.bloom_filter_offset is not None}
+        assert found == {"n", "s"}
+    assert metadata.num_row_groups == 2
 
 
 def test_columns_that_cannot_have_filters_are_left_out() -> None:

@@ -48,7 +48,11 @@ from delta_maintenance.table.data.copying.sources import (
     OwnFile,
     reading_sources,
 )
-from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows
+from delta_maintenance.table.data.data_file_reader import (
+    DataFileReader,
+    FileRows,
+    require_bloom_filters,
+)
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows
 from delta_maintenance.table.data.locations import location_of
@@ -74,14 +78,18 @@ def copied_bin(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId) -> 
     """Rewrites a bin; None if no row group can be copied, so that all rows must be decoded.
 
     Raises `SourceError` for a source that must be left out, `VerificationError` if the new files do
-    not contain the rows of the sources, and `StorageError`.
+    not contain the rows of the sources, `LostBloomFilters` if encoded rows would lack filters of a
+    source, and `StorageError`.
     """
     least = spec.copied_group_bytes
     if least is None or all(source.size < least for source in work.sources):
         return None
     try:
         choice = _chosen(store, work, spec, least)
-        return None if choice is None else _Copy(store, work, spec, choice, new_id).run()
+        if choice is None:
+            return None
+        _require_bloom_filters(choice.sources, spec.files)
+        return _Copy(store, work, spec, choice, new_id).run()
     except NotCopiedError:
         return None
 
@@ -247,6 +255,15 @@ def _divided(source: _Source, found: CopySource, deleted: BitMap64) -> _Source:
         return source
     decoded = tuple(np.flatnonzero(~whole & (gone < rows)).tolist())
     return replace(source, copy=found, copied=copied, decoded=decoded)
+
+
+def _require_bloom_filters(sources: Sequence[_Source], files: DataFileSpec) -> None:
+    """Demands for encoded rows the bloom filters of copied row groups."""
+    if any(source.copy is None or source.decoded for source in sources):
+        for source in sources:
+            if source.copy is not None:
+                metadata = source.copy.metadata
+                require_bloom_filters(metadata, files.layout.schema, kept=files.bloom_filters)
 
 
 class _Copy:
