@@ -1,14 +1,16 @@
-"""What rewriting data files costs: `optimize` as a whole process, against `deltalake`."""
+"""What rewriting data files costs: `optimize` and `cluster` as processes, against `deltalake`."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 
 from benchmarks import tables
 from benchmarks.figures import CHECKPOINT
@@ -20,6 +22,14 @@ TARGET_BYTES = 128 << 20
 _PLANNED_FILES = 1_000_000
 _MEMORY_FILES = (700, 7_000)
 """Files of about 1.5 MB: 1 GB and 10 GB."""
+
+
+CLUSTER = [CHECKPOINT[0], "cluster"]
+COLUMNS = ("user", "amount")
+CLUSTERED_BYTES = 32 << 20
+_BOXES = 1_000
+_SIDE = 0.1
+"""The share of the values of each of the two columns in a box, so that it has 1% of the rows."""
 
 
 def many_files(settings: Settings) -> Outcome:
@@ -93,6 +103,81 @@ def planning(settings: Settings) -> Outcome:
     )
 
 
+def z_order(settings: Settings) -> Outcome:
+    """1 GB by two columns, with the proof of every row."""
+    table = _generated(settings, files=_MEMORY_FILES[0], rows_per_file=20_000)
+    runs = run_pairs(
+        partial(_clustered, table), partial(_z_ordered, table), runs=settings.runs, label="cluster"
+    )
+    ours, peer = runs
+    return Outcome(
+        rows=[
+            *time_and_memory(*runs, prefix="", targets=("1.0", "0.5")),
+            _cpu(ours, peer, ""),
+            *(
+                Row(
+                    name=f"{what} that a box of 1% of the rows touches",
+                    unit=unit,
+                    ours=[float(run.report[key]) for run in ours],
+                    peer=[float(run.report[key]) for run in peer],
+                    target="1.0" if key == "files_touched" else "",
+                )
+                for what, unit, key in (
+                    ("files", "", "files_touched"),
+                    ("bytes", "MB", "mb_touched"),
+                )
+            ),
+        ],
+        notes=[f"{ours[0].report['files']} files afterwards, and {peer[0].report['files']}"],
+    )
+
+
+def cluster_memory(settings: Settings) -> Outcome:
+    """10 GB of input against 1 GB, both ours."""
+    small, large = (
+        _generated(settings, files=files, rows_per_file=20_000) for files in _MEMORY_FILES
+    )
+    runs = run_pairs(
+        partial(_clustered, large),
+        partial(_clustered, small),
+        runs=settings.runs,
+        label="cluster-memory",
+    )
+    return Outcome(rows=time_and_memory(*runs, prefix="10 GB and 1 GB: ", targets=("", "1.1")))
+
+
+def touched_by_boxes(table: Path) -> Mapping[str, float]:
+    """Returns how many files and megabytes a box touches on average, by the bounds in the log."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    adds = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pydict()
+    files = [
+        tuple((adds[f"min.{name}"][at], adds[f"max.{name}"][at]) for name in COLUMNS)
+        for at in range(len(adds["path"]))
+    ]
+    chance, amounts = random.Random(0), NormalDist(100, 30)
+    count, size = 0, 0
+    for _ in range(_BOXES):
+        user, amount = (chance.uniform(0.001, 0.999 - _SIDE) for _ in COLUMNS)
+        box = (
+            (user * 1_000_000, (user + _SIDE) * 1_000_000),
+            (amounts.inv_cdf(amount), amounts.inv_cdf(amount + _SIDE)),
+        )
+        for at, bounds in enumerate(files):
+            if all(
+                low <= to and high >= since
+                for (low, high), (since, to) in zip(bounds, box, strict=True)
+            ):
+                count += 1
+                size += adds["size_bytes"][at]
+    return {
+        "files": len(files),
+        "files_touched": count / _BOXES,
+        "mb_touched": size / _BOXES / 1e6,
+    }
+
+
 def _compared(
     settings: Settings,
     name: str,
@@ -151,6 +236,29 @@ def _deltalake(table: Path, codec: str) -> Run:
         return run_process([*argv, str(copy), str(TARGET_BYTES), codec])
 
 
+def _clustered(table: Path) -> Run:
+    options = [
+        *(word for name in COLUMNS for word in ("--by", name)),
+        "--target-bytes",
+        str(CLUSTERED_BYTES),
+        "--json",
+    ]
+    with tables.linked_whole(table) as copy:
+        return _measured([*CLUSTER, str(copy), *options], copy)
+
+
+def _z_ordered(table: Path) -> Run:
+    argv = [sys.executable, "-m", "benchmarks.subjects", "z-order-deltalake"]
+    with tables.linked_whole(table) as copy:
+        return _measured([*argv, str(copy), str(CLUSTERED_BYTES), *COLUMNS], copy)
+
+
+def _measured(argv: list[str], table: Path) -> Run:
+    run = run_process(argv)
+    boxes = run_process([sys.executable, "-m", "benchmarks.subjects", "boxes", str(table)]).report
+    return Run(seconds=run.seconds, peak_mb=run.peak_mb, cpu_seconds=run.cpu_seconds, report=boxes)
+
+
 def _generated(settings: Settings, **shape: int) -> Path:
     return tables.generated(settings.work, by="data_files", **shape)
 
@@ -176,6 +284,8 @@ FIGURES: Mapping[str, Figure] = {
         ("optimize-t3", "`optimize` of 40 files of 64 MB, against deltalake", t3),
         ("optimize-mixed", "`optimize` of 20 files of 64 MB and 200 small ones", mixed),
         ("optimize-memory", "`optimize` of 10 GB, and of 1 GB", memory),
+        ("cluster", "`cluster` of 1 GB by two columns, against deltalake", z_order),
+        ("cluster-memory", "`cluster` of 10 GB, and of 1 GB", cluster_memory),
         ("optimize-plan", f"the plan of `optimize` for {_PLANNED_FILES:,} files", planning),
     ]
 }

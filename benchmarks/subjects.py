@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from delta_maintenance.address import Address
@@ -206,6 +207,22 @@ def optimize_deltalake(table: str, target: str, codec: str) -> dict[str, object]
     return {"files": found["numFilesRemoved"], "after": found["numFilesAdded"]}
 
 
+def z_order_deltalake(table: str, target: str, *columns: str) -> dict[str, object]:
+    from deltalake import DeltaTable, WriterProperties
+
+    properties = WriterProperties(compression="ZSTD", compression_level=1)
+    found = DeltaTable(table).optimize.z_order(
+        list(columns), target_size=int(target), writer_properties=properties
+    )
+    return {"files": found["numFilesRemoved"], "after": found["numFilesAdded"]}
+
+
+def boxes(table: str) -> dict[str, object]:
+    from benchmarks.rewrite_figures import touched_by_boxes
+
+    return dict(touched_by_boxes(Path(table)))
+
+
 def import_ours() -> dict[str, object]:
     _import_airflow()
     airflow_only = set(sys.modules)
@@ -242,6 +259,8 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "files-by-limits": files_by_limits,
     "vacuum-deltalake": vacuum_deltalake,
     "optimize-deltalake": optimize_deltalake,
+    "z-order-deltalake": z_order_deltalake,
+    "boxes": boxes,
     "import-ours": import_ours,
     "import-airflow": import_airflow,
 }

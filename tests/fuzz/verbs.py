@@ -39,24 +39,28 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "compact-log": ("--commits-per-file", "2", "--partial"),
     "clean-log": (),
     "vacuum": ("--ignore-missing-files",),
+    "layout": ("--where", "id < 5 or not id in (1, 2)", "--where", "id is null"),
     "fsck": (),
     "fsck --deep": (),
     "fsck --repair": (),
     "backfill-row-ids": ("--other-writers", "conditional_put"),
+    "recompute-stats": ("--check-writers", "--other-writers", "conditional_put"),
     "upgrade-protocol": ("--feature", "deletionVectors", "--other-writers", "conditional_put"),
     "set-properties": (
         *("--set", "delta.enableChangeDataFeed=true", "--set", "delta.appendOnly=false"),
         *("--other-writers", "conditional_put"),
     ),
+    "set-clustering": ("--by", "id", "--other-writers", "conditional_put"),
     "drop-feature": ("--feature", "deletionVectors", "--other-writers", "conditional_put"),
     "optimize": ("--min-files", "2", "--other-writers", "conditional_put"),
     "optimize --full --int96 --other-codecs": ("--deleted-percent", "0"),
     "purge": ("--above-percent", "0", "--other-writers", "conditional_put"),
+    "cluster": ("--by", "id", "--other-writers", "conditional_put"),
     # Carried out, it would start Spark.
     "add-constraint": ("positive", "id > 0", "--other-writers", "conditional_put", "--dry-run"),
 }
 """The verbs, each with options with which it has work to do."""
-READING = frozenset({"inspect", "files", "history", "health"})
+READING = frozenset({"inspect", "files", "history", "health", "layout"})
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ DEEP = {"unreadable-data-file", "row-count-differs", "repeated-row-id"}
 """Found only by `fsck --deep`."""
 FOUND = [k for k, kind in KINDS.items() if kind.severity == "corrupt" and k not in DEEP]
 WRITING = {o.name for o in operations() if not o.effects.only_reads} - {"fsck"}
-REWRITING = {"optimize", "purge", "drop-feature"}
+REWRITING = {"optimize", "cluster", "purge", "drop-feature"}
 STATE = {"checkpoint", "checksum", "vacuum", *REWRITING}
 """The verbs that read all file actions and write what they found."""
 ROW_IDS = {
@@ -163,7 +163,7 @@ def test_a_later_commit_decides_between_repeated_actions(store: MemoryStore) -> 
     assert run("checkpoint", ADDRESS)[0] == 0
 
 
-@pytest.mark.parametrize("verb", ["optimize", "purge"])
+@pytest.mark.parametrize("verb", ["optimize", "cluster", "purge"])
 def test_a_vector_that_marks_a_row_past_the_end_is_refused(verb: str, store: MemoryStore) -> None:
     table = SoundTable(store, configuration=ROW_IDS, extras=False)
     far = {**table.live("c"), "deletionVector": inline_vector([3, ROWS])}

@@ -15,6 +15,7 @@ from delta_maintenance.operations import (
     backfill_row_ids,
     checkpoint,
     drop_feature,
+    set_clustering,
     set_properties,
     upgrade_protocol,
 )
@@ -28,7 +29,7 @@ from tests.support.operations.row_ids import RacedStore
 pytestmark = pytest.mark.cases
 
 HOUR_MS = 3_600_000
-STATS = '{"numRecords": 3}'
+STATS = '{"numRecords":3,"minValues":{"id":1},"maxValues":{"id":3},"nullCount":{"id":0}}'
 TRACKED = log.features(writer_only=["domainMetadata", "rowTracking"])
 V2 = log.features("v2Checkpoint")
 
@@ -56,6 +57,13 @@ CASES = {
         set_properties,
         {"properties": {"delta.appendOnly": "true"}},
         set_properties.SetPropertiesOptions,
+        log.protocol(1, 2),
+        log.protocol(1, 2),
+    ),
+    "set-clustering": Case(
+        set_clustering,
+        {"by": ("id",)},
+        set_clustering.SetClusteringOptions,
         log.protocol(1, 2),
         log.protocol(1, 2),
     ),

@@ -32,12 +32,15 @@ VERBS = {
     "vacuum lite": ("vacuum", "TABLE", "--mode", "lite", "--allow-large-delete"),
     "fsck": ("fsck", "TABLE", "--repair"),
     "backfill-row-ids": ("backfill-row-ids", "TABLE", "--files-per-commit", "3"),
+    "recompute-stats": ("recompute-stats", "TABLE", "--files-per-commit", "3"),
     "upgrade-protocol": ("upgrade-protocol", "TABLE", "--feature", "changeDataFeed"),
     "drop-feature": ("drop-feature", "TABLE", "--feature", "v2Checkpoint"),
     "set-properties": ("set-properties", "TABLE", "--set", "delta.checkpointInterval=7"),
+    "set-clustering": ("set-clustering", "TABLE", "--by", "id"),
     "add-constraint": ("add-constraint", "TABLE", "positive", "id >= 0"),
     "optimize": ("optimize", "TABLE"),
     "purge": ("purge", "TABLE"),
+    "cluster": ("cluster", "TABLE", "--by", "id"),
     "run": ("run", "POLICY"),
 }
 POLICY = """

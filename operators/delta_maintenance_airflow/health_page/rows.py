@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
@@ -52,6 +54,16 @@ class TableRow:
     def run(self) -> RunResult | None:
         """The last run."""
         return self.entry.run if self.entry is not None else None
+
+    @property
+    def layout(self) -> LayoutResult | None:
+        """The newest report on the layout of files; None also for one of another release."""
+        reports = self.entry.reports if self.entry is not None else ()
+        found = next((each.result for each in reports if each.operation == "layout"), None)
+        try:
+            return None if found is None else LayoutResult.from_json(found)
+        except InvalidRequestError:
+            return None
 
     @property
     def link(self) -> str | None:

@@ -14,13 +14,23 @@ from delta_maintenance.operations.backfill_row_ids.options import (
 from delta_maintenance.operations.checkpoint.options import CheckpointPlan, CheckpointResult
 from delta_maintenance.operations.checksum.options import ChecksumPlan, ChecksumResult
 from delta_maintenance.operations.clean_log.options import CleanLogPlan, CleanLogResult
+from delta_maintenance.operations.cluster.options import ClusterPlan, ClusterResult
 from delta_maintenance.operations.compact_log.options import CompactLogPlan, CompactLogResult
 from delta_maintenance.operations.core.flags import FlagField
 from delta_maintenance.operations.core.registry import AnyOperation
 from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
 from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
+from delta_maintenance.operations.layout.options import LayoutPlan, LayoutResult
 from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
 from delta_maintenance.operations.purge.options import PurgePlan, PurgeResult
+from delta_maintenance.operations.recompute_stats.options import (
+    RecomputeStatsPlan,
+    RecomputeStatsResult,
+)
+from delta_maintenance.operations.set_clustering.options import (
+    SetClusteringPlan,
+    SetClusteringResult,
+)
 from delta_maintenance.operations.set_properties.options import (
     SetPropertiesPlan,
     SetPropertiesResult,
@@ -84,6 +94,28 @@ class OperationMethods:
         dry_run: Literal[True],
     ) -> SetPropertiesPlan: ...
     @overload
+    def set_clustering(
+        self,
+        *,
+        by: Sequence[str] = ...,
+        none: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> SetClusteringResult: ...
+    @overload
+    def set_clustering(
+        self,
+        *,
+        by: Sequence[str] = ...,
+        none: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        operation_id: str | None = ...,
+        operation_since: datetime | str | None = ...,
+        dry_run: Literal[True],
+    ) -> SetClusteringPlan: ...
+    @overload
     def backfill_row_ids(
         self,
         *,
@@ -137,6 +169,68 @@ class OperationMethods:
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> FsckPlan: ...
+    @overload
+    def layout(
+        self,
+        *,
+        where: Sequence[str] = ...,
+        queries: str | None = ...,
+        fail_under: int | None = ...,
+        columns: Sequence[str] = ...,
+        target_bytes: int | None = ...,
+        dry_run: Literal[False] = ...,
+        version: int | None = ...,
+    ) -> LayoutResult: ...
+    @overload
+    def layout(
+        self,
+        *,
+        where: Sequence[str] = ...,
+        queries: str | None = ...,
+        fail_under: int | None = ...,
+        columns: Sequence[str] = ...,
+        target_bytes: int | None = ...,
+        dry_run: Literal[True],
+        version: int | None = ...,
+    ) -> LayoutPlan: ...
+    @overload
+    def cluster(
+        self,
+        *,
+        by: Sequence[str] = ...,
+        curve: Literal["hilbert", "z-order", "linear"] = ...,
+        target_bytes: int | None = ...,
+        full: bool = ...,
+        where: str | None = ...,
+        quiet_for: timedelta | str | None = ...,
+        max_bytes: int | None = ...,
+        max_files: int | None = ...,
+        max_duration: timedelta | str | None = ...,
+        proof: Literal["rows", "counts"] = ...,
+        workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> ClusterResult: ...
+    @overload
+    def cluster(
+        self,
+        *,
+        by: Sequence[str] = ...,
+        curve: Literal["hilbert", "z-order", "linear"] = ...,
+        target_bytes: int | None = ...,
+        full: bool = ...,
+        where: str | None = ...,
+        quiet_for: timedelta | str | None = ...,
+        max_bytes: int | None = ...,
+        max_files: int | None = ...,
+        max_duration: timedelta | str | None = ...,
+        proof: Literal["rows", "counts"] = ...,
+        workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+    ) -> ClusterPlan: ...
     @overload
     def optimize(
         self,
@@ -213,6 +307,28 @@ class OperationMethods:
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[True],
     ) -> PurgePlan: ...
+    @overload
+    def recompute_stats(
+        self,
+        *,
+        check_writers: bool = ...,
+        all_files: bool = ...,
+        files_per_commit: int = ...,
+        workers: int | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> RecomputeStatsResult: ...
+    @overload
+    def recompute_stats(
+        self,
+        *,
+        check_writers: bool = ...,
+        all_files: bool = ...,
+        files_per_commit: int = ...,
+        workers: int | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+    ) -> RecomputeStatsPlan: ...
     @overload
     def checkpoint(
         self,

@@ -58,7 +58,7 @@ def doubtful_columns(chunks: Sequence[Struct], schema: pa.Schema, created_by: st
 
     `chunks` are those of the leaves of `schema`, in its order; the last ones may be missing.
     """
-    if _NAN_IS_GREATEST.match(created_by):
+    if omits_bounds_of_nan(created_by):
         return []
     leaves = [(field.name, kind) for field in schema for kind in _leaf_types(field.type)]
     names = [
@@ -67,6 +67,11 @@ def doubtful_columns(chunks: Sequence[Struct], schema: pa.Schema, created_by: st
         if pa.types.is_floating(kind) and _has_bounds(chunk)
     ]
     return list(dict.fromkeys(names))
+
+
+def omits_bounds_of_nan(created_by: str) -> bool:
+    """Whether a writer omits the bounds of a column chunk if any value is NaN."""
+    return _NAN_IS_GREATEST.match(created_by) is not None
 
 
 def without_bounds(chunk: Struct) -> Struct:

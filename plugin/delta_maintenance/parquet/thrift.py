@@ -143,9 +143,16 @@ def skip(data: ByteSequence, at: int, kind: int, depth: int = _MOST_DEPTH) -> in
     if not depth:
         raise MalformedThriftError("values are nested too deeply")
     if kind == STRUCT:
-        while data[at] != STOP:
-            _, kind, at = field_head(data, at, 0)
-            at = skip(data, at, kind, depth - 1)
+        while (head := data[at]) != STOP:
+            at += 1
+            if head < 16:
+                _, at = varint(data, at)
+            if I16 <= (kind := head & 15) <= I64:  # the usual types, without a call
+                while data[at] > 127:
+                    at += 1
+                at += 1
+            else:
+                at = skip(data, at, kind, depth - 1)
         return at + 1
     if kind in (LIST, SET):
         return skip_elements(data, *list_head(data, at), depth=depth - 1)

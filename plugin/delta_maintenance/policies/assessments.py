@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.core.registry import known as registered
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
-from delta_maintenance.policies.models import Assessment, LastRun, RunResult
+from delta_maintenance.policies.models import Assessment, LastRun, OperationOutcome, RunResult
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10
@@ -98,6 +99,8 @@ class AssessmentEntry(Record):
     """Plans that wait for an approval."""
     put_off: tuple[PutOff, ...] = ()
     """Snoozed operations; at most one entry for each."""
+    reports: tuple[OperationOutcome, ...] = ()
+    """The newest outcome of each operation that only reads, such as `layout`."""
 
     @property
     def name(self) -> str:
@@ -153,6 +156,7 @@ class AssessmentStore:
                 last_runs=run.last_runs,
                 link=link,
                 pending=pending_of(run, entry.pending),
+                reports=_newest_reports(entry.reports, run),
             )
             if run.outcomes or run.status == "failed":
                 entry = replace(entry, history=(PastRun.of(run, link), *entry.history)[:HISTORY])
@@ -270,6 +274,17 @@ class AssessmentStore:
         return entry
 
 
+def _newest_reports(
+    known: tuple[OperationOutcome, ...], run: RunResult
+) -> tuple[OperationOutcome, ...]:
+    newest = {each.operation: each for each in known}
+    for outcome in run.outcomes:
+        record = registered(outcome.operation)
+        if record is not None and record.effects.only_reads and outcome.result is not None:
+            newest[outcome.operation] = outcome
+    return tuple(newest.values())
+
+
 def _still_waiting(
     pending: tuple[PendingPlan, ...], assessment: Assessment
 ) -> tuple[PendingPlan, ...]:
@@ -327,6 +342,7 @@ def _bounded(entry: AssessmentEntry) -> bytes:
 def _drop_results(value: dict[str, Any]) -> None:
     for outcome in (value["run"] or {}).get("outcomes", ()):
         outcome["result"] = None
+    value["reports"] = []
 
 
 def _drop_commits(value: Any) -> None:

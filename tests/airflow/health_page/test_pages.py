@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import StorageError
+from delta_maintenance.operations.layout import LayoutResult
+from delta_maintenance.operations.layout.options import ColumnLayout, Depths, Reading
 from delta_maintenance.policies.approval import PutOff
 from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.orchestrators.health_site import POLICY, Elements, Site
 from tests.support.tables.assessed_tables import NOW, assessment, health, run_result, waiting
@@ -323,3 +326,49 @@ def test_ages_are_relative_to_the_time_of_the_request(site: Site) -> None:
 def words(page: str) -> str:
     """The text of a page, with single blanks."""
     return " ".join(Elements.of(page).text.split())
+
+
+def test_the_newest_report_on_the_layout_of_files_is_drawn(site: Site) -> None:
+    column = ColumnLayout(
+        name="customer",
+        type="string",
+        files_without_bounds=0,
+        files_of_nulls=0,
+        files_of_one_value=0,
+        average_overlap=30.5,
+        average_depth=31.5,
+        depths=(Depths(up_to=1, files=7), Depths(up_to=32, files=113)),
+        point=Reading(files=1.0, bytes=1.0, bytes_after=0.1),
+        range=Reading(files=1.0, bytes=1.0, bytes_after=0.1),
+    )
+    report = LayoutResult(
+        table="s3://lake/sales/orders",
+        version=3,
+        files=120,
+        bytes=10**11,
+        partitions=1,
+        target_bytes=10**8,
+        clustering_columns=(),
+        columns=(column,),
+        proposals=(),
+        status="pays",
+        reason="clustering by customer pays",
+    )
+    outcome = OperationOutcome(
+        operation="layout",
+        status="done",
+        reason=report.reason,
+        started_at=NOW,
+        result=report.to_json(),
+    )
+    run = run_result()
+    site.store.save(assessment(health=health()), replace(run, outcomes=(outcome,)))
+    # Another run does not remove it.
+    site.store.save(assessment(health=health()), run)
+    page = site.get("/table?name=orders").text
+    assert "Depth by customer" in page and "the mean is 31.5" in page
+    assert "<td>32</td><td>113</td>" in page
+    other = {**report.to_json(), "unknown": 1}
+    changed = replace(outcome, result=other)
+    site.store.save(assessment(health=health()), replace(run, outcomes=(changed,)))
+    assert "Depth by" not in site.get("/table?name=orders").text, "a report of another release"

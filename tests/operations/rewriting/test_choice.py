@@ -19,6 +19,7 @@ from delta_maintenance.operations.rewriting.choice import (
     limited,
 )
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Replaced
+from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
 
 TARGET = 1000
 RULES = ChoiceRules(target_bytes=TARGET, small_bytes=750)
@@ -38,15 +39,18 @@ def live(*files: dict[str, Any], partitions: int = 1) -> LiveColumns:
     whole = [plain | {"path": f"f{at:04d}"} | file for at, file in enumerate(files)]
 
     def column(name: str) -> Any:
-        return np.array([file[name] for file in whole], bool if name == "clustered" else np.int64)
+        return np.array([file[name] for file in whole], np.int64)
 
+    providers = ["liquid" if file["clustered"] else None for file in whole]
     return LiveColumns(
+        provider=pa.chunked_array([pa.array(providers, pa.string()).dictionary_encode()]),
+        tags=pa.table({name: pa.nulls(len(whole), pa.string()) for name in CLUSTERING_TAGS}),
         path=pa.chunked_array([pa.array([file["path"] for file in whole], pa.string())]),
         vector=pa.chunked_array([pa.nulls(len(whole), pa.string())]),
         partitions={"p": pa.array([str(at) for at in range(partitions)])},
         last_write=np.zeros(partitions, np.int64),
         replaced=Replaced(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.bool_))),
-        **{name: column(name) for name in plain},
+        **{name: column(name) for name in plain if name != "clustered"},
     )
 
 

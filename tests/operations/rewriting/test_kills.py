@@ -33,7 +33,12 @@ from tests.support.rewrites.table_rows import Row, live_adds, live_rows
 KILLS = os.environ.get("DELTA_MAINTENANCE_KILLS", "4")
 COPYING = ("optimize_partly_copied", "purge_partly_copied")
 JOURNALLED = ("optimize_with_journal", "purge_with_journal", "purge_partly_copied")
-WORK = ("optimize_in_many_commits", "optimize_partly_copied", *JOURNALLED)
+WORK = (
+    "optimize_in_many_commits",
+    "cluster_in_many_commits",
+    "optimize_partly_copied",
+    *JOURNALLED,
+)
 
 GROUPS = {
     "optimize_partly_copied": [[2, 1, 2, 2, 7], [2, 1, 2, 2, 7], [2, 2, 2, 2, 7]],
@@ -107,7 +112,7 @@ def test_a_killed_rewrite_changes_no_row(
             assert ended.killed or "after" in when, f"{when} was not reached"
             assert rows(root) == before, when
             adopted += any((root / FOLDER).glob("*.json"))
-            status = getattr(killed_rewrites, work.partition("_")[0] + "d")(str(root))
+            status = killed_rewrites.AGAIN[work.partition("_")[0]](str(root))
             assert status in ("rewritten", "nothing-to-do"), when
             assert rows(root) == before, f"after {when}"
             assert len(live_adds(LocalStore(root))) == files

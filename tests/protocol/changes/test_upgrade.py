@@ -221,7 +221,7 @@ def test_nonexistent_versions_are_refused(versions: dict[str, int]) -> None:
         ("typeWidening-preview", "use typeWidening"),
         ("delta.rowIds", "use rowIds"),
         ("rowIds", "use rowTracking"),
-        ("clustering", "CLUSTER BY"),
+        ("clustering", "set-clustering"),
         ("catalogManaged", "cannot be added"),
         ("icebergWriterCompatV1", "cannot be added"),
     ],

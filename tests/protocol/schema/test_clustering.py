@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_columns
+from delta_maintenance.protocol.schema.clustering import (
+    DOMAIN,
+    clustering_columns,
+    clustering_configuration,
+)
 
 
 @pytest.mark.conformance("CLU-02")
@@ -37,3 +41,13 @@ def test_no_columns_and_unknown_formats() -> None:
     assert clustering_columns({}) == clustering_columns({DOMAIN: "{}"}) == ()
     for text in ("[]", "nonsense", "3", "[" * 100_000):
         assert clustering_columns({DOMAIN: text}) is None
+
+
+@pytest.mark.conformance("CLU-02")
+@pytest.mark.parametrize("columns", [(), (("id",),), (("col-7", "x.y"), ("größe",))])
+def test_columns_are_written_as_delta_spark_writes_them(
+    columns: tuple[tuple[str, ...], ...],
+) -> None:
+    text = clustering_configuration(columns)
+    assert clustering_columns({DOMAIN: text}) == columns
+    assert list(json.loads(text)) == ["clusteringColumns", "domainName"]

@@ -55,6 +55,11 @@ class DuckDb:
         [value, *_] = self._connection.execute(query).fetchone()
         return value
 
+    def explained(self, query: str) -> str:
+        """Returns the plan of a query with what its run counted, as text."""
+        [(_, plan)] = self._connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()
+        return str(plan)
+
     def close(self) -> None:
         """Ends the database."""
         self._connection.close()

@@ -129,5 +129,35 @@ CASES = (
         "nothing-to-do",
         refused={"options": {"where": "id = 1"}},
     ),
+    _case(
+        operators.DeltaRecomputeStatsOperator,
+        "recompute_stats",
+        "recomputed",
+        refused={"options": {"files_per_commit": 0}},
+        commits=1,
+    ),
+    _case(
+        operators.DeltaLayoutOperator,
+        "layout",
+        "does-not-pay",
+        noop="does-not-pay",
+        refused={"options": {"where": ["nothing = 1 OR"]}},
+    ),
+    _case(
+        operators.DeltaSetClusteringOperator,
+        "set_clustering",
+        "committed",
+        arguments={"by": ["id"]},
+        refused={"by": ["nothing"]},
+        commits=1,
+    ),
+    _case(
+        operators.DeltaClusterOperator,
+        "cluster",
+        "rewritten",
+        arguments={"options": {"by": ["id"]}},
+        refused={"options": {"by": ["nothing"]}},
+        commits=1,
+    ),
 )
 BY_VERB = {case.verb: case for case in CASES}

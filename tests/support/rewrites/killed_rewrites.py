@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 from delta_maintenance import clock
-from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations import cluster, optimize, purge
+from delta_maintenance.operations.cluster import planning
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.data.clustering.sorter import Clustering
 from delta_maintenance.table.data.copying import row_groups
 from delta_maintenance.table.read.table import Table
 from tests.support.kills.kill_points import watching
@@ -43,6 +46,24 @@ def purged(root: str) -> str:
         table.snapshot(), purge.PurgeOptions(workers=1), context=RunContext.at(clock.now())
     )
     return purge.apply(table, planned).status
+
+
+def clustered(root: str, workers: int = 1) -> str:
+    table = Table(LocalStore(root))
+    options = cluster.ClusterOptions(workers=workers, by=("b", "a"))
+    planned = cluster.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
+    return cluster.apply(table, planned).status
+
+
+AGAIN = {"optimize": optimized, "purge": purged, "cluster": clustered}
+"""The next run after a kill, by the first word of the work."""
+
+
+def cluster_in_many_commits(root: str) -> str:
+    _many_commits()
+    # Rows are divided between scratch files.
+    planning.Clustering = partial(Clustering, sort_bytes=100)  # type: ignore[assignment,misc]
+    return clustered(root, workers=2)
 
 
 def optimize_with_journal(root: str) -> str:

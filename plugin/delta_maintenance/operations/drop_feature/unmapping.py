@@ -110,7 +110,9 @@ def planned_conversion(snapshot: Snapshot) -> Conversion | None:
     if extent(snapshot) == "no file":
         return None
     files = live_columns(snapshot)
-    contract = unmapping_contract(snapshot, target_bytes=target_size(snapshot, files))
+    contract = unmapping_contract(
+        snapshot, target_bytes=target_size(snapshot, int(files.size.sum()))
+    )
     nothing = np.zeros(files.count, np.bool_)
     return conversion(snapshot, files, contract, covered=nothing, kept=pa.array([], pa.string()))
 
@@ -182,7 +184,7 @@ class _Unmapping(RewriteCommits):
     """The bins of all files, and the one commit that replaces them."""
 
     def __init__(self, committer: Committer, snapshot: Snapshot, progress: Progress | None) -> None:
-        target = target_size(snapshot, live_columns(snapshot))
+        target = target_size(snapshot, int(live_columns(snapshot).size.sum()))
         settings = CommitSettings(
             operation="REMOVE COLUMN MAPPING",
             parameters={},

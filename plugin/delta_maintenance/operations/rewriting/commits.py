@@ -37,7 +37,9 @@ from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
+    LateDeletions,
     late_deletions,
+    late_deletions_by_value,
     prove_positions,
     without_rows,
     write_vectors,
@@ -199,7 +201,7 @@ class RewriteCommits:
                 pending.fate = "dropped"
                 pending.problem = "other writers removed all rows of the source files"
                 return
-            late = late_deletions(store, pending.done, changed)
+            late = self._late(pending, changed)
             if late is None:
                 pending.fate = "dropped"
                 pending.problem = "another writer restored deleted rows of a source file"
@@ -222,9 +224,10 @@ class RewriteCommits:
                 return
             if remaps:
                 pending.remaps += 1
-                spec = self._contract.spec
-                prove_positions(store, pending.done, late, spec, proved=pending.proved)
-                pending.proved = late
+                if pending.done.clustered is None:
+                    spec = self._contract.spec
+                    prove_positions(store, pending.done, late, spec, proved=pending.proved)
+                    pending.proved = late
                 numbers = sorted(late.by_output)
                 written = write_vectors(
                     store, [late.by_output[number] for number in numbers], new_id=new_id
@@ -241,6 +244,14 @@ class RewriteCommits:
             pending.fate, pending.problem = "failed", str(error)
         except DeltaMaintenanceError as error:
             pending.fate, pending.problem = "dropped", str(error)
+
+    def _late(
+        self, pending: Pending, changed: Mapping[int, DeletionVectorDescriptor | None | str]
+    ) -> LateDeletions | None:
+        store, done = self._table.store, pending.done
+        if done.clustered is not None:
+            return late_deletions_by_value(store, done, changed, self._contract.spec)
+        return late_deletions(store, done, changed)
 
     def _stage_more(self, txn: Transaction) -> None:
         """Stages the actions of a commit besides those of files. There are none by default."""
@@ -262,6 +273,7 @@ class RewriteCommits:
                 pending,
                 target_bytes=contract.spec.target_bytes,
                 iceberg_compat=contract.iceberg_compat,
+                clustering=contract.clustering,
             )
         ]
         sums = sum((pending.result.sums for pending in bins), RowSums())

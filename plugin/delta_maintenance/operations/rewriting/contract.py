@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.usage import without_mapping
+from delta_maintenance.protocol.clustering.tags import ClusteringTags
 from delta_maintenance.protocol.data_files.layout import DataFileLayout, iceberg_compat
 from delta_maintenance.protocol.data_files.names import FileNaming
 from delta_maintenance.protocol.features.registry import Operation, supports
@@ -38,6 +39,8 @@ class Contract:
     iceberg_compat: int | None
     clustered: tuple[tuple[str, ...], ...]
     """The clustering columns, which need statistics."""
+    clustering: ClusteringTags | None = None
+    """The tags of new files whose rows have the order of a curve."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
@@ -126,6 +129,9 @@ class Contract:
             return "the columns, the partitioning or the row tracking of the table changed"
         if later.iceberg_compat != self.iceberg_compat:
             return "the Iceberg compatibility of the table changed"
+        in_cube = self.clustering is not None and self.clustering.cube is not None
+        if in_cube and later.clustered != self.clustered:
+            return "the clustering columns of the table changed"
         known = {leaf.path for leaf in self.spec.files.statistics.leaves}
         written = {item.name for item in self.spec.files.layout.columns.fields}
         # Files that lack a column need no bounds for it.

@@ -115,12 +115,12 @@ def default_workers() -> int:
     return min(os.cpu_count() or 1, _MOST_WORKERS)
 
 
-def memory_bound(workers: int, group_bytes: int) -> int:
+def memory_bound(workers: int, group_bytes: int, sort_bytes: int = 0) -> int:
     """Returns the maximum memory of a rewrite on one machine in bytes, independent of the input.
 
     Each worker holds a row group to write, its encoded form, the compressed bytes of a row group
-    that is read, the pages and rows that are decoded from it, and a large row. The bound also
-    includes 200 MiB for Python and Arrow.
+    that is read, the pages and rows that are decoded from it, a large row, and the rows that it
+    sorts with two copies of them. The bound also includes 200 MiB for Python and Arrow.
     """
-    per_worker = 3 * group_bytes + GROUP_BYTES + READING_BYTES + MOST_ROW
+    per_worker = 3 * group_bytes + GROUP_BYTES + READING_BYTES + MOST_ROW + 3 * sort_bytes
     return (200 << 20) + workers * per_worker

@@ -123,7 +123,7 @@ def _result(
         refused=tuple(run.refused[:_SHOWN_FILES]),
         num_refused=len(run.refused),
         problem=problem or why,
-        notes=_notes(fates, run),
+        notes=_notes(fates, landed, run),
     )
 
 
@@ -145,8 +145,15 @@ def _status(
     return ("rewritten" if landed else "nothing-to-do"), None
 
 
-def _notes(fates: Mapping[str, int], run: RewriteRun) -> tuple[str, ...]:
+def _notes(
+    fates: Mapping[str, int], landed: Sequence[BinReport], run: RewriteRun
+) -> tuple[str, ...]:
     notes = []
+    unbounded = sorted({each.unbounded for each in landed if each.unbounded is not None})
+    for column in unbounded:
+        notes.append(f"files without bounds of {column} are not called clustered")
+    if any(each.is_clustered is False and each.unbounded is None for each in landed):
+        notes.append("files that overlap as much as before are not called clustered")
     lost = sum(fates.get(fate, 0) for fate in ("superseded", *_LOST))
     if lost:
         bins = count_text(lost, "bin")

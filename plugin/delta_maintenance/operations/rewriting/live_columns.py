@@ -28,7 +28,8 @@ from delta_maintenance.protocol.actions.file_columns import (
     deletion_vector_ids,
 )
 from delta_maintenance.protocol.actions.paths import PathAudit
-from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
+from delta_maintenance.protocol.columns.arrays import to_bools
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
     holds_other_names,
@@ -44,6 +45,7 @@ from delta_maintenance.table.data.parquet_input import ParquetInput, reading_err
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE, FileRules
 
@@ -72,8 +74,6 @@ _REMOVE_FIELDS = (
     "tags",
 )
 
-_MOST_PER_ROW = 2
-"""The number of possible partitions per row up to which they are numbered by a table of all."""
 _LARGEST = 1 << 44
 """Bytes; no store accepts larger files."""
 
@@ -114,8 +114,10 @@ class LiveColumns:
     """The number of rows that the deletion vector marks as deleted."""
     target: Numbers
     """The target size of the rewrite that created the file; 0 for all other files."""
-    clustered: npt.NDArray[np.bool_]
-    """Whether the file has a clustering provider."""
+    provider: pa.ChunkedArray
+    """The clustering provider of the file, or null."""
+    tags: pa.Table
+    """The tags `CLUSTERING_TAGS` of the file, one column for each; null for a missing tag."""
     partition: Numbers
     """The partition of the file, as an index into `partitions` and `last_write`."""
     partitions: Mapping[str, pa.Array]
@@ -131,6 +133,11 @@ class LiveColumns:
     def count(self) -> int:
         """The number of files."""
         return len(self.size)
+
+    @property
+    def clustered(self) -> Mask:
+        """Whether each file has a clustering provider."""
+        return to_bools(pc.is_valid(self.provider).combine_chunks())
 
     @property
     def live_bytes(self) -> Numbers:
@@ -222,15 +229,21 @@ def _part(batch: ActiveFiles, names: Sequence[str], rules: FileRules) -> _Part:
         "rows": pc.fill_null(_row_counts(adds), -1),
         "deleted": pc.fill_null(cardinality, 0),
         "target": pa.array(target_sizes(_column(adds, "tags"))),
-        "clustered": pc.is_valid(_column(adds, "clusteringProvider")),
+        "provider": _column(adds, "clusteringProvider").dictionary_encode(),
+    }
+    tags = _column(adds, "tags")
+    columns |= {
+        # Dictionary-encoded at once, because many files share few values.
+        name: pc.map_lookup(tags, name, "first").dictionary_encode()
+        for name in CLUSTERING_TAGS
     }
     moved = _moved(batch.tombstones)
     removes = batch.tombstones.filter(pc.invert(moved))
     elsewhere = batch.tombstones.filter(moved)
     return _Part(
         files=pa.table(columns),
-        partitions=_partition_values(adds, names),
-        removed=_partition_values(removes, names),
+        partitions=partition_texts(adds, names),
+        removed=partition_texts(removes, names),
         removed_at=pc.fill_null(_column(removes, "deletionTimestamp"), 0).to_numpy(),
         replaced=Replaced(
             at=pc.fill_null(_column(elsewhere, "deletionTimestamp"), 0).to_numpy(),
@@ -293,41 +306,12 @@ def _moved(removes: pa.Table) -> pa.ChunkedArray:
     return moved
 
 
-def _partition_values(batch: pa.Table, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    values = _column(batch, "partitionValues")
-    # Dictionary-encoded at once, because many files share few values.
-    return {
-        name: pa.chunked_array(
-            [_looked_up(chunk, name, len(names)) for chunk in values.chunks], pa.string()
-        ).dictionary_encode()
-        for name in names
-    }
-
-
-def _looked_up(maps: pa.MapArray, name: str, width: int) -> pa.StringArray:
-    """Returns the value of a key of each map, null without the key.
-
-    Usually all maps of a batch have the same `width` keys in the same order, so that the values of
-    a key are at equal distances. They are taken from there, which is faster than a search.
-    """
-    if not len(maps) or maps.null_count or maps.keys.null_count:
-        return pc.map_lookup(maps, name, "first")
-    offsets = np.frombuffer(maps.buffers()[1], np.int32, len(maps) + 1, 4 * maps.offset)
-    if width and (np.diff(offsets) == width).all():
-        first, count = int(offsets[0]), len(maps) * width
-        found = to_bools(pc.equal(maps.keys.slice(first, count), name)).reshape(-1, width)
-        at = int(np.argmax(found[0]))
-        if found[:, at].all() and np.count_nonzero(found) == len(maps):
-            items = maps.items.slice(first, count)
-            return items if width == 1 else items.take(integers(np.arange(at, count, width)))
-    return pc.map_lookup(maps, name, "first")
-
-
 def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
     files = pa.concat_tables([_FILES.empty_table(), *(part.files for part in parts)])
     removed_at = np.concatenate([np.zeros(0, np.int64), *(part.removed_at for part in parts)])
     rows = files.num_rows + len(removed_at)
-    codes, partitions = _partition_codes(parts, names, rows)
+    texts = [part.partitions for part in parts] + [part.removed for part in parts]
+    codes, partitions = partition_codes(texts, names, rows)
     own, modified = codes[: files.num_rows], files["modified"].to_numpy()
     last = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     # A file of a rewrite contains no new rows.
@@ -342,7 +326,8 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
         rows=files["rows"].to_numpy(),
         deleted=files["deleted"].to_numpy(),
         target=files["target"].to_numpy(),
-        clustered=files["clustered"].to_numpy(),
+        provider=files["provider"],
+        tags=files.select(CLUSTERING_TAGS),
         partition=own,
         partitions=partitions,
         last_write=last,
@@ -353,52 +338,6 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
             )
         ),
     )
-
-
-def _partition_codes(
-    parts: Sequence[_Part], names: Sequence[str], rows: int
-) -> tuple[Numbers, dict[str, pa.Array]]:
-    """Numbers the partitions of all live files, followed by those of all removes.
-
-    Also returns the partition values of each number.
-    """
-    codes = np.zeros(rows, np.int64)
-    columns: dict[str, tuple[Numbers, pa.Array]] = {}
-    for name in names:
-        chunks = [
-            chunk
-            for columns_of in (
-                [part.partitions for part in parts],
-                [part.removed for part in parts],
-            )
-            for values in columns_of
-            for chunk in values[name].chunks
-        ]
-        found = pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
-        found = found.unify_dictionaries()
-        indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in found.chunks]
-        texts = found.chunk(0).dictionary if found.num_chunks else pa.array([], pa.string())
-        # 0 is null, which differs from the empty string.
-        own = np.concatenate([np.zeros(0, np.int32), *indices]).astype(np.int64) + 1
-        columns[name] = own, pa.concat_arrays([pa.nulls(1, pa.string()), texts])
-        # Renumbered after each column, so that the product does not overflow.
-        codes = _dense(codes * (len(texts) + 1) + own)
-    first = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
-    first[codes[::-1]] = np.arange(rows)[::-1]
-    return codes, {name: texts.take(pa.array(own[first])) for name, (own, texts) in columns.items()}
-
-
-def _dense(numbers: Numbers) -> Numbers:
-    """Renumbers the distinct numbers from 0 on, in ascending order."""
-    end = int(numbers.max(initial=-1)) + 1
-    if end > _MOST_PER_ROW * len(numbers):
-        found: Numbers = np.unique(numbers, return_inverse=True)[1]
-        return found
-    # A table of all possible numbers is faster than sorting them.
-    occurs = np.zeros(end, np.bool_)
-    occurs[numbers] = True
-    found = (np.cumsum(occurs) - 1)[numbers]
-    return found
 
 
 def _column(
@@ -414,7 +353,8 @@ _FILES = pa.schema(
         ("path", pa.string()),
         ("vector", pa.string()),
         *((name, pa.int64()) for name in ("size", "modified", "rows", "deleted", "target")),
-        ("clustered", pa.bool_()),
+        ("provider", pa.dictionary(pa.int32(), pa.string())),
+        *((name, pa.dictionary(pa.int32(), pa.string())) for name in CLUSTERING_TAGS),
     ]
 )
 

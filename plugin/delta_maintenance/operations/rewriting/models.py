@@ -170,6 +170,15 @@ class BinReport(Record):
     """
     copied: bool = False
     """Whether row groups were copied without being decoded; their bytes were compared."""
+    is_clustered: bool | None = None
+    """Whether the new files are better clustered than the sources. None if rows keep their
+    order."""
+    depth_before: float | None = None
+    """The average number of sources whose bounds contain the clustering columns of a row."""
+    depth_after: float | None = None
+    """The same number for the new files, according to their statistics."""
+    unbounded: str | None = None
+    """A clustering column of which a new file cannot have bounds, so that it is not clustered."""
     fate: str
     """`committed`, `remapped`, `written-again`, `superseded`, `dropped`, `contended`, `refused`,
     `failed`, `not-proved`, `table-changed`, `unknown` or `not-started`. The documentation of

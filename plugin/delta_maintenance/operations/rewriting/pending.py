@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.clustering.tags import ClusteringTags
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.data_files.tags import output_tags, with_compaction_tags
 from delta_maintenance.table.data.bins import RewrittenBin
@@ -77,15 +78,24 @@ class Pending:
 
 
 def bin_adds(
-    pending: Pending, *, target_bytes: int, iceberg_compat: int | None
+    pending: Pending,
+    *,
+    target_bytes: int,
+    iceberg_compat: int | None,
+    clustering: ClusteringTags | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the adds of a bin's new files."""
+    """Returns the adds of a bin's new files. `clustering` are the tags of sorted files."""
     result = pending.result
     tags = output_tags(
         [dict(tags or ()) for tags in pending.adds["tags"].to_pylist()],
         target_size=target_bytes,
         iceberg_compat=iceberg_compat,
     )
+    provider = None
+    if clustering is not None and result.clustered is not None:
+        is_clustered = result.clustered.is_clustered
+        tags |= clustering.of(result.clustered.group, is_clustered=is_clustered)
+        provider = clustering.provider(is_clustered=is_clustered)
     adds = []
     for number, (output, path) in enumerate(zip(result.outputs, result.paths, strict=True)):
         add: dict[str, Any] = {
@@ -97,6 +107,8 @@ def bin_adds(
             "stats": output.stats,
             "tags": tags,
         }
+        if provider is not None:
+            add["clusteringProvider"] = provider
         vector = pending.vectors.get(number)
         if vector is not None:
             add["stats"] = _with_wide_bounds(output.stats)

@@ -79,6 +79,7 @@ class Survey:
     """Bins that an earlier run rewrote, by number."""
     journals: tuple[str, ...] = ()
     """The journals of earlier runs, which are deleted when this run is complete."""
+    notes: tuple[str, ...] = ()
 
 
 def survey(
@@ -99,10 +100,10 @@ def survey(
     """
     require_writable(snapshot, Operation.REWRITE_DATA)
     files = live_columns(snapshot)
-    target = target_bytes or target_size(snapshot, files)
+    target = target_bytes or target_size(snapshot, int(files.size.sum()))
     contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
-    asked = _asked(snapshot, files, options.where)
-    written_lately = _written_lately(files, options.quiet_for, now)
+    asked = asked_partitions(snapshot, files, options.where)
+    written_lately = written_lately_in(files, options.quiet_for, now)
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
     found = list(journals.left_behind(snapshot.log.store, contract, since=since))
     adopted, taken = adoptable(snapshot, files, contract, found, asked & ~written_lately, since)
@@ -128,7 +129,7 @@ def survey(
         choice = chosen(ratio=_sampled_ratio(snapshot, files, choice, contract))
     choice = not_too_often(files, choice, budget=_budget(files, now))
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
-    engine, why = _engine(options, int(files.size[choice.rows].sum()))
+    engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
     return Survey(
         snapshot=snapshot,
         files=files,
@@ -169,30 +170,34 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "target_bytes": target,
         "engine": surveyed.engine,
         "workers": surveyed.workers,
-        "memory_bytes": memory_bound(in_process, contract.spec.files.group_bytes),
+        "memory_bytes": memory_bound(
+            in_process,
+            contract.spec.files.group_bytes,
+            0 if contract.spec.clustering is None else contract.spec.clustering.sort_bytes,
+        ),
         "reasons": _counts(files, choice.reasons),
         "left_alone": _counts(files, choice.left),
-        "notes": surveyed.snapshot.warnings,
+        "notes": (*surveyed.notes, *surveyed.snapshot.warnings),
     }
     return fields | _partitions(files, choice, new_files)
 
 
-def target_size(snapshot: Snapshot, files: LiveColumns) -> int:
-    """Returns the size of new files in bytes: `delta.targetFileSize`, or a default by table size.
+def target_size(snapshot: Snapshot, total_bytes: int) -> int:
+    """Returns the size of new files in bytes: `delta.targetFileSize`, or a default by the size of
+    the table, its `total_bytes`.
 
     The default is 128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
     """
     wanted = snapshot.properties.target_file_size
     if wanted is not None:
         return wanted
-    size = int(files.size.sum())
-    if size < _SMALL_TABLE:
+    if total_bytes < _SMALL_TABLE:
         return _SMALLEST
-    share = (size - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
+    share = (total_bytes - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
     return int(2 * _SMALLEST + min(max(share, 0.0), 1.0) * (_LARGEST - 2 * _SMALLEST))
 
 
-def _engine(options: RewriteOptions, size: int) -> tuple[Literal["local", "spark"], str]:
+def chosen_engine(options: RewriteOptions, size: int) -> tuple[Literal["local", "spark"], str]:
     """Returns the engine for a number of bytes, and the reason."""
     if options.engine == "local":
         return "local", "the local engine was asked for"
@@ -210,7 +215,7 @@ def _possible(snapshot: Snapshot, contract: Contract, wanted: Sequence[str]) -> 
     return tuple(name for name in wanted if name != DROPPED_COLUMNS or dropped)
 
 
-def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
+def asked_partitions(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
     """Returns the partitions for which the condition is true."""
     count = len(files.last_write)
     if where is None:
@@ -233,7 +238,7 @@ def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
     return found
 
 
-def _written_lately(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
+def written_lately_in(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
     """Returns the partitions that were written to within `quiet_for`."""
     if quiet_for is None:
         return np.zeros(len(files.last_write), np.bool_)

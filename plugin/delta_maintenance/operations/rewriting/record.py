@@ -84,6 +84,7 @@ def result_facts(result: RewriteResult) -> Facts:
             "bytes after": size_text(result.bytes_after),
             "rows": result.rows,
             "commits": result.num_commits,
+            "depth": _depth(result),
             "bins": ", ".join(f"{count:,} {fate}" for fate, count in (result.fates or {}).items()),
             "not committed": Grid(
                 ("bin", "partition", "fate", "problem"),
@@ -130,6 +131,20 @@ def partition_text(values: dict[str, str | None]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
+def _depth(result: RewriteResult) -> str | None:
+    """Returns the average depth before and after, weighted by rows."""
+    measured = [
+        (each.rows, each.depth_before, each.depth_after)
+        for each in result.bins
+        if each.fate in _LANDED and each.depth_before is not None and each.depth_after is not None
+    ]
+    rows = sum(count for count, _, _ in measured)
+    if not rows:
+        return None
+    before, after = (sum(each[0] * each[at] for each in measured) / rows for at in (1, 2))
+    return f"{before:.1f} files for the values of a row before, {after:.1f} after"
+
+
 def _reasons(counts: tuple[ReasonCount, ...]) -> Grid:
     return Grid(
         ("reason", "files", "bytes"),
@@ -159,7 +174,7 @@ def rewrite_record(
     options: type[Options],
     plan: type[Plan],
     result: type[Result],
-    policy: PolicyPart,
+    policy: PolicyPart | None = None,
 ) -> OperationRecord[Options, Plan, Result]:
     """Returns the record of the operation `name`; its package in `operations` has the same name."""
     return OperationRecord(

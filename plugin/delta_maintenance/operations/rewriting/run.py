@@ -27,7 +27,7 @@ from delta_maintenance.operations.rewriting.models import BinReport, RefusedFile
 from delta_maintenance.operations.rewriting.pending import Fate, Pending
 from delta_maintenance.operations.rewriting.sources import source_files
 from delta_maintenance.protocol.statistics.stats import num_records
-from delta_maintenance.table.data.bins import Bin, Refusal
+from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, Refusal
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -244,8 +244,10 @@ class RewriteRun:
             self._commit()
         # A few seconds of work are not worth a journal.
         elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
-            # Copying row groups again is faster than proving the new files by their rows.
-            self._journal.save([each.done for each in self._ready if not each.done.copied])
+            # Copying row groups again is faster than proving the new files by their rows. The
+            # journal does not hold what is needed to commit sorted rows.
+            ready = [each.done for each in self._ready]
+            self._journal.save([done for done in ready if not done.copied and not done.clustered])
             self._journalled_at = now
 
     def _commit(self) -> None:
@@ -290,10 +292,22 @@ class RewriteRun:
             fate=pending.fate or "unknown",
             version=pending.version,
             problem=pending.problem,
+            **_depths(result.clustered),
         )
 
     def _now(self) -> datetime:
         return self._settings.commit.now()
+
+
+def _depths(clustered: ClusteredOutcome | None) -> dict[str, Any]:
+    if clustered is None:
+        return {}
+    return {
+        "is_clustered": clustered.is_clustered,
+        "depth_before": clustered.before.files,
+        "depth_after": clustered.after.files,
+        "unbounded": clustered.unbounded,
+    }
 
 
 def _refused(refusal: Refusal) -> RefusedFile:

@@ -86,7 +86,8 @@ class RewriteVerb(Generic[Options, Plan, Result]):
             return self._nothing(self._planned(surveyed, options, context.now()))
         predicate = [] if options.where is None else [options.where]
         commit = RewriteCommit(
-            operation=self.operation, parameters={"predicate": predicate, **self.parameters}
+            operation=self.operation,
+            parameters={"predicate": predicate, **self._parameters(surveyed, options)},
         )
         if surveyed.engine != "spark":
             context = context.without_engine()
@@ -103,16 +104,24 @@ class RewriteVerb(Generic[Options, Plan, Result]):
             plan=planned, apply=partial(self.apply, table, planned, context, surveyed=surveyed)
         )
 
+    def _parameters(self, surveyed: Survey, options: Options) -> Mapping[str, Any]:
+        """Returns `operationParameters` besides the predicate."""
+        return self.parameters
+
+    def _surveyed(self, snapshot: Snapshot, options: Options, now: datetime) -> Survey:
+        """Chooses the bins."""
+        return survey(
+            snapshot,
+            options,
+            partial(self.rules, options),
+            now=now,
+            target_bytes=self.target_bytes(options),
+            footer_reasons=self.footer_reasons(options),
+        )
+
     def _survey(self, snapshot: Snapshot, options: Options, now: datetime) -> Survey:
         try:
-            return survey(
-                snapshot,
-                options,
-                partial(self.rules, options),
-                now=now,
-                target_bytes=self.target_bytes(options),
-                footer_reasons=self.footer_reasons(options),
-            )
+            return self._surveyed(snapshot, options, now)
         except DeltaMaintenanceError as error:
             raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
 

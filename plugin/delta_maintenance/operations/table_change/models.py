@@ -39,6 +39,10 @@ class Decision:
     drops: tuple[str, ...] = ()
     """Draft features that are replaced by final ones."""
     notes: tuple[str, ...] = ()
+    depends_on_files: bool = False
+    """Whether the decision required something of every live file, which files that other writers
+    add could violate.
+    """
 
     @classmethod
     def nothing(cls, snapshot: Snapshot) -> Self:

@@ -1,8 +1,8 @@
 """The common part of operations that change the protocol and the metadata of a table.
 
-`upgrade-protocol`, `set-properties` and `add-constraint` derive the future protocol and metadata by
-pure rules, list the clients that lose access, and make one commit. A plan is applied only if a new
-plan would make the same change.
+`upgrade-protocol`, `set-properties`, `set-clustering` and `add-constraint` derive the future
+protocol and metadata by pure rules, list the clients that lose access, and make one commit. A plan
+is applied only if a new plan would make the same change.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def execute(
             ),
         )
         _stage(transaction, decision)
-        if decision.after.depends_on_files or examine is not None:
+        depends = decision.depends_on_files or decision.after.depends_on_files
+        if depends or examine is not None:
             # A file that another writer adds in the meantime may violate what the table requires of
             # every file.
             transaction.read_whole_table()

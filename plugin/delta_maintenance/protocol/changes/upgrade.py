@@ -34,13 +34,15 @@ def upgraded_protocol(
     features: Iterable[str] = (),
     reader_version: int | None = None,
     writer_version: int | None = None,
+    met: Collection[str] = (),
 ) -> Protocol:
     """The minimal protocol above `current` that supports `features` and what the versions imply.
 
     Minimal as in Delta Spark: legacy versions without lists if they imply exactly the supported
     features, otherwise writer version 7 and the lowest reader version. Versions never decrease. If
     nothing is missing, the result is `current`. Reader version 3 and writer version 7 are set if
-    requested, even if no feature needs them.
+    requested, even if no feature needs them. `met` are features whose other requirements the same
+    commit meets.
 
     Raises `UnsupportedFeatureError` for a feature that this release cannot add,
     `InvalidRequestError` for a version that does not exist, and `RefusedError` if a higher version
@@ -49,7 +51,7 @@ def upgraded_protocol(
     check_protocol(current)
     features = tuple(features)
     supported = supported_features(current)
-    wanted = with_requirements(require_addable(name, current).name for name in features)
+    wanted = with_requirements(require_addable(name, current, met=met).name for name in features)
     asked = _asked_versions(current, reader_version, writer_version)
     names = supported | wanted | supported_features(asked)
     reader = max(current.min_reader_version, 3 if asked.reader_features is not None else 1)
@@ -69,11 +71,15 @@ def upgraded_protocol(
         )
     # The meaning of a requested version depends on the other version, which may have increased.
     return upgraded_protocol(
-        upgraded, features=features, reader_version=reader_version, writer_version=writer_version
+        upgraded,
+        features=features,
+        reader_version=reader_version,
+        writer_version=writer_version,
+        met=met,
     )
 
 
-def require_addable(name: str, current: Protocol) -> TableFeature:
+def require_addable(name: str, current: Protocol, *, met: Collection[str] = ()) -> TableFeature:
     """The feature of that exact name, if it can be added to a table or the table supports it.
 
     Draft and preview names are understood in existing tables and cannot be requested.
@@ -83,7 +89,7 @@ def require_addable(name: str, current: Protocol) -> TableFeature:
         raise _unknown(name, feature)
     missing = sorted(with_requirements([name]) - supported_features(current))
     for needed in missing:
-        reason = _reason_against(needed)
+        reason = None if needed in met else _reason_against(needed)
         if reason is not None:
             subject = name if needed == name else f"{name}, which requires {needed},"
             raise UnsupportedFeatureError(
@@ -107,7 +113,7 @@ _NOT_ADDABLE = {
     "inCommitTimestamp-preview": "it is a preview of inCommitTimestamp",
 }
 _REMEDIES = {
-    "clustering": "use ALTER TABLE … CLUSTER BY in Delta Spark",
+    "clustering": "use set-clustering",
     "rowIds": "use rowTracking",
     "inCommitTimestamp-preview": "use inCommitTimestamp",
 }

@@ -15,14 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
+from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
 
 TARGET_SIZE = "OPTIMIZE_TARGET_SIZE"
 ICEBERG_COMPAT = "ICEBERG_COMPAT_VERSION"
 COMPACTED_INTO = "compactedInto"
 COMPACTION_INFO = "compactionInfo"
 INSERTION_TIMES = ("MIN_INSERTION_TIME", "MAX_INSERTION_TIME")
-READ_TAGS = frozenset({TARGET_SIZE, COMPACTED_INTO})
-"""The tags by which files are chosen for a rewrite."""
+UNBOUNDED = "delta-maintenance.unbounded"
+"""The tag of a file whose statistics this library has recomputed: a JSON list of the columns, by
+physical path, that have values and lack a bound because the log cannot state it.
+"""
+READ_TAGS = frozenset({TARGET_SIZE, COMPACTED_INTO, UNBOUNDED, *CLUSTERING_TAGS})
+"""The tags by which files are chosen for a rewrite or for new statistics."""
 
 
 def output_tags(

@@ -25,6 +25,7 @@ MAINTENANCE = frozenset(
         "REORG",
         "VACUUM START",
         "VACUUM END",
+        "COMPUTE STATS",
         "FSCK",
         "ROW TRACKING BACKFILL",
         "ROW TRACKING UNBACKFILL",

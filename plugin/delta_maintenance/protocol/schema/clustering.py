@@ -1,13 +1,13 @@
-"""The clustering columns of a table, read from its domain ("Clustered Table").
+"""The clustering columns of a table, in its domain ("Clustered Table").
 
-This library copies the configuration of the domain unchanged, except that the columns get their
-logical names when column mapping is removed.
+Only `set-clustering` writes the domain, and the removal of column mapping, after which its columns
+have logical names. Every other operation keeps its configuration unchanged.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delta_maintenance.errors import RefusedError
@@ -37,6 +37,15 @@ def clustering_columns(domains: Mapping[str, str]) -> tuple[tuple[str, ...], ...
         return None
     paths = [_path(column) for column in columns]
     return None if None in paths else tuple(path for path in paths if path)
+
+
+def clustering_configuration(columns: Sequence[Sequence[str]]) -> str:
+    """Returns the configuration of the domain in the form of Delta Spark.
+
+    `columns` are as in `clustering_columns`.
+    """
+    value = {"clusteringColumns": [list(column) for column in columns], "domainName": DOMAIN}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappingMode) -> str:

@@ -45,14 +45,16 @@ def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pc.if_else(pc.greater_equal(found, 0), found, pa.scalar(None, pa.int64()))
 
 
-def parse_statistics(stats: pa.Array, statistics_type: pa.StructType) -> ConvertedStatistics:
+def parse_statistics(
+    stats: pa.Array, statistics_type: pa.StructType, *, record_lost: bool = True
+) -> ConvertedStatistics:
     """The JSON statistics of one batch as `stats_parsed` of the given type.
 
     `nullCounts`, a misspelling in older protocol texts, is read as `nullCount`. Values are never
     rounded, wrapped or guessed. A value without an exact equivalent becomes null and is reported in
-    `lost`.
+    `lost`. Without `record_lost`, columns that the type lacks are ignored, which is faster.
     """
-    reader = _Reader(statistics_type, record_lost=True)
+    reader = _Reader(statistics_type, record_lost=record_lost)
     parts = [reader.read(part) for part in slices(stats)]
     values = pa.concat_arrays([pa.array([], statistics_type), *parts])
     return ConvertedStatistics(
@@ -60,6 +62,16 @@ def parse_statistics(stats: pa.Array, statistics_type: pa.StructType) -> Convert
         unreadable=pc.and_(pc.is_valid(stats), pc.is_null(values)),
         lost=tuple(sorted(reader.lost)),
     )
+
+
+def read_statistics(stats: pa.Array, statistics_type: pa.StructType) -> pa.StructArray:
+    """The values that `parse_statistics` returns, without a record of what the type lacks.
+
+    For a type with few of the columns: all others are skipped instead of parsed.
+    """
+    reader = _Reader(statistics_type, record_lost=False)
+    parts = [reader.read(part) for part in slices(stats)]
+    return pa.concat_arrays([pa.array([], statistics_type), *parts])
 
 
 def render_statistics(

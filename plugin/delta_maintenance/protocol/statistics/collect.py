@@ -2,7 +2,9 @@
 
 Implements "Per-file Statistics" for writers. Bounds are computed from the values, not taken from a
 Parquet footer, because engines differ for NaN, decimals and long strings. A bound that a reader
-could interpret as tighter than it is, is omitted.
+could interpret as tighter than it is, is omitted, except in clustering columns, whose bounds are
+required ("Writer Requirements for Clustered Table"): there, NaN is the greatest value, as in Delta
+Spark.
 """
 
 from __future__ import annotations
@@ -31,13 +33,65 @@ _DAY_MICROS = timedelta(days=1) // timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBounds:
-    """The statistics of one column for some rows, among which there is no NaN."""
+    """The statistics of one column for some rows."""
 
     nulls: int
     kind: pa.DataType
     least: Any = None
-    """Days, microseconds, UTF-8 bytes, numbers or decimals; None if all rows are null."""
+    """Days, microseconds, UTF-8 bytes, numbers or decimals; None if there are no values but null
+    and NaN.
+    """
     greatest: Any = None
+    has_nan: bool = False
+
+    def joined(self, other: ColumnBounds) -> ColumnBounds:
+        """Returns the statistics for the rows of both."""
+        both = self
+        if self.least is None or other.least is None:
+            both = other if self.least is None else self
+            least, greatest = both.least, both.greatest
+        else:
+            least, greatest = min(self.least, other.least), max(self.greatest, other.greatest)
+        return ColumnBounds(
+            nulls=self.nulls + other.nulls,
+            kind=both.kind,
+            least=least,
+            greatest=greatest,
+            has_nan=self.has_nan or other.has_nan,
+        )
+
+    def stated(self, leaf: StatisticsLeaf, *, greatest: bool) -> Any:
+        """Returns a bound as `stats` contains it, in the form of `least`, but texts as strings.
+
+        None if it must be omitted.
+        """
+        value, kind = self.greatest if greatest else self.least, self.kind
+        if pa.types.is_floating(kind):
+            if self.has_nan and leaf.clustered and (greatest or value is None):
+                return math.nan
+            # Readers disagree about the order of NaN and the parsing of infinity.
+            if value is None or (self.has_nan and greatest):
+                return None
+            if math.isinf(value) and not leaf.clustered:
+                return None
+            # Positive and negative zero are equal, so each bound uses the safe sign.
+            return value if value else (0.0 if greatest else -0.0)
+        if value is None:
+            return None
+        if pa.types.is_string(kind):
+            try:
+                text = value.decode()
+            except UnicodeDecodeError:
+                return None
+            return text_maximum(text) if greatest else text_minimum(text)
+        if pa.types.is_date(kind):
+            return value if _FIRST_DAY <= value <= _LAST_DAY else None
+        if pa.types.is_timestamp(kind):
+            # Both bounds are truncated: readers know that the maximum can be up to a millisecond
+            # later.
+            usual = _FIRST_DAY <= value // _DAY_MICROS <= _LAST_DAY
+            return value // 1000 * 1000 if usual else None
+        return value
 
 
 class StatisticsCollector:
@@ -64,6 +118,10 @@ class StatisticsCollector:
         """Adds the columns of another collector, which has processed other rows."""
         for leaf in other._leaves:
             self._by_path[leaf.path].add(leaf)
+
+    def bounds(self, path: Sequence[str]) -> ColumnBounds:
+        """Returns the statistics of one column."""
+        return self._by_path[tuple(path)].found
 
     def render(self) -> str:
         """Returns the JSON text of `stats`."""
@@ -173,6 +231,7 @@ class _Leaf:
     def take_in(self, bounds: ColumnBounds) -> None:
         self.nulls += bounds.nulls
         self.kind = bounds.kind
+        self.has_nan = self.has_nan or bounds.has_nan
         self._extend(bounds.least, bounds.greatest)
 
     def add(self, other: _Leaf) -> None:
@@ -187,32 +246,36 @@ class _Leaf:
             self.least = least if self.least is None else min(self.least, least)
             self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
+    @property
+    def found(self) -> ColumnBounds:
+        kind = pa.null() if self.kind is None else self.kind
+        return ColumnBounds(
+            nulls=self.nulls,
+            kind=kind,
+            least=self.least,
+            greatest=self.greatest,
+            has_nan=self.has_nan,
+        )
+
     def bound(self, of: str) -> pa.Array | None:
         """Returns the bound for the statistics, or None if it must be omitted."""
-        value, kind = getattr(self, of), self.kind
-        if value is None or kind is None:
-            return None
-        greatest = of == "greatest"
-        if pa.types.is_floating(kind):
-            # Readers disagree about the order of NaN and the parsing of infinity.
-            if math.isinf(value) or (self.has_nan and greatest):
-                return None
-            # Positive and negative zero are equal, so each bound uses the safe sign. All digits of
-            # the double are written: some readers compare floats as doubles, and fewer digits would
-            # be another number.
-            bound = value if value else (0.0 if greatest else -0.0)
-            return pa.array([bound], pa.float64())
-        if pa.types.is_string(kind):
-            return _text_bound(value, greatest)
-        if pa.types.is_date(kind):
-            usual = _FIRST_DAY <= value <= _LAST_DAY
-            return pa.array([value], pa.int32()).view(kind) if usual else None
-        if pa.types.is_timestamp(kind):
-            usual = _FIRST_DAY <= value // _DAY_MICROS <= _LAST_DAY
-            # Both bounds are truncated: readers know that the maximum can be up to a millisecond
-            # later.
-            return pa.array([value // 1000 * 1000], pa.int64()).view(kind) if usual else None
-        return pa.array([value], kind)
+        value = self.found.stated(self.leaf, greatest=of == "greatest")
+        return None if value is None else bound_array([value], self.kind)
+
+
+def bound_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Returns bounds as `ColumnBounds.stated` returns them as values of a column of type `kind`.
+
+    All digits of a floating-point number are kept: some readers compare floats as doubles, and
+    fewer digits would be another number.
+    """
+    if pa.types.is_floating(kind):
+        return pa.array(values, pa.float64())
+    if pa.types.is_date(kind):
+        return pa.array(values, pa.int32()).view(kind)
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).view(kind)
+    return pa.array(values, kind)
 
 
 def _comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -229,15 +292,6 @@ def _viewed(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array |
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([chunk.view(kind) for chunk in values.chunks], kind)
     return values.view(kind)
-
-
-def _text_bound(value: bytes, greatest: bool) -> pa.Array | None:
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return None
-    bound = text_maximum(text) if greatest else text_minimum(text)
-    return None if bound is None else pa.array([bound], pa.string())
 
 
 def _units(char: str) -> int:

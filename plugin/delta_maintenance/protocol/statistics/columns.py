@@ -7,7 +7,7 @@ columns always have statistics.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from delta_maintenance.errors import RefusedError
@@ -37,6 +37,12 @@ class StatisticsLeaf:
     """Physical names."""
     bounded: bool
     """Whether it has a minimum and a maximum, in addition to the null count."""
+    clustered: bool = False
+    """Whether the table is clustered by it, so that no bound may be omitted because of NaN or
+    infinity.
+    """
+    name: str = ""
+    """The logical names, separated by dots, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +57,16 @@ class StatisticsColumns:
 
     @classmethod
     def of(
-        cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]
+        cls,
+        protocol: Protocol,
+        metadata: Metadata,
+        domains: Mapping[str, str],
+        *,
+        also: Collection[tuple[str, ...]] = (),
     ) -> StatisticsColumns:
         """Returns the columns that the table requires. `domains` are its domains by name.
+
+        `also` are further columns, by physical names.
 
         `RefusedError` if the clustering columns cannot be determined.
         """
@@ -62,50 +75,45 @@ class StatisticsColumns:
         partitioned = {name.lower() for name in metadata.partition_columns}
         schema = parse_schema(metadata.schema_string or "")
         data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
-        every = [
-            (
-                tuple(item.name.lower() for item in fields),
-                StatisticsLeaf(
-                    path=tuple(physical_name(item, mode) for item in fields),
-                    bounded=has_bounds(fields[-1].type),
-                ),
-            )
-            for fields in _leaves(StructType(fields=data))
-        ]
         clustered = clustering_columns(domains)
         if clustered is None:
             raise RefusedError(
                 "the clustering columns of the table cannot be determined",
                 remedy="set them again with the engine that clusters the table",
             )
-        named = _named(properties.data_skipping_stats_columns)
+        every = []
+        for fields in _leaves(StructType(fields=data)):
+            path = tuple(physical_name(item, mode) for item in fields)
+            leaf = StatisticsLeaf(
+                path=path,
+                bounded=has_bounds(fields[-1].type),
+                clustered=path in clustered,
+                name=".".join(item.name for item in fields),
+            )
+            every.append((tuple(item.name.lower() for item in fields), leaf))
+        named = column_names(properties.data_skipping_stats_columns)
         limit = properties.data_skipping_num_indexed_columns
         if named is not None:
             chosen = {
-                leaf.path for logical, leaf in every if any(_below(logical, name) for name in named)
+                leaf.path
+                for logical, leaf in every
+                if any(_below(logical, tuple(part.lower() for part in name)) for name in named)
             }
         else:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
-        chosen |= set(clustered)
+        chosen |= {*clustered, *also}
         return cls(
             leaves=tuple(leaf for _, leaf in every if leaf.path in chosen),
             tight_bounds=supports(protocol, "deletionVectors"),
         )
 
 
-def _leaves(
-    struct: StructType, above: tuple[StructField, ...] = ()
-) -> Iterator[tuple[StructField, ...]]:
-    """Yields every leaf with the structs around it, outermost first."""
-    for item in struct.fields:
-        if isinstance(item.type, StructType):
-            yield from _leaves(item.type, (*above, item))
-        elif item.type != _VOID:
-            yield (*above, item)
+def column_names(text: str | None) -> list[tuple[str, ...]] | None:
+    """Parses a list of columns, as in `delta.dataSkippingStatsColumns`.
 
-
-def _named(text: str | None) -> list[tuple[str, ...]] | None:
-    """Parses `delta.dataSkippingStatsColumns`; names in lower case."""
+    Commas separate columns, dots the names of nested ones; a name in backticks can contain both.
+    None for an empty or an invalid list.
+    """
     if text is None or not text.strip():
         return None
     columns: list[tuple[str, ...]] = []
@@ -117,12 +125,23 @@ def _named(text: str | None) -> list[tuple[str, ...]] | None:
             return None
         part = found[1]
         quoted = part.startswith("`")
-        parts.append((part[1:-1].replace("``", "`") if quoted else part).lower())
+        parts.append(part[1:-1].replace("``", "`") if quoted else part)
         at = found.end() + 1
         if text[found.end() : at] in (",", ""):
             columns.append(tuple(parts))
             parts = []
     return columns
+
+
+def _leaves(
+    struct: StructType, above: tuple[StructField, ...] = ()
+) -> Iterator[tuple[StructField, ...]]:
+    """Yields every leaf with the structs around it, outermost first."""
+    for item in struct.fields:
+        if isinstance(item.type, StructType):
+            yield from _leaves(item.type, (*above, item))
+        elif item.type != _VOID:
+            yield (*above, item)
 
 
 def _below(path: tuple[str, ...], name: tuple[str, ...]) -> bool:

@@ -18,9 +18,11 @@ from delta_maintenance.errors import (
     StorageError,
     VerificationError,
 )
+from delta_maintenance.protocol.clustering.depth import Depth, is_better
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.clustering.sorter import Clustering
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
 
@@ -48,6 +50,8 @@ class RewriteSpec:
     """
     copied_codec: str | None = None
     """The only codec of row groups that are copied; None for any."""
+    clustering: Clustering | None = None
+    """The order of the rows in new files; None for the order of the sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,25 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteredOutcome:
+    """How well the new files of a bin are clustered."""
+
+    group: str
+    """The ID of the new files, which were sorted together."""
+    before: Depth
+    """What readers of the sources read for the values of one row on average."""
+    after: Depth
+    """The same for the new files, according to their statistics."""
+    unbounded: str | None = None
+    """A clustering column of which a new file has no bounds."""
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the new files may be called clustered."""
+        return self.unbounded is None and is_better(self.before, self.after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenBin:
     """A bin whose new files are stored and proved, but not committed."""
 
@@ -97,7 +120,7 @@ class RewrittenBin:
     """Contains only the sources that were rewritten."""
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
-    """One run per source."""
+    """One run per source; empty if the rows have another order than in the sources."""
     sums: RowSums
     """The digest of the live rows, which is the same for the sources and the new files."""
     refused: tuple[Refusal, ...] = ()
@@ -105,6 +128,8 @@ class RewrittenBin:
     """Whether row groups were copied. Then the proof compared their bytes, and `sums` contains only
     the number of rows.
     """
+    clustered: ClusteredOutcome | None = None
+    """Set if the rows have the order of a curve."""
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 The new files either get deletion vectors or are written again without these rows. Both results are
 verified: a vector is read back, and the rows that it marks must have the digest of the rows that
 were deleted from the sources; the digest of a file that was written again must equal the former
-digest minus that of the deleted rows.
+digest minus that of the deleted rows. If a clustering changed the order of the rows, they are found
+by their values.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -34,6 +37,9 @@ from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_betwe
 from delta_maintenance.table.data.read_back import read_back
 from delta_maintenance.table.data.rewrite import rewrite_bin
 
+Hashes = npt.NDArray[np.uint64]
+
+_NONE = np.zeros(0, np.uint64)
 COMPLETE = "all rows"
 """The state of a source whose rows were all removed."""
 
@@ -83,6 +89,60 @@ def late_deletions(
             by_source[number], new_positions[number] = gone, moved
             by_output[run.output] = by_output.get(run.output, BitMap64()) | moved
     return LateDeletions(by_source=by_source, new_positions=new_positions, by_output=by_output)
+
+
+def late_deletions_by_value(
+    store: Store,
+    done: RewrittenBin,
+    now: Mapping[int, DeletionVectorDescriptor | None | str],
+    spec: RewriteSpec,
+) -> LateDeletions | None:
+    """Like `late_deletions`, for a bin whose rows have another order than in the sources.
+
+    Reads the deleted rows from the sources, and finds rows with the same hashes in the new files.
+    Rows that are equal in every column can be exchanged. None as in `late_deletions`, and if the
+    log does not contain the number of rows of a source. `VerificationError` if a row is not found.
+    """
+    vectors = DeletedRows(store)
+    layout, partition = spec.files.layout, dict(done.bin.partition_values)
+    digest, sources = RowDigest(layout.schema), DataFileReader(store, layout)
+    by_source: dict[int, BitMap64] = {}
+    hashes: list[Hashes] = []
+    for number, state in now.items():
+        source = done.bin.sources[number]
+        rows = source.num_records
+        if rows is None:
+            return None
+        read = vectors.of(source.deletion_vector, rows)
+        gone = (
+            all_rows(0, rows) - read
+            if isinstance(state, str)
+            else newly_deleted(read, vectors.of(state, rows))
+        )
+        if gone is None:
+            return None
+        if gone:
+            by_source[number] = gone
+            hashes += _hashes_at(sources, source, gone, digest, partition)
+    wanted, left = np.unique(np.concatenate([_NONE, *hashes]), return_counts=True)
+    outputs = DataFileReader(store, layout.written)
+    by_output: dict[int, BitMap64] = {}
+    for number, (output, path) in enumerate(zip(done.outputs, done.paths, strict=True)):
+        if not left.any():
+            break
+        file = _as_source(output.name, path, output.rows, None, spec, done)
+        found = BitMap64()
+        for part in outputs.read(file):
+            taken = _take(digest.hashes(part.batch, partition), wanted, left)
+            found |= BitMap64((part.first + taken).tolist())
+        if found:
+            by_output[number] = found
+    if left.any():
+        raise VerificationError(
+            f"{left.sum()} rows that another writer deleted are not in the new files",
+            file=done.bin.sources[0].path,
+        )
+    return LateDeletions(by_source=by_source, new_positions={}, by_output=by_output)
 
 
 def prove_positions(
@@ -170,8 +230,9 @@ def without_rows(
         reasons=(("deleted-rows",),) * len(done.outputs),
     )
     files = replace(spec.files, layout=spec.files.layout.written)
-    # The digest of all rows is needed, which copied row groups do not have.
-    decoding = replace(spec, files=files, copied_group_bytes=None)
+    # The digest of all rows is needed, which copied row groups do not have. Sorted rows keep their
+    # order.
+    decoding = replace(spec, files=files, copied_group_bytes=None, clustering=None)
     written = rewrite_bin(store, again, decoding, new_id=new_id)
     if written.refused:
         raise VerificationError(
@@ -225,6 +286,38 @@ def _as_source(
         base_row_id=tracked,
         default_row_commit_version=tracked,
     )
+
+
+def _hashes_at(
+    reader: DataFileReader,
+    file: SourceFile,
+    rows: BitMap64,
+    digest: RowDigest,
+    partition: Mapping[str, str | None],
+) -> list[Hashes]:
+    """Returns the hashes of the rows at these physical positions, in parts."""
+    found = []
+    for part in reader.read(file, holding=rows):
+        taken = deleted_between(rows, part.first, part.batch.num_rows)
+        if len(taken):
+            found.append(digest.hashes(part.batch.take(pa.array(taken)), partition))
+    return found
+
+
+def _take(hashes: Hashes, wanted: Hashes, left: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the positions of rows with wanted hashes, each as often as `left`, which it reduces.
+
+    `wanted` is ascending.
+    """
+    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+    rows = np.flatnonzero(wanted[places] == hashes)
+    rows = rows[np.argsort(places[rows], kind="stable")]
+    of = places[rows]
+    # The number of earlier rows with the same hash.
+    earlier = np.arange(len(of)) - np.searchsorted(of, of)
+    taken: npt.NDArray[np.int64] = rows[earlier < left[of]].astype(np.int64)
+    left -= np.bincount(places[taken], minlength=len(left))
+    return taken
 
 
 def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: RewriteSpec) -> RowSums:

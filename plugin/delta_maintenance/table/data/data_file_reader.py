@@ -61,6 +61,19 @@ class SourceFile:
         vector = self.deletion_vector
         return self.path, None if vector is None else vector.unique_id
 
+    def require_same(self, *, size: int, rows: int) -> None:
+        """Raises `CorruptTableError` if the file has another size or another number of rows."""
+        if size != self.size:
+            raise CorruptTableError(
+                f"the data file has {size} bytes where the log says {self.size}",
+                remedy="restore the file, because it is not the one that was committed",
+            )
+        if self.num_records is not None and self.num_records != rows:
+            raise CorruptTableError(
+                f"the data file has {rows} rows where the log says {self.num_records}",
+                remedy="restore the file, or see with fsck --deep what else is wrong",
+            )
+
     @property
     def row_ids(self) -> tuple[int | None, int | None]:
         """The base row ID and the default row commit version."""
@@ -175,16 +188,7 @@ class DataFileReader:
             source, dictionaries=self.dictionaries, reading_bytes=self._reading_bytes
         ) as parquet:
             rows = parquet.rows
-            if parquet.size != file.size:
-                raise CorruptTableError(
-                    f"the data file has {parquet.size} bytes where the log says {file.size}",
-                    remedy="restore the file, because it is not the one that was committed",
-                )
-            if file.num_records is not None and file.num_records != rows:
-                raise CorruptTableError(
-                    f"the data file has {rows} rows where the log says {file.num_records}",
-                    remedy="restore the file, or see with fsck --deep what else is wrong",
-                )
+            file.require_same(size=parquet.size, rows=rows)
             if self._bloom_filters is not None:
                 require_bloom_filters(parquet.metadata, self._schema, kept=self._bloom_filters)
             parquet.hold(file.deletion_vector)

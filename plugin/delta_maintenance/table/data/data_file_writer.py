@@ -104,15 +104,18 @@ class DataFileWriter:
         idle_workers: IdleWorkers | None = None,
         *,
         statistics: StatisticsCollector | None = None,
+        sorted_by: Sequence[str] | None = None,
     ) -> None:
         """If the name is already taken, the end of the block raises `FileExistsError`.
 
-        `statistics` collects the statistics of several files.
+        `statistics` collects the statistics of several files. `sorted_by` is the path of a leaf in
+        whose order the rows are, with nulls first; the footer states it.
         """
         self._store = store
         self._name = name
         self._spec = spec
         self._schema = spec.layout.schema
+        self._sorted_by = None if sorted_by is None else tuple(sorted_by)
         self._statistics = statistics or StatisticsCollector(spec.statistics, self._schema)
         self._stack = ExitStack()
         self._sink = self._stack.enter_context(store.create(name))
@@ -295,6 +298,7 @@ class DataFileWriter:
             use_dictionary=leaf_paths(self._schema, self._repeated or ()),
             store_decimal_as_integer=True,
             store_schema=False,
+            sorting_columns=self._sorting_columns(),
             write_page_index=True,
             write_batch_size=self._encoded_rows(),
             **self._bloom_filter_options(),
@@ -308,6 +312,12 @@ class DataFileWriter:
         most = self._spec.group_bytes // (len(paths) * _FILTER_BYTES)
         options = {"ndv": max(1, min(self._waiting_rows, most)), "fpp": _FALSE_POSITIVES}
         return {"bloom_filter_options": dict.fromkeys(sorted(paths), options)}
+
+    def _sorting_columns(self) -> list[pq.SortingColumn] | None:
+        if self._sorted_by is None:
+            return None
+        leaf = leaf_names(self._schema, self._schema.names).index(self._sorted_by)
+        return [pq.SortingColumn(leaf, nulls_first=True)]
 
     def _encoded_rows(self) -> int:
         width = self._waiting_bytes // max(1, self._waiting_rows)

@@ -199,10 +199,7 @@ class ParquetInput:
 
         `CorruptTableError` if columns are found by ID and the file contains no IDs.
         """
-        if mode == "id" and not any(
-            b"PARQUET:field_id" in (field.metadata or {}) for field in self.schema
-        ):
-            raise CorruptTableError("the data file contains no column IDs, which reading requires")
+        require_column_ids(self.schema, mode)
         key_values = self.metadata.metadata
         hybrid = is_hybrid(key_values, int96=False) or (
             bool(self.int96) and is_hybrid(key_values, int96=True)
@@ -417,6 +414,12 @@ class ParquetInput:
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))
         return max(1 << 16, min(4 << 20, GROUP_BYTES // columns))
+
+
+def require_column_ids(schema: pa.Schema, mode: ColumnMappingMode) -> None:
+    """Raises `CorruptTableError` if columns are found by ID and the file contains no IDs."""
+    if mode == "id" and not any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema):
+        raise CorruptTableError("the data file contains no column IDs, which reading requires")
 
 
 def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:

@@ -12,7 +12,8 @@ from delta_maintenance.protocol.data_files.layout import PARQUET_ID, DataFileLay
 from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.data_file_writer import WrittenFile
+from delta_maintenance.table.data.bins import Bin, RewriteSpec, require_rows
+from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
@@ -80,6 +81,42 @@ def _sums(
         else:
             found += row_sums(digest.hashes(batch, partition))
     return found
+
+
+def require_same_rows(
+    store: Store,
+    work: Bin,
+    spec: RewriteSpec,
+    outputs: Sequence[WrittenFile],
+    writers: Sequence[DataFileWriter],
+    expected: RowSums,
+    *,
+    digest: RowDigest,
+    idle_workers: IdleWorkers | None = None,
+) -> None:
+    """Raises `VerificationError` unless the new files contain the rows with the expected digest.
+
+    Their number must also be that of the live rows of the bin in the log. `writers` are those of
+    the new files.
+    """
+    require_rows(work, sum(output.rows for output in outputs))
+    found = RowSums()
+    for output, writer in zip(outputs, writers, strict=True):
+        found += read_back(
+            store,
+            output,
+            spec.files.layout,
+            digest if spec.proof == "rows" else None,
+            partition=dict(work.partition_values),
+            dictionaries=writer.dictionaries,
+            idle_workers=idle_workers,
+        )
+    if found != expected:
+        raise VerificationError(
+            f"the rows that were written are not those that were read: {found} instead of "
+            f"{expected}",
+            file=work.sources[0].path,
+        )
 
 
 def require_schema(found: pa.Schema, wanted: pa.Schema, name: str) -> None:

@@ -1,10 +1,10 @@
 """Rewrites data files, for any reason, and proves that the new files contain the same rows.
 
 A bin is the unit of work, of proof and of conflict. Its rows are read once and written in the same
-order. The new files are then read back from the store, and the digest of their rows must equal that
-of the rows that were read, including row IDs and commit versions. The new files are not committed
-here, so readers do not see them. This module runs in threads of this process and on executors; all
-arguments and results can be pickled.
+order, unless a clustering orders them (`clustering`). The new files are then read back from the
+store, and the digest of their rows must equal that of the rows that were read, including row IDs
+and commit versions. The new files are not committed here, so readers do not see them. This module
+runs in threads of this process and on executors; all arguments and results can be pickled.
 
 For one bin, memory holds a row group before it is encoded (`DataFileSpec.group_bytes`), the
 compressed bytes of a row group of the current source (at most 32 MiB, or the files read ahead), and
@@ -22,7 +22,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId, new_id
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, VerificationError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -34,9 +34,9 @@ from delta_maintenance.table.data.bins import (
     Run,
     SourceError,
     fetched,
-    require_rows,
     source_rows,
 )
+from delta_maintenance.table.data.clustering.clustered_bin import clustered_bin
 from delta_maintenance.table.data.copying.copied_bin import copied_bin, copied_sources
 from delta_maintenance.table.data.data_file_reader import (
     DataFileReader,
@@ -44,7 +44,7 @@ from delta_maintenance.table.data.data_file_reader import (
     SourceFile,
 )
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile, memory_bytes
-from delta_maintenance.table.data.read_back import read_back
+from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.parallel import IdleWorkers
 
@@ -77,6 +77,11 @@ def rewrite_bin(
             )
         _require_one_partition(work)
         try:
+            if spec.clustering is not None:
+                clustered = clustered_bin(
+                    store, work, spec, spec.clustering, new_id=new_id, idle_workers=idle_workers
+                )
+                return replace(clustered, refused=tuple(refused))
             copied = copied_bin(store, work, spec, new_id=new_id)
             if copied is not None:
                 return replace(copied, refused=tuple(refused))
@@ -171,26 +176,17 @@ class _Attempt:
 
     def proved(self) -> RowSums:
         """Returns the digest of the rows; `VerificationError` if the written rows differ."""
-        expected = self._read
-        require_rows(self._work, sum(output.rows for output in self.outputs))
-        found = RowSums()
-        for output, writer in zip(self.outputs, self._writers, strict=True):
-            found += read_back(
-                self._store,
-                output,
-                self._spec.files.layout,
-                self._digest if self._spec.proof == "rows" else None,
-                partition=self._partition,
-                dictionaries=writer.dictionaries,
-                idle_workers=self._idle_workers,
-            )
-        if found != expected:
-            raise VerificationError(
-                f"the rows that were written are not those that were read: {found} instead of "
-                f"{expected}",
-                file=self._work.sources[0].path,
-            )
-        return expected
+        require_same_rows(
+            self._store,
+            self._work,
+            self._spec,
+            self.outputs,
+            self._writers,
+            self._read,
+            digest=self._digest,
+            idle_workers=self._idle_workers,
+        )
+        return self._read
 
     def _copy(
         self, number: int, data: bytes | None, reader: DataFileReader, open_file: ExitStack

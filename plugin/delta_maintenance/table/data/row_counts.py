@@ -29,9 +29,9 @@ from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.parquet_input import reading_error
 
 PARALLEL_READS = 16
-_MOST_FOOTER = 256 << 20
+MOST_FOOTER = 256 << 20
 """The maximum memory of a footer in bytes. One large footer is decoded at a time."""
-MEMORY = PARALLEL_READS * SMALL_FOOTER + _MOST_FOOTER
+MEMORY = PARALLEL_READS * SMALL_FOOTER + MOST_FOOTER
 """The maximum memory for reading footers in bytes."""
 
 
@@ -79,6 +79,16 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
     )
 
 
+def stated_rows(footer: pq.FileMetaData) -> int:
+    """Returns the number of rows; `ArrowInvalid` if the footer contradicts itself."""
+    rows = [int(footer.row_group(at).num_rows) for at in range(footer.num_row_groups)]
+    if sum(rows) != footer.num_rows or min(rows, default=0) < 0:
+        raise pa.ArrowInvalid(
+            f"the footer states {footer.num_rows} rows, and its row groups {sum(rows)}"
+        )
+    return sum(rows)
+
+
 def _rows(store: Store, location: bytes | None, alone: Lock) -> int | DeltaMaintenanceError:
     try:
         path = check_path((location or b"").decode())
@@ -88,8 +98,8 @@ def _rows(store: Store, location: bytes | None, alone: Lock) -> int | DeltaMaint
         with store.open(path) as file:
             footer = DataFileFooter(file)
             with alone if footer.is_large else nullcontext():
-                metadata, _ = footer.decoded(most=_MOST_FOOTER, exact_above=_MOST_FOOTER)
-                return _stated_rows(metadata)
+                metadata, _ = footer.decoded(most=MOST_FOOTER, exact_above=MOST_FOOTER)
+                return stated_rows(metadata)
     except RefusedError as error:
         return UnsupportedFeatureError(error.problem, file=path, remedy=error.remedy)
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -101,13 +111,3 @@ def _rows(store: Store, location: bytes | None, alone: Lock) -> int | DeltaMaint
             # An error of the disk. The errors of pyarrow for a damaged file have no errno.
             raise
         return reading_error(error, file=path)
-
-
-def _stated_rows(footer: pq.FileMetaData) -> int:
-    """Returns the number of rows; `ArrowInvalid` if the footer contradicts itself."""
-    rows = [int(footer.row_group(at).num_rows) for at in range(footer.num_row_groups)]
-    if sum(rows) != footer.num_rows or min(rows, default=0) < 0:
-        raise pa.ArrowInvalid(
-            f"the footer states {footer.num_rows} rows, and its row groups {sum(rows)}"
-        )
-    return sum(rows)

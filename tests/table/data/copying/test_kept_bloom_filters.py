@@ -12,8 +12,9 @@ import pytest
 
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data import rewrite
+from delta_maintenance.table.data.clustering.sorter import Clustering
 from tests.support.rewrites.data_files import field, put, source
-from tests.table.data.test_rewrite import rewritten, spec_of
+from tests.support.rewrites.typed_bins import rewritten, spec_of
 
 FIELDS = (
     field("n", "long"),
@@ -105,6 +106,17 @@ def test_rows_encoded_beside_copied_row_groups_get_their_filters() -> None:
         found = {c.path_in_schema for c in chunks if c.bloom_filter_offset is not None}
         assert found == {"n", "s"}
     assert metadata.num_row_groups == 2
+
+
+def test_rows_in_another_order_keep_the_filters() -> None:
+    store, data = MemoryStore(), file(0, ["n"])
+    put(store, "f", data)
+    order = Clustering(columns=(("n",), ("s",)), curve="hilbert")
+    spec = replace(spec_of(*FIELDS), clustering=order)
+    done = rewritten(store, [source("f", data, rows=ROWS)], spec)
+    assert done.clustered is not None
+    (output,) = done.outputs
+    assert set(filtered_paths(store.read(output.name))) == {"n"}
 
 
 def test_columns_that_cannot_have_filters_are_left_out() -> None:

@@ -1,0 +1,191 @@
+"""The choice of files to cluster, by levels.
+
+Files that were sorted together are a group, whose files overlap little. New files form a new group
+in each run. An earlier group is sorted again, together with the new files, if it has at most
+`RATIO` times the bytes of all files of the run that are smaller or new. The group of a row
+therefore grows by at least 1/8 each time the row is written again: a row is written at most
+log(N/n) / log(9/8) times while a table grows from n to N bytes, about 20 times for a tenfold
+growth. A reader of one value opens about one file of each group, of which there are at most
+log(N/n) / log(9).
+
+All functions are pure and work on columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.operations.rewriting.choice import (
+    CLUSTERED,
+    WRITTEN_LATELY,
+    Choice,
+    known_ratio,
+)
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mask, Numbers
+from delta_maintenance.protocol.clustering.tags import (
+    CUBE,
+    CUBE_COLUMNS,
+    GROUP,
+    GROUP_COLUMNS,
+    PROVIDER,
+    ClusteringTags,
+)
+from delta_maintenance.protocol.columns.arrays import to_bools
+
+NOT_CLUSTERED, GROWN, OTHER_COLUMNS = "not-clustered", "group-grew", "other-columns"
+RATIO = 8
+"""A group is sorted again with at least 1/8 of its bytes."""
+BIN_BYTES = 64 << 30
+"""The maximum bytes of the files that are sorted together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRules:
+    """The limits that decide which files are clustered."""
+
+    tags: ClusteringTags
+    """The tags of files that are clustered by the same columns; of any group and cube."""
+    bin_bytes: int = BIN_BYTES
+    full: bool = False
+    """Whether files of other columns and other providers may be chosen."""
+
+
+def choose(
+    files: LiveColumns,
+    rules: ClusterRules,
+    *,
+    partitions: Mask,
+    written_lately: Mask,
+    taken: Mask | None = None,
+) -> Choice:
+    """Chooses the files to cluster, and groups them into bins.
+
+    `partitions` marks the partitions that the options select; `written_lately` marks those that
+    are skipped because writers are active there. Files that `taken` marks are left alone.
+    """
+    group = _groups(files, rules.tags)
+    stale = _clustered_otherwise(files, rules.tags) & (group < 0)
+    foreign = to_bools(
+        pc.fill_null(
+            pc.not_equal(files.provider.cast(pa.string()), PROVIDER), False
+        ).combine_chunks()
+    )
+    asked = partitions[files.partition]
+    if taken is not None:
+        asked = asked & ~taken
+    fresh = asked & (group < 0)
+    left: dict[str, Mask] = {}
+    obstacles = [(WRITTEN_LATELY, written_lately[files.partition])]
+    if not rules.full:
+        obstacles += [(CLUSTERED, foreign), (OTHER_COLUMNS, stale & ~foreign)]
+    allowed = asked.copy()
+    for name, mask in obstacles:
+        left[name] = fresh & mask
+        allowed &= ~mask
+    fresh &= allowed
+    ratio = known_ratio(files) or 1.0
+    new_bytes = np.bincount(files.partition[fresh], files.size[fresh], len(files.last_write))
+    grouped = (group >= 0) & allowed
+    grown = _grown(files, group, grouped, np.ceil(new_bytes * ratio), rules.bin_bytes)
+    rows, bins = _bins(files, fresh | grown, rules.bin_bytes)
+    reasons = {NOT_CLUSTERED: fresh, GROWN: grown}
+    return Choice(rows=rows, bins=bins, reasons=reasons, left=left, ratio=ratio)
+
+
+def _groups(files: LiveColumns, tags: ClusteringTags) -> Numbers:
+    """Returns the number of the group of each file; -1 for a file in no group of these columns.
+
+    The files of a cube of Delta Spark are a group as well.
+    """
+    own = _tag(files, GROUP, GROUP_COLUMNS, tags.group_columns)
+    cube = _tag(files, CUBE, CUBE_COLUMNS, tags.cube_columns)
+    if tags.cube is None:
+        cube = pa.nulls(files.count, pa.string())
+    provided = pc.equal(files.provider.cast(pa.string()).combine_chunks(), PROVIDER)
+    cube = pc.if_else(pc.fill_null(provided, False), cube, pa.scalar(None, pa.string()))
+    codes = pc.coalesce(own, cube).dictionary_encode().indices
+    numbers: Numbers = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+def _tag(files: LiveColumns, name: str, columns: str, wanted: str) -> pa.Array:
+    """Returns a tag of each file; null for files of other columns."""
+    is_wanted = pc.equal(files.tags[columns].cast(pa.string()), wanted)
+    found = files.tags[name].cast(pa.string())
+    return pc.if_else(is_wanted, found, pa.scalar(None, pa.string())).combine_chunks()
+
+
+def _clustered_otherwise(files: LiveColumns, tags: ClusteringTags) -> Mask:
+    """Returns which files were clustered, by any columns.
+
+    Without clustering columns, the order of rows is a matter of each request, so that no file must
+    be kept as it is.
+    """
+    if tags.cube is None:
+        return np.zeros(files.count, np.bool_)
+    clustered = pc.or_(pc.is_valid(files.tags[CUBE]), pc.is_valid(files.tags[GROUP]))
+    return to_bools(clustered.combine_chunks())
+
+
+def _grown(
+    files: LiveColumns,
+    group: Numbers,
+    grouped: Mask,
+    new_bytes: npt.NDArray[np.float64],
+    bin_bytes: int,
+) -> Mask:
+    """Selects the files of the groups that are sorted again with the new files.
+
+    `new_bytes` is the expected size of the new files of each partition once they are clustered.
+    """
+    rows = np.flatnonzero(grouped & (new_bytes[files.partition] > 0))
+    found = np.zeros(files.count, np.bool_)
+    if not len(rows):
+        return found
+    # A group has files of one partition only; its number and its partition identify it anyway.
+    key = files.partition[rows] * (int(group.max()) + 1) + group[rows]
+    _, first, unit = np.unique(key, return_index=True, return_inverse=True)
+    sizes = np.bincount(unit, files.size[rows])
+    part = files.partition[rows][first]
+    order = np.lexsort((sizes, part))
+    part, sizes = part[order], sizes[order]
+    starts = np.flatnonzero(np.diff(part, prepend=-1))
+    partition = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    # Ascending sizes within each partition: if a group is too large, so are all that follow.
+    taken = np.zeros(len(order), np.bool_)
+    while True:
+        before = np.cumsum(sizes * taken) - sizes * taken
+        before += new_bytes[part] - before[starts][partition]
+        more = taken | ((sizes <= RATIO * before) & (sizes + before <= bin_bytes))
+        if (more == taken).all():
+            break
+        taken = more
+    chosen = np.zeros(len(order), np.bool_)
+    chosen[order] = taken
+    found[rows[chosen[unit]]] = True
+    return found
+
+
+def _bins(files: LiveColumns, chosen: Mask, bin_bytes: int) -> tuple[Numbers, Numbers]:
+    """Returns the chosen files by bin, and the bin of each.
+
+    The files of a partition are one bin, or several if they exceed `bin_bytes`.
+    """
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((files.modified[rows], files.partition[rows]))]
+    if not len(rows):
+        return rows.astype(np.int64), rows.astype(np.int64)
+    part, size = files.partition[rows], files.size[rows]
+    starts = np.flatnonzero(np.diff(part, prepend=-1))
+    partition = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    before = np.cumsum(size) - size
+    # A bin takes files up to the last one that begins within this width.
+    width = max(1, bin_bytes - int(size[size <= bin_bytes].max(initial=0)))
+    share = (before - before[starts][partition]) // width
+    changed = (np.diff(partition, prepend=-1) != 0) | (np.diff(share, prepend=-1) != 0)
+    return rows.astype(np.int64), (np.cumsum(changed) - 1).astype(np.int64)

@@ -1,0 +1,64 @@
+"""Options, Plan and Result of `cluster`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import AtLeast
+from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(RewriteOptions):
+    """Options that select the files to cluster, and the order of their rows."""
+
+    by: Annotated[
+        tuple[str, ...],
+        Flag(
+            name="--by",
+            metavar="COLUMN",
+            help="a column by which to order the rows of a table without clustering columns, such "
+            "as country or address.city; repeatable",
+        ),
+    ] = ()
+    """The columns by which rows are ordered, for a table without clustering columns. Dots separate
+    the names of nested columns; names with dots are in backticks."""
+    curve: Annotated[
+        Literal["hilbert", "z-order", "linear"],
+        Flag(
+            help="the order of rows by several columns: hilbert, the default, serves all columns "
+            "alike; linear serves the first column best"
+        ),
+    ] = "hilbert"
+    """The order of rows by several columns: `hilbert` and `z-order` serve all columns alike,
+    `linear` the first one best."""
+    target_bytes: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="the size of new files in bytes; by default the table's delta.targetFileSize, "
+            "else 128 MiB to 1 GiB by the size of the table"
+        ),
+    ] = None
+    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
+    by the size of the table."""
+    full: Annotated[
+        bool,
+        Flag(help="also cluster files of other clustering columns or providers again"),
+    ] = False
+    """Whether files that were clustered by other columns or another provider are clustered too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan(RewritePlan):
+    """The files that `apply` would cluster, in numbers, and why."""
+
+    options: ClusterOptions
+    columns: tuple[str, ...] = ()
+    """The columns by which rows are ordered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult(RewriteResult):
+    """The result of a `cluster`."""

@@ -1,0 +1,188 @@
+"""The survey of a table for `cluster`: the columns, the tags of new files, and the bins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.clock import NewId, epoch_millis
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations.cluster.choice import BIN_BYTES, ClusterRules, choose
+from delta_maintenance.operations.cluster.options import ClusterOptions
+from delta_maintenance.operations.rewriting.choice import limited
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.engine import default_workers
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
+from delta_maintenance.operations.rewriting.planning import (
+    Survey,
+    asked_partitions,
+    chosen_engine,
+    target_size,
+    written_lately_in,
+)
+from delta_maintenance.protocol.clustering.columns import (
+    ClusteringColumn,
+    current_columns,
+    named_columns,
+)
+from delta_maintenance.protocol.clustering.curve import KEY_BITS
+from delta_maintenance.protocol.clustering.ranks import can_be_ranked
+from delta_maintenance.protocol.clustering.tags import (
+    CUBE,
+    CUBE_COLUMNS,
+    ClusteringTags,
+    columns_text,
+    newest_cube,
+)
+from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.schema.data_columns import arrow_type
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.table.data.clustering.sorter import Clustering
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import require_writable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The columns by which the rows of a table are ordered."""
+
+    columns: tuple[ClusteringColumn, ...]
+    """Those whose values have an order that this release knows."""
+    others: tuple[ClusteringColumn, ...]
+    """Further clustering columns of the table."""
+    of_table: bool
+    """Whether these are the clustering columns of the table, and not those of a request."""
+
+
+def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
+    """Returns the order of rows that the table or the request demands.
+
+    `InvalidRequestError` or `RefusedError` if there is none.
+    """
+    protocol, metadata = snapshot.protocol, snapshot.metadata
+    current = current_columns(protocol, metadata, snapshot.domain_metadata)
+    if options.by and current:
+        raise InvalidRequestError(
+            f"the table is clustered by {_names(current)}, so other columns cannot be named",
+            remedy="leave out the columns, or change those of the table with set-clustering",
+        )
+    if not options.by and not current:
+        raise InvalidRequestError(
+            "the table has no clustering columns, and none are named",
+            remedy="set some with set-clustering, or name columns with by",
+        )
+    wanted = current or named_columns(options.by, protocol, metadata)
+    partitioned = {name.lower() for name in metadata.partition_columns}
+    for column in wanted:
+        if column.name.lower() in partitioned:
+            raise InvalidRequestError(
+                f"{column.name} is a partition column, of which all rows of a file have the same "
+                "value"
+            )
+    ordered = tuple(column for column in wanted if can_be_ranked(arrow_type(column.type)))
+    others = tuple(column for column in wanted if column not in ordered)
+    if not ordered or (others and not current):
+        raise RefusedError(
+            f"rows cannot be ordered by {_names(others)}: the type has no order for clustering"
+        )
+    return Order(columns=ordered[:KEY_BITS], others=others, of_table=bool(current))
+
+
+def surveyed(
+    snapshot: Snapshot, options: ClusterOptions, now: datetime, *, new_id: NewId
+) -> Survey:
+    """Chooses the bins. Reads only the log.
+
+    Raises the errors of `order_of`, and `UnsupportedFeatureError` or `RefusedError` if this release
+    must not rewrite the table.
+    """
+    require_writable(snapshot, Operation.REWRITE_DATA)
+    order = order_of(snapshot, options)
+    files = live_columns(snapshot)
+    target = options.target_bytes or target_size(snapshot, int(files.size.sum()))
+    tags = _tags(files, order, new_id)
+    contract = _contract(snapshot, options, order, tags, target)
+    bin_bytes = min(BIN_BYTES, BIN_BYTES if options.max_bytes is None else options.max_bytes)
+    partitions = asked_partitions(snapshot, files, options.where)
+    lately = written_lately_in(files, options.quiet_for, now)
+    choice = choose(
+        files,
+        ClusterRules(tags=tags, bin_bytes=bin_bytes, full=options.full),
+        partitions=partitions,
+        written_lately=lately,
+        taken=None if options.as_of is None else files.modified > epoch_millis(options.as_of),
+    )
+    choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
+    engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
+    notes: tuple[str, ...] = ()
+    if order.others:
+        notes = (
+            f"rows are not ordered by {_names(order.others)}, whose type has no order; new files "
+            "are not called clustered",
+        )
+    return Survey(
+        snapshot=snapshot,
+        files=files,
+        choice=choice,
+        contract=contract,
+        engine=engine,
+        why=why,
+        workers=options.workers or (default_workers() if engine == "local" else None),
+        notes=notes,
+    )
+
+
+def _tags(files: LiveColumns, order: Order, new_id: NewId) -> ClusteringTags:
+    paths = columns_text([".".join(column.path) for column in order.columns])
+    if not order.of_table or order.others:
+        return ClusteringTags(group_columns=paths)
+    names = columns_text([column.name for column in order.columns])
+    return ClusteringTags(
+        group_columns=paths, cube=_cube(files, names) or new_id(), cube_columns=names
+    )
+
+
+def _cube(files: LiveColumns, columns: str) -> str | None:
+    """Returns the cube that new files join; None if there is none with room."""
+    cubes = files.tags[CUBE].cast(pa.string()).combine_chunks()
+    of = files.tags[CUBE_COLUMNS].cast(pa.string()).to_numpy(zero_copy_only=False) == columns
+    encoded = cubes.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(of & (codes >= 0))
+    if not len(rows):
+        return None
+    count = len(encoded.dictionary)
+    sizes = np.bincount(codes[rows], files.size[rows], count).astype(np.int64)
+    times = np.full(count, -1, np.int64)
+    np.maximum.at(times, codes[rows], files.modified[rows])
+    known = np.flatnonzero(times >= 0)
+    names = encoded.dictionary.take(pa.array(known)).to_pylist()
+    return newest_cube(names, sizes[known], times[known])
+
+
+def _contract(
+    snapshot: Snapshot,
+    options: ClusterOptions,
+    order: Order,
+    tags: ClusteringTags,
+    target: int,
+) -> Contract:
+    contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
+    paths = tuple(column.path for column in order.columns)
+    statistics = StatisticsColumns.of(
+        snapshot.protocol, snapshot.metadata, snapshot.domain_metadata, also=paths
+    )
+    spec = replace(
+        contract.spec,
+        files=replace(contract.spec.files, statistics=statistics),
+        clustering=Clustering(columns=paths, curve=options.curve),
+    )
+    return replace(contract, spec=spec, clustering=tags)
+
+
+def _names(columns: Sequence[ClusteringColumn]) -> str:
+    return ", ".join(column.name for column in columns)

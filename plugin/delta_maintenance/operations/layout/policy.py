@@ -1,0 +1,57 @@
+"""The rule of a policy for reports on the layout of data files."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
+from delta_maintenance.operations.core.policy_values import Duration
+from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.operations.layout.options import LayoutOptions
+
+
+class LayoutRule(Rule):
+    """When to report on the layout of data files, and for which queries."""
+
+    every: Duration = Field(default="7 days", validate_default=True)
+    """The shortest time between two reports."""
+    where: tuple[str, ...] = ()
+    """Conditions of queries, in SQL."""
+    queries: str | None = None
+    """The address of a file with conditions or statements in SQL, or of an event log of Spark."""
+    columns: tuple[str, ...] = ()
+    """Columns that filters compare. Without columns and conditions, those that the table is
+    clustered by."""
+
+
+def due(context: EvaluationContext) -> AssessedOperation | None:
+    """Due if clustering would pay, and no report has said so lately."""
+    rule = context.rule("layout", LayoutRule)
+    if rule is None:
+        return None
+    # Imported here, because rules are read without Arrow.
+    from delta_maintenance.operations.layout import operation
+
+    last = context.last_run("layout")
+    why, due_at = since("layout", None if last is None else last.at, rule.every, context.now)
+    if due_at is not None:
+        return not_due("layout", why, due_at)
+    named = rule.columns
+    if not named and not rule.where and rule.queries is None:
+        # For every table there is some column by which its files overlap.
+        named = operation.clustered_by(context.snapshot)
+        if not named:
+            return not_due("layout", "neither conditions nor clustering columns are known")
+    options = LayoutOptions(**given(where=rule.where, queries=rule.queries, columns=named))
+    plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
+    if plan.status != "pays":
+        return not_due("layout", plan.reason)
+    return AssessedOperation(
+        operation="layout",
+        status="due",
+        reason=plan.reason,
+        options=plan.options,
+        bytes_to_read=context.health.log_bytes,
+    )

@@ -1,0 +1,169 @@
+"""The conditions of a user's queries: from flags, files with SQL, and event logs of Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_maintenance.address import Address
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.layout.pushed_filters import EVERYTHING, parse_pushed
+from delta_maintenance.protocol.schema.condition import Condition, parse_condition
+from delta_maintenance.storage import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A condition, and how often it occurs."""
+
+    text: str
+    condition: Condition | None
+    """None for a query that reads every row."""
+    runs: int
+
+
+@dataclass(slots=True)
+class _Found:
+    conditions: dict[str, Condition | None] = field(default_factory=dict)
+    runs: Counter[str] = field(default_factory=Counter)
+
+    def add(self, text: str, condition: Condition | None) -> None:
+        self.conditions.setdefault(text, condition)
+        self.runs[text] += 1
+
+
+def queries_of(
+    where: Iterable[str],
+    address: str | None,
+    *,
+    table: str,
+    storage_options: Mapping[str, str] | None = None,
+) -> tuple[Query, ...]:
+    """Returns the different conditions. `address` is that of a file; of an event log, only scans
+    of `table` count.
+
+    `InvalidRequestError` for a condition in `where` of which no part is understood, and for a file
+    without queries.
+    """
+    found = _Found()
+    for text in where:
+        found.add(" ".join(text.split()), parse_condition(text, lenient=True))
+    if address is not None:
+        before = sum(found.runs.values())
+        _read(_text_of(address, storage_options), table, found)
+        if sum(found.runs.values()) == before:
+            raise InvalidRequestError(
+                "the file contains no query of the table",
+                file=address,
+                remedy="pass a file with conditions or statements in SQL, or a Spark event log",
+            )
+    return tuple(
+        Query(text, found.conditions[text], runs) for text, runs in found.runs.most_common()
+    )
+
+
+_STATEMENT = re.compile(r"\s*(?:with|select|delete|update|from)\b", re.IGNORECASE)
+_COMMENT = re.compile(r"('(?:[^']|'')*'|`(?:[^`]|``)*`)|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_PIECES = re.compile(r"'(?:[^']|'')*'|`(?:[^`]|``)*`|\w+|\S", re.DOTALL)
+_AFTER = frozenset(
+    ("group", "order", "limit", "having", "window", "qualify", "union", "intersect", "except",
+     "cluster", "distribute", "sort", "offset")
+)  # fmt: skip
+_SEVERAL_TABLES = frozenset(("join", "union", "intersect", "except", "lateral", "pivot"))
+
+
+def _text_of(address: str, storage_options: Mapping[str, str] | None) -> str:
+    location = Address.parse(address)
+    try:
+        data = open_store(location.parent, storage_options).read(location.name)
+    except FileNotFoundError:
+        raise InvalidRequestError(
+            "the file with queries does not exist", file=address, remedy="correct its name"
+        ) from None
+    return data.decode(errors="replace")
+
+
+def _read(text: str, table: str, found: _Found) -> None:
+    if text.lstrip().startswith('{"Event"'):
+        for scan in _scans(text, table):
+            found.add(*parse_pushed(scan))
+        return
+    plain = _COMMENT.sub(lambda match: match[1] or " ", text)
+    for piece in _statements(plain):
+        text, condition = _condition_of(piece)
+        found.add(text, condition)
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Yields statements that end with a semicolon; without one, each line is a query."""
+    pieces, start, several = list(_PIECES.finditer(text)), 0, False
+    for piece in pieces:
+        if piece[0] == ";":
+            several = True
+            yield from filter(str.strip, [text[start : piece.start()]])
+            start = piece.end()
+    rest = text[start:]
+    yield from filter(str.strip, [rest] if several else rest.splitlines())
+
+
+def _condition_of(piece: str) -> tuple[str, Condition | None]:
+    if not _STATEMENT.match(piece):
+        text = " ".join(piece.split())
+        return text, parse_condition(piece, lenient=True)
+    inside, start, end = 0, None, len(piece)
+    for found in _PIECES.finditer(piece):
+        word = found[0].lower()
+        inside += (word == "(") - (word == ")")
+        if inside:
+            continue
+        if word in _SEVERAL_TABLES:
+            # The condition may be about another table.
+            return f"{EVERYTHING}: {' '.join(piece.split())}"[:200], None
+        if start is None and word == "where":
+            start = found.end()
+        elif start is not None and word in _AFTER:
+            end = found.start()
+            break
+    if start is None:
+        return EVERYTHING, None
+    condition = piece[start:end]
+    return " ".join(condition.split()), parse_condition(condition, lenient=True)
+
+
+def _scans(text: str, table: str) -> Iterator[Mapping[str, str]]:
+    """Yields the metadata of each scan of the table in an event log."""
+    own = _plain(table)
+    for line in text.splitlines():
+        # The other events of a log are many and large.
+        if '"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart"' not in line[:200]:
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        for node in _nodes(event.get("sparkPlanInfo")):
+            metadata = node.get("metadata") or {}
+            location = str(metadata.get("Location", ""))
+            if "PushedFilters" in metadata and own in [_plain(p) for p in _paths(location)]:
+                yield metadata
+
+
+def _nodes(plan: Any) -> Iterator[Mapping[str, Any]]:
+    left = [plan] if isinstance(plan, dict) else []
+    while left:
+        node = left.pop()
+        yield node
+        left += [child for child in node.get("children") or () if isinstance(child, dict)]
+
+
+def _paths(location: str) -> list[str]:
+    inside = location[location.find("[") + 1 :].rstrip("]")
+    return [path.strip() for path in inside.split(",")]
+
+
+def _plain(address: str) -> str:
+    return re.sub(r"^[a-z0-9]+:/*", "/", address).rstrip("/")

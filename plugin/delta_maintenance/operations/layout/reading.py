@@ -1,0 +1,196 @@
+"""The bounds of a table's live files, from its log: some columns of the statistics, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.layout.bounds import (
+    FileBounds,
+    Path,
+    column_bounds,
+    partition_bounds,
+)
+from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.protocol.schema.types import (
+    DeltaType,
+    StructType,
+    column_mapping_mode,
+    has_bounds,
+    parse_schema,
+    physical_name,
+    to_arrow_type,
+)
+from delta_maintenance.protocol.statistics.as_json import read_statistics
+from delta_maintenance.protocol.statistics.as_struct import align_statistics
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.active_files import ActiveFiles, column_of
+from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
+from delta_maintenance.table.read.snapshot import Snapshot
+
+_FIELDS = {
+    "add": ("path", "deletionVector", "partitionValues", "size", "stats", "stats_parsed"),
+    "remove": ("path", "deletionVector"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column that filters can compare with values, or a field of a struct at any depth."""
+
+    name: str
+    """The logical name, with dots between the names of structs and fields."""
+    path: Path
+    """The logical names in lower case."""
+    physical: Path
+    kind: DeltaType
+    is_partition: bool
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether statistics contain bounds of the column."""
+        return not self.is_partition and has_bounds(self.kind)
+
+
+def columns_of(snapshot: Snapshot) -> dict[Path, Column]:
+    """Returns the columns of a table with a type of single values."""
+    metadata = snapshot.metadata
+    mode = column_mapping_mode(snapshot.protocol, metadata.configuration)
+    partitioning = {name.lower() for name in metadata.partition_columns}
+
+    def below(struct: StructType, names: Path, physical: Path) -> Iterator[Column]:
+        for field in struct.fields:
+            own, stored = (*names, field.name), (*physical, physical_name(field, mode))
+            if isinstance(field.type, StructType):
+                yield from below(field.type, own, stored)
+            elif to_arrow_type(field.type) is not None:
+                yield Column(
+                    name=".".join(own),
+                    path=tuple(name.lower() for name in own),
+                    physical=stored,
+                    kind=field.type,
+                    is_partition=len(own) == 1 and field.name.lower() in partitioning,
+                )
+
+    found = below(parse_schema(metadata.schema_string or ""), (), ())
+    return {column.path: column for column in found}
+
+
+def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
+    """Reads the bounds of some columns. A file takes 24 bytes, and for each column of numbers 24
+    more.
+    """
+    names = snapshot.log.physical_partition_columns
+    stored = [column for column in columns if not column.is_partition]
+    kind = _statistics_type(stored)
+
+    def part(batch: ActiveFiles) -> tuple[pa.Table, Mapping[str, pa.ChunkedArray]]:
+        return _part(batch.adds, stored, kind), partition_texts(batch.adds, names)
+
+    parts = snapshot.avoiding_damage(
+        lambda opened: list(in_parallel(part, opened.log.scan(fields=_FIELDS)))
+    )
+    files = pa.concat_tables([_part(_NO_FILES, stored, kind), *(table for table, _ in parts)])
+    codes, texts = partition_codes([texts for _, texts in parts], names, files.num_rows)
+    rows = files["rows"].to_numpy()
+    found = {}
+    for number, column in enumerate(stored):
+        found[column.path] = column_bounds(
+            column.kind,
+            least=_joined(files[f"{number} least"]),
+            greatest=_joined(files[f"{number} greatest"]),
+            nulls=_joined(files[f"{number} nulls"]),
+            rows=rows,
+        )
+    for column in columns:
+        if column.is_partition:
+            values = parse_partition_values(texts[column.physical[0]], column.kind, zone=None)
+            found[column.path] = partition_bounds(column.kind, values.values, codes)
+    return FileBounds(size=files["size"].to_numpy(), rows=rows, partition=codes, columns=found)
+
+
+_NO_FILES = pa.schema(ADD_TYPES.items()).empty_table()
+
+
+def _part(adds: pa.Table, columns: Sequence[Column], kind: pa.StructType) -> pa.Table:
+    statistics = pa.chunked_array(_statistics(adds, kind), kind).combine_chunks()
+    found = {
+        "size": pc.max_element_wise(pc.fill_null(column_of(adds, "size", ADD_TYPES), 0), 0),
+        "rows": pc.fill_null(_leaf(statistics, ("numRecords",), pa.int64()), -1),
+    }
+    for number, column in enumerate(columns):
+        own = to_arrow_type(column.kind)
+        assert own is not None
+        for part, name, leaf in (
+            ("least", "minValues", own),
+            ("greatest", "maxValues", own),
+            ("nulls", "nullCount", pa.int64()),
+        ):
+            found[f"{number} {part}"] = _leaf(statistics, (name, *column.physical), leaf)
+    return pa.table(found)
+
+
+def _statistics(adds: pa.Table, kind: pa.StructType) -> Iterator[pa.StructArray]:
+    """Yields the statistics of each chunk: as columns where the log has them, else from JSON."""
+    texts = column_of(adds, "stats", ADD_TYPES)
+    if "stats_parsed" not in adds.column_names:
+        yield from (read_statistics(chunk, kind) for chunk in texts.chunks)
+        return
+    for batch in adds.select(["stats_parsed"]).add_column(0, "stats", texts).to_batches():
+        parsed = align_statistics(batch["stats_parsed"], kind).values
+        missing = pc.is_null(pc.struct_field(parsed, 0))
+        if not pc.any(missing).as_py():
+            yield parsed
+            continue
+        own = read_statistics(batch["stats"].filter(missing), kind)
+        # Rows of both, put back in their order.
+        rows = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
+        order = np.arange(len(parsed))
+        order[rows] = len(parsed) + np.arange(len(rows))
+        yield pa.concat_arrays([parsed, own]).take(pa.array(order))
+
+
+def _statistics_type(columns: Sequence[Column]) -> pa.StructType:
+    bounds: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for column in columns:
+        if column.is_bounded:
+            _put(bounds, column.physical, to_arrow_type(column.kind))
+        _put(nulls, column.physical, pa.int64())
+    parts = [("numRecords", pa.int64())]
+    if bounds:
+        parts += [("minValues", _struct(bounds)), ("maxValues", _struct(bounds))]
+    if nulls:
+        parts.append(("nullCount", _struct(nulls)))
+    return pa.struct(parts)
+
+
+def _put(tree: dict[str, Any], path: Path, kind: pa.DataType) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = kind
+
+
+def _struct(tree: Mapping[str, Any]) -> pa.StructType:
+    return pa.struct(
+        [(name, _struct(each) if isinstance(each, dict) else each) for name, each in tree.items()]
+    )
+
+
+def _leaf(statistics: pa.StructArray, path: Path, kind: pa.DataType) -> pa.Array:
+    found = statistics
+    for name in path:
+        if found.type.get_field_index(name) < 0:
+            return pa.nulls(len(statistics), kind)
+        found = pc.struct_field(found, name)
+    return found
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks)

@@ -1,0 +1,137 @@
+"""Commits new statistics in batches, while other writers commit to the same table.
+
+Live files are added again with all other fields as in the log. A file that another writer has
+changed since is left out, because its statistics may have changed too. Every commit leaves a valid
+table, and the remaining work follows from the table alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, in_batches
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.recompute_stats.defects import affected_files, required_statistics
+from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
+from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.table.commit.concurrent_commits import advance
+from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.transaction import Transaction, Writer
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_view import VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+OPERATION = "COMPUTE STATS"
+"""As in Delta Spark."""
+_TRIES = 20
+"""Attempts at one commit after conflicts; each attempt tries many versions."""
+_RESTARTS = 5
+"""How often the stream of files is restarted after files of the log were found damaged or missing.
+"""
+
+
+class StatisticsCommits:
+    """One run on one table. Counts its work, whether it succeeds or fails."""
+
+    def __init__(
+        self,
+        table: Table,
+        snapshot: Snapshot,
+        options: RecomputeStatsOptions,
+        context: RunContext,
+        *,
+        expected: int,
+    ) -> None:
+        """`expected` is the number of files that the plan found."""
+        self._table = table
+        self._snapshot = snapshot
+        self._options = options
+        self._context = context
+        self._expected = expected
+        self._layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
+        self._required = required_statistics(snapshot)
+        self.repair = StatisticsRepair(table.store, self._layout, self._required, options)
+        self.version = snapshot.version
+        self.commits = self.files = self.decoded = self.overtaken = 0
+
+    def run(self) -> None:
+        """Recomputes and commits the statistics of every affected file that stays live.
+
+        Raises `CommitConflictError` if the table changed so that the statistics are not valid.
+        """
+        snapshot = self._snapshot
+        for _ in range(_RESTARTS):
+            try:
+                return self._pass(snapshot)
+            except VanishedFileError:
+                snapshot = self._table.snapshot()
+            except UnusableCheckpointError as error:
+                snapshot = snapshot.avoiding(error)
+            self.repair.skipped.clear()
+        return self._pass(snapshot)
+
+    def _pass(self, snapshot: Snapshot) -> None:
+        base, touched = snapshot, TouchedFiles(snapshot.table)
+        own: Landed | None = None
+        for files, decoded in self._repaired(snapshot):
+            count, outcome = files.num_rows, None
+            for _ in range(_TRIES):
+                moved = advance(base, own=own)
+                base = moved.snapshot
+                self.version = max(self.version, base.version)
+                touched.offer(moved.commits)
+                self._require_same_columns(base)
+                files = touched.left_out_of(files)
+                outcome = self._commit(base, files) if files.num_rows else None
+                if not isinstance(outcome, Conflicted):
+                    break
+            else:
+                assert isinstance(outcome, Conflicted)
+                raise outcome.as_error(snapshot.table)
+            landed = 0
+            if isinstance(outcome, Landed):
+                own, landed = outcome, outcome.num_adds
+                self.version = outcome.version
+                self.commits += 1
+            self.files += landed
+            self.decoded += landed if decoded else 0
+            self.overtaken += count - landed
+            if self._context.progress is not None:
+                self._context.progress("files", self.files, max(self._expected, self.files))
+
+    def _repaired(self, snapshot: Snapshot) -> Iterator[tuple[pa.Table, bool]]:
+        affected = affected_files(snapshot, self._required, self._options)
+        for batch in in_batches(affected, self._options.files_per_commit):
+            for part in self.repair.repaired(batch):
+                yield part.adds, part.decoded
+
+    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
+        context = self._context
+        transaction = Transaction(
+            base,
+            OPERATION,
+            parameters={"predicate": []},
+            writer=Writer(
+                other_writers=self._options.other_writers,
+                now=context.now,
+                new_id=context.new_id,
+            ),
+        )
+        transaction.read_files(files)
+        transaction.stage_adds(files)
+        return transaction.commit(metrics={"numFiles": files.num_rows}, sleep=context.sleep)
+
+    def _require_same_columns(self, snapshot: Snapshot) -> None:
+        layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
+        if not layout.takes_files_of(self._layout):
+            raise CommitConflictError(
+                "another writer changed the columns of the table",
+                table=snapshot.table,
+                version=snapshot.version,
+                remedy="run again",
+            )

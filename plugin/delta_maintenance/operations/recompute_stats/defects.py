@@ -1,0 +1,203 @@
+"""Finds the defects in the statistics of live files, from the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.operations.recompute_stats.options import ColumnAudit, RecomputeStatsOptions
+from delta_maintenance.operations.rewriting.models import ReasonCount
+from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.statistics.audit import (
+    AUDITED,
+    AuditedFiles,
+    Mask,
+    RequiredStatistics,
+    audit,
+    rounded_decimals,
+)
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.active_files import ActiveFiles
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
+
+NO_STATISTICS, UNREADABLE, NO_ROW_COUNT = "no-statistics", "unreadable", "no-row-count"
+NULL_COUNTS, BOUNDS, WIDE = "null-counts", "bounds", "wide-bounds"
+DECIMALS, WRITER, REQUESTED = "rounded-decimals", "writer", "requested"
+
+_MOST_COLUMNS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defects:
+    """The defects of a batch of files. Masks have one element per file."""
+
+    audited: AuditedFiles
+    by_class: Mapping[str, Mask]
+    without_null_count: tuple[Mask, ...]
+    """One for each column that must have statistics."""
+    without_bounds: tuple[Mask, ...]
+    replaced: tuple[Mask, ...]
+    """For each column: the files whose statistics of the column are replaced."""
+    suspect: tuple[Mask, ...]
+    """For each column: the files whose statistics of it are replaced unless their writer is
+    trusted.
+    """
+
+    @classmethod
+    def of(
+        cls, adds: pa.Table, required: RequiredStatistics, options: RecomputeStatsOptions
+    ) -> Self:
+        """Examines live files."""
+        audited, leaves = audit(adds, required), required.leaves
+        nothing = np.zeros(adds.num_rows, np.bool_)
+        every = np.full(adds.num_rows, options.all_files)
+        nulls = tuple(audited.without_null_count(leaf) for leaf in leaves)
+        bounds = tuple(audited.without_bounds(leaf) for leaf in leaves)
+        decimals = tuple(rounded_decimals(adds, required, leaf) for leaf in leaves)
+        suspect = tuple(audited.bounded_files(leaf) & ~audited.computed for leaf in leaves)
+        whole = every | audited.wide
+        replaced = tuple(
+            whole | each | bound | decimal
+            for each, bound, decimal in zip(nulls, bounds, decimals, strict=True)
+        )
+        broken = _any(replaced, nothing) | audited.uncounted
+        # Whether bounds are tight is stated for the whole file.
+        replaced = tuple(each | (broken & audited.has_vector) for each in replaced)
+        readable = ~audited.absent
+        return cls(
+            audited=audited,
+            by_class={
+                UNREADABLE: audited.unreadable,
+                NO_STATISTICS: audited.absent & ~audited.unreadable,
+                NO_ROW_COUNT: audited.uncounted & readable,
+                NULL_COUNTS: _any(nulls, nothing) & readable,
+                BOUNDS: _any(bounds, nothing) & readable,
+                WIDE: audited.wide,
+                DECIMALS: _any(decimals, nothing),
+                WRITER: _any(suspect if options.check_writers else (), nothing),
+                REQUESTED: every,
+            },
+            without_null_count=nulls,
+            without_bounds=bounds,
+            replaced=replaced,
+            suspect=suspect,
+        )
+
+    @property
+    def affected(self) -> Mask:
+        """Files with any defect."""
+        return _any(tuple(self.by_class.values()), self.audited.absent)
+
+    @property
+    def certain(self) -> Mask:
+        """Files with a defect that does not depend on their writer."""
+        masks = tuple(mask for name, mask in self.by_class.items() if name != WRITER)
+        return _any(masks, self.audited.absent)
+
+
+class AuditTotals:
+    """Sums the defects of all live files."""
+
+    def __init__(self, required: RequiredStatistics) -> None:
+        count = len(required.leaves)
+        self._leaves = required.leaves
+        self._classes: dict[str, list[int]] = {}
+        self._columns = np.zeros((count, 3), np.int64)
+        self.num_files = self.total_bytes = self.files = self.bytes = 0
+        self.files_without_bounds = self.bytes_without_bounds = 0
+
+    def add(self, sizes: pa.ChunkedArray, found: Defects) -> None:
+        """Adds a batch of files."""
+        size = np.nan_to_num(sizes.to_numpy()).astype(np.int64)
+        self.num_files += len(size)
+        self.total_bytes += int(size.sum())
+        affected = found.affected
+        self.files += int(affected.sum())
+        self.bytes += int(size[affected].sum())
+        without = _any(found.without_bounds, np.zeros(len(size), np.bool_))
+        self.files_without_bounds += int(without.sum())
+        self.bytes_without_bounds += int(size[without].sum())
+        for name, mask in found.by_class.items():
+            total = self._classes.setdefault(name, [0, 0])
+            total[0] += int(mask.sum())
+            total[1] += int(size[mask].sum())
+        for at, (nulls, bounds) in enumerate(
+            zip(found.without_null_count, found.without_bounds, strict=True)
+        ):
+            self._columns[at] += (nulls.sum(), bounds.sum(), size[bounds].sum())
+
+    @property
+    def defects(self) -> tuple[ReasonCount, ...]:
+        """Files by defect."""
+        return tuple(
+            ReasonCount(reason=name, files=files, bytes=size)
+            for name, (files, size) in self._classes.items()
+            if files
+        )
+
+    @property
+    def columns(self) -> tuple[ColumnAudit, ...]:
+        """Columns whose statistics are missing in any file, those with the most bytes first."""
+        rows = self._columns
+        order = np.lexsort((-rows[:, 0], -rows[:, 1], -rows[:, 2]))[:_MOST_COLUMNS]
+        return tuple(
+            ColumnAudit(
+                column=self._leaves[at].name,
+                clustered=self._leaves[at].clustered,
+                files_without_null_count=int(rows[at, 0]),
+                files_without_bounds=int(rows[at, 1]),
+                bytes_without_bounds=int(rows[at, 2]),
+            )
+            for at in order.tolist()
+            if rows[at].any()
+        )
+
+
+def audit_files(snapshot: Snapshot, options: RecomputeStatsOptions) -> AuditTotals:
+    """Examines all live files of a snapshot. Reads the log once, and no data file.
+
+    Raises `RefusedError` if the clustering columns cannot be determined.
+    """
+    required = required_statistics(snapshot)
+
+    def examined(batch: ActiveFiles) -> tuple[pa.ChunkedArray, Defects]:
+        return batch.adds["size"], Defects.of(batch.adds, required, options)
+
+    def totals(sound: Snapshot) -> AuditTotals:
+        found = AuditTotals(required)
+        batches = sound.log.scan(fields={"add": AUDITED})
+        for sizes, defects in in_parallel(examined, batches):
+            found.add(sizes, defects)
+        return found
+
+    return snapshot.avoiding_damage(totals)
+
+
+def affected_files(
+    snapshot: Snapshot, required: RequiredStatistics, options: RecomputeStatsOptions
+) -> Iterator[pa.Table]:
+    """Yields the adds of the files with a defect, with every field as a commit contains it.
+
+    Raises the errors of `adds_for_commits`, and `UnusableCheckpointError` like `Snapshot.scan`.
+    """
+
+    def chosen(batch: ActiveFiles) -> pa.Table:
+        found = Defects.of(batch.adds, required, options)
+        return batch.adds.filter(booleans(found.affected))
+
+    return adds_for_commits(snapshot, in_parallel(chosen, snapshot.log.scan()))
+
+
+def required_statistics(snapshot: Snapshot) -> RequiredStatistics:
+    """Returns the statistics that the files of a version should have."""
+    return RequiredStatistics.of(snapshot.protocol, snapshot.metadata, snapshot.domain_metadata)
+
+
+def _any(masks: tuple[Mask, ...], nothing: Mask) -> Mask:
+    found: Mask = np.logical_or.reduce([nothing, *masks])
+    return found

@@ -1,0 +1,144 @@
+"""The `recompute-stats` operation: statistics where they are missing, damaged or wrong.
+
+The plan is an audit of the log. `apply` opens only files with a defect, and commits their new
+statistics in batches. The rows of the table, and all other fields of its files, do not change.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.operations.recompute_stats.commits import StatisticsCommits
+from delta_maintenance.operations.recompute_stats.defects import WRITER, AuditTotals, audit_files
+from delta_maintenance.operations.recompute_stats.options import (
+    RecomputeStatsOptions,
+    RecomputeStatsPlan,
+    RecomputeStatsResult,
+)
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
+
+_SHOWN_FILES = 100
+
+
+def plan(
+    snapshot: Snapshot,
+    options: RecomputeStatsOptions | None = None,
+    context: RunContext | None = None,
+) -> RecomputeStatsPlan:
+    """Examines the statistics of all live files. Reads the log once, and no data file.
+
+    Raises `UnsupportedFeatureError` if the table must not be written to or has a column whose
+    values cannot be read, and `RefusedError` if its clustering columns cannot be determined.
+    """
+    context = context or RunContext()
+    # Python callers may pass values of other types.
+    options = (options or RecomputeStatsOptions()).validated()
+    try:
+        require_writable(snapshot, Operation.COMMIT)
+        DataFileLayout.of(snapshot.protocol, snapshot.metadata)
+        found = audit_files(snapshot, options)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+    return RecomputeStatsPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=context.started,
+        is_noop=not found.files,
+        reason=_reason(found),
+        options=options,
+        num_files=found.num_files,
+        total_bytes=found.total_bytes,
+        files=found.files,
+        bytes=found.bytes,
+        files_without_bounds=found.files_without_bounds,
+        bytes_without_bounds=found.bytes_without_bounds,
+        defects=found.defects,
+        columns=found.columns,
+        commits=math.ceil(found.files / options.files_per_commit),
+        notes=snapshot.warnings,
+    )
+
+
+def apply(
+    table: Table,
+    plan: RecomputeStatsPlan,
+    context: RunContext | None = None,
+    *,
+    snapshot: Snapshot | None = None,
+) -> RecomputeStatsResult:
+    """Recomputes the statistics of the latest version of the table, by the options of the plan.
+
+    `snapshot` is the snapshot of the plan, if it is still in memory, which saves opening it again.
+    Errors before the first commit are raised, and so is a commit with an unknown outcome; later
+    errors are in the Result.
+    """
+    context = context or RunContext()
+    if plan.is_noop:
+        return RecomputeStatsResult(
+            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
+        )
+    snapshot = snapshot if snapshot is not None else table.snapshot()
+    problem: str | None = None
+    run: StatisticsCommits | None = None
+    try:
+        require_writable(snapshot, Operation.COMMIT)
+        run = StatisticsCommits(table, snapshot, plan.options, context, expected=plan.files)
+        run.run()
+    except DeltaMaintenanceError as error:
+        if run is None or not run.commits or isinstance(error, CommitUnknownError):
+            raise error.located(table=table.uri) from error.__cause__
+        problem = str(error.located(table=table.uri))
+    return _result(table, run, problem)
+
+
+def _result(table: Table, run: StatisticsCommits, problem: str | None) -> RecomputeStatsResult:
+    skipped = run.repair.skipped
+    damaged = next((file for file in skipped if file.damaged), None)
+    status: Literal["recomputed", "partly", "failed", "nothing-to-do"]
+    status = "recomputed" if run.commits else "nothing-to-do"
+    if problem is not None:
+        status = "partly"
+    elif damaged is not None:
+        status, problem = "failed", damaged.problem
+    notes = []
+    if run.overtaken:
+        changed = count_text(run.overtaken, "file")
+        notes.append(f"left out because other writers changed them: {changed}")
+    if skipped:
+        notes.append(f"left out because they cannot be read: {count_text(len(skipped), 'file')}")
+    return RecomputeStatsResult(
+        table=table.uri,
+        version=run.version,
+        status=status,
+        num_commits=run.commits,
+        files_recomputed=run.files,
+        files_decoded=run.decoded,
+        files_confirmed=run.repair.confirmed,
+        files_overtaken=run.overtaken,
+        skipped=tuple(skipped[:_SHOWN_FILES]),
+        num_skipped=len(skipped),
+        problem=problem,
+        notes=tuple(notes),
+    )
+
+
+def _reason(found: AuditTotals) -> str:
+    total = count_text(found.num_files, "file")
+    if not found.files:
+        return f"the statistics of {total} are complete"
+    only_writers = [each.reason for each in found.defects] == [WRITER]
+    what = "bounds by an unknown writer" if only_writers else "missing or wrong statistics"
+    reason = f"{what}: {found.files:,} of {total}"
+    if not found.files_without_bounds:
+        return reason
+    share = found.bytes_without_bounds / (found.total_bytes or 1)
+    size = size_text(found.bytes_without_bounds)
+    return f"{reason}; {size} ({share:.0%}) are in files that lack the bounds of a column"

@@ -1,0 +1,130 @@
+"""Options, Plan and Result of `recompute-stats`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.operations.rewriting.models import ReasonCount, RefusedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeStatsOptions(Record):
+    """Options of a run."""
+
+    check_writers: Annotated[
+        bool,
+        Flag(
+            help=(
+                "also open files with bounds of floating-point numbers and long decimals, and "
+                "recompute them unless their writer is known to handle NaN"
+            )
+        ),
+    ] = False
+    """Whether files with bounds of floating-point numbers or long decimals are opened, because the
+    log does not show whether their writer ignored NaN or rounded decimals. The bounds are
+    recomputed unless the footer names a writer that does neither.
+    """
+    all_files: Annotated[
+        bool, Flag(name="--all", help="recompute the statistics of all files, not only wrong ones")
+    ] = False
+    """Whether the statistics of all files are recomputed."""
+    files_per_commit: Annotated[
+        int, AtLeast(1), Flag(help="files that one commit adds again, by default {default}")
+    ] = 22_000
+    """The number of files that one commit adds again."""
+    workers: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="files that are decoded at the same time; by default one for each processor",
+        ),
+    ] = None
+    """Files that are decoded at the same time; by default one for each processor, at most 8."""
+    other_writers: flags.OtherWritersField = None
+    """The other writers of the table; required for tables on S3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnAudit(Record):
+    """The files that lack statistics of one column."""
+
+    column: str
+    """The logical name; the fields of structs are separated by dots."""
+    clustered: bool
+    files_without_null_count: int
+    files_without_bounds: int
+    bytes_without_bounds: int
+    """The size of these files: a query that filters by the column reads them for nothing if none of
+    their rows qualify."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeStatsPlan(Document):
+    """The audit of the statistics in the log, and the planned work.
+
+    `apply` examines the version that it finds again, by the same rules.
+    """
+
+    table: str
+    version: int
+    planned_at: datetime
+    is_noop: bool
+    """Whether `apply` would commit nothing."""
+    reason: str
+    """One sentence: the planned work, or the reason why there is none."""
+    options: RecomputeStatsOptions
+    num_files: int = 0
+    """Live files."""
+    total_bytes: int = 0
+    """The size of the live files."""
+    files: int = 0
+    """Files to open, whose statistics are recomputed as far as necessary."""
+    bytes: int = 0
+    """The size of these files. Far fewer bytes are read if footers are sufficient."""
+    files_without_bounds: int = 0
+    """Files that lack the bounds of any column."""
+    bytes_without_bounds: int = 0
+    defects: tuple[ReasonCount, ...] = ()
+    """Files by defect; a file can have several."""
+    columns: tuple[ColumnAudit, ...] = ()
+    """Columns whose statistics are missing in any file, at most 100, those with the most bytes
+    first."""
+    commits: int = 0
+    """The estimated number of commits."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def share_without_bounds(self) -> float:
+        """The share of the bytes of the table in files that lack the bounds of any column."""
+        return self.bytes_without_bounds / self.total_bytes if self.total_bytes else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeStatsResult(Document):
+    """The completed work."""
+
+    table: str
+    version: int
+    """The latest version that the run has seen."""
+    status: Literal["recomputed", "partly", "failed", "nothing-to-do"]
+    """`partly`: the run ended early, see `problem`; another run continues. `failed`: files are
+    damaged, see `skipped`; the statistics of all others are committed."""
+    num_commits: int = 0
+    files_recomputed: int = 0
+    """Files with new statistics."""
+    files_decoded: int = 0
+    """Those of them whose footers were not sufficient."""
+    files_confirmed: int = 0
+    """Files that were opened because of their writer, and left unchanged."""
+    files_overtaken: int = 0
+    """Files that other writers changed during the run."""
+    skipped: tuple[RefusedFile, ...] = ()
+    """Files that cannot be read, at most 100. Their statistics are unchanged."""
+    num_skipped: int = 0
+    problem: str | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,59 @@
+"""The policy rule for statistics of data files."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from delta_maintenance.operations import recompute_stats
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
+from delta_maintenance.operations.core.policy_values import Duration, Share
+from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
+
+_NAME = "recompute-stats"
+
+
+class StatisticsRule(Rule):
+    """When statistics that are missing or wrong are recomputed."""
+
+    every: Duration = Field(default="1 day", validate_default=True)
+    """The shortest time between two runs."""
+    above_share: Share = 0.0
+    """Due if a larger share of the bytes of the table is in files with missing or wrong
+    statistics."""
+    check_writers: bool = False
+    """Whether files are also opened because their writer may have ignored NaN."""
+
+
+def due(context: EvaluationContext) -> AssessedOperation | None:
+    """Due if a larger share of the bytes has missing or wrong statistics."""
+    rule = context.rule("statistics", StatisticsRule)
+    if rule is None:
+        return None
+    last = context.last_run(_NAME)
+    why, due_at = since(_NAME, None if last is None else last.at, rule.every, context.now)
+    if due_at is not None:
+        return not_due(_NAME, why, due_at)
+    options = RecomputeStatsOptions(
+        check_writers=rule.check_writers, **given(other_writers=context.rules.other_writers)
+    )
+    plan = recompute_stats.plan(context.snapshot, options, context=RunContext.at(context.now))
+    share = plan.bytes / plan.total_bytes if plan.total_bytes else 0.0
+    if plan.is_noop:
+        return not_due(_NAME, plan.reason)
+    if share <= rule.above_share:
+        return not_due(
+            _NAME,
+            f"{share:.1%} of the bytes have missing or wrong statistics, which is no more than "
+            f"{rule.above_share:.1%}",
+        )
+    return AssessedOperation(
+        operation=_NAME,
+        status="due",
+        reason=plan.reason,
+        options=plan.options,
+        bytes_to_read=context.health.bytes_to_open,
+        requests=2 * plan.files + 3 * plan.commits,
+    )

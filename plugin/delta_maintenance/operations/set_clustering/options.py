@@ -1,0 +1,51 @@
+"""Options, Plan and Result of `set-clustering`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.table_change.options import (
+    ChangeOptions,
+    ChangePlan,
+    ChangeResult,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetClusteringOptions(ChangeOptions):
+    """The clustering columns to set."""
+
+    by: Annotated[
+        tuple[str, ...],
+        Flag(
+            name="--by",
+            metavar="COLUMN",
+            help="a clustering column, such as country or address.city; repeatable, at most 4",
+        ),
+    ] = ()
+    """The new clustering columns, instead of the current ones. Dots separate the names of nested
+    columns; names with dots are in backticks."""
+    none: Annotated[
+        bool, Flag(help="remove all clustering columns; files keep the order of their rows")
+    ] = False
+    """Whether the table gets no clustering columns. Either this or `by` is required."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetClusteringPlan(ChangePlan):
+    """The planned change, and the clients that lose access."""
+
+    options: SetClusteringOptions
+    columns_before: tuple[str, ...] = ()
+    """The current clustering columns, by logical names."""
+    columns_after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetClusteringResult(ChangeResult):
+    """The change that was made."""
+
+    columns: tuple[str, ...] = ()
+    """The new clustering columns; empty if nothing was committed."""

@@ -1,0 +1,69 @@
+"""The record of the operation `set-clustering`."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts
+from delta_maintenance.operations.core.operation import Effects, OperationRecord
+from delta_maintenance.operations.set_clustering.options import (
+    SetClusteringOptions,
+    SetClusteringPlan,
+    SetClusteringResult,
+)
+from delta_maintenance.operations.table_change import facts as change_facts
+from delta_maintenance.operations.table_change.facts import (
+    DECISIVE,
+    OUTCOMES,
+    commits_of,
+    conclusion,
+    planned_amounts,
+    raises_protocol,
+)
+
+
+def plan_facts(plan: SetClusteringPlan) -> Facts:
+    """The columns before and after, the protocol, and the clients that lose access."""
+    return change_facts.plan_facts(plan) | {
+        "clustered by": ", ".join(plan.columns_before) or "no columns",
+        "will be clustered by": ", ".join(plan.columns_after) or "no columns",
+    }
+
+
+def result_facts(result: SetClusteringResult) -> Facts:
+    """The new clustering columns."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "clustered by": result.columns,
+        "added features": result.added_features,
+        "problem": result.problem,
+        "notes": result.notes,
+    }
+
+
+RECORD = OperationRecord(
+    name="set-clustering",
+    title="Set clustering columns",
+    summary="set or remove the clustering columns of a table",
+    description=(
+        "Set the columns by which the rows of a table are clustered, or remove them, in one commit "
+        "that adds the features which clustering needs. No data file is changed. Every live file "
+        "must have statistics of a new clustering column."
+    ),
+    prints="Prints the result; --dry-run prints the plan and the clients that would lose access.",
+    options=SetClusteringOptions,
+    plan=SetClusteringPlan,
+    result=SetClusteringResult,
+    code="delta_maintenance.operations.set_clustering.operation",
+    outcomes=OUTCOMES,
+    effects=Effects(commits=True, changes_table=True),
+    requires=("change-metadata",),
+    subjects=("by", "none"),
+    decisive=(*DECISIVE, "columns_before", "columns_after"),
+    asks_for_approval=raises_protocol,
+    planned_amounts=planned_amounts,
+    done_amounts=lambda result: commits_of(result.status),
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    conclusion_of_result=conclusion,
+)

@@ -1,0 +1,149 @@
+"""Which files a reader of a condition reads, according to the bounds of columns.
+
+For each file, a condition may be true for some row, and it may be false for some row. A file is
+read if the condition may be true for some row. An expression that is not understood may be both, so
+it skips nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.layout.bounds import ColumnBounds, FileBounds, Mask, Path
+from delta_maintenance.protocol.schema.condition import (
+    Both,
+    Comparison,
+    Condition,
+    Either,
+    IsNull,
+    Literal,
+    Not,
+    OneOf,
+    Prefix,
+    literal_value,
+)
+
+
+def files_read(condition: Condition, files: FileBounds) -> Mask:
+    """Returns which files a reader of the condition reads."""
+    return _Reader(files).possible(condition)[0]
+
+
+def column_in(column: Path, columns: Mapping[Path, object]) -> Path | None:
+    """Finds a column of a condition, ignoring case. Its first name may be that of the table."""
+    names = tuple(name.lower() for name in column)
+    while names and names not in columns:
+        names = names[1:]
+    return names or None
+
+
+class _Reader:
+    def __init__(self, files: FileBounds) -> None:
+        self._files = files
+
+    def possible(self, condition: Condition) -> tuple[Mask, Mask]:
+        """Returns in which files the condition may be true, and in which it may be false."""
+        match condition:
+            case Not(part):
+                true, false = self.possible(part)
+                return false, true
+            case Both(left, right):
+                (true, false), (other_true, other_false) = map(self.possible, (left, right))
+                return true & other_true, false | other_false
+            case Either(left, right):
+                (true, false), (other_true, other_false) = map(self.possible, (left, right))
+                return true | other_true, false & other_false
+            case Comparison(name, sign, literal):
+                column = self._column(name)
+                value = None if column is None else _value(literal, column)
+                if column is not None and value is not None:
+                    return _compared(column, sign, value)
+            case OneOf(name, literals):
+                column = self._column(name)
+                if column is not None:
+                    return self._one_of(column, literals)
+            case IsNull(name):
+                column = self._column(name)
+                if column is not None:
+                    return column.nulls != 0, ~column.all_null
+            case Prefix(name, literal):
+                column = self._column(name)
+                if column is not None and pa.types.is_binary(column.least.type):
+                    return _starting(column, literal.text.encode())
+        return self._all(), self._all()
+
+    def _column(self, name: Path) -> ColumnBounds | None:
+        found = column_in(name, self._files.columns)
+        return None if found is None else self._files.columns[found]
+
+    def _one_of(self, column: ColumnBounds, literals: tuple[Literal, ...]) -> tuple[Mask, Mask]:
+        values = [value for each in literals if (value := _value(each, column)) is not None]
+        if len(values) < len(literals):
+            return self._all(), self._all()
+        listed = pa.array([value.as_py() for value in values], column.least.type)
+        if column.is_partition:
+            inside = to_bools(pc.is_in(column.least, value_set=listed))
+            return inside, ~inside & ~column.all_null
+        # As Delta Spark does, which compares only the ends of the list with the bounds.
+        ends = pc.min_max(listed)
+        above, _ = _compared(column, ">=", ends["min"])
+        below, _ = _compared(column, "<=", ends["max"])
+        return above & below, ~column.all_null
+
+    def _all(self) -> Mask:
+        return np.ones(self._files.count, np.bool_)
+
+
+def _compared(column: ColumnBounds, sign: str, value: pa.Scalar) -> tuple[Mask, Mask]:
+    least, greatest = column.least, column.greatest
+    some = ~column.all_null
+    match sign:
+        case "<" | ">=":
+            below = some & _or_unknown(pc.less(_number(least), value))
+            above = some & _or_unknown(pc.greater_equal(_number(greatest), value))
+            return (below, above) if sign == "<" else (above, below)
+        case "<=" | ">":
+            below = some & _or_unknown(pc.less_equal(_number(least), value))
+            above = some & _or_unknown(pc.greater(_number(greatest), value))
+            return (below, above) if sign == "<=" else (above, below)
+    inside = _or_unknown(pc.less_equal(_number(least), value)) & _or_unknown(
+        pc.greater_equal(_number(greatest), value)
+    )
+    constant = pc.and_(pc.equal(_number(least), value), pc.equal(_number(greatest), value))
+    equal, unequal = some & inside, some & ~to_bools(pc.fill_null(constant, False))
+    if sign == "<=>":
+        return equal, unequal | (column.nulls != 0)
+    return (equal, unequal) if sign == "=" else (unequal, equal)
+
+
+def _starting(column: ColumnBounds, prefix: bytes) -> tuple[Mask, Mask]:
+    size, some = len(prefix), ~column.all_null
+    start, end = (pc.binary_slice(each, 0, size) for each in (column.least, column.greatest))
+    true = some & _or_unknown(pc.less_equal(start, prefix))
+    true &= _or_unknown(pc.greater_equal(end, prefix))
+    # As Delta Spark does, a negation skips by the values of partition columns only.
+    return true, some & ~true if column.is_partition else some
+
+
+def _number(values: pa.Array) -> pa.Array:
+    """NaN is greater than every number, as in Spark."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(float("inf"), values.type), values)
+
+
+def _or_unknown(found: pa.BooleanArray) -> Mask:
+    mask: Mask = to_bools(pc.fill_null(found, True))
+    return mask
+
+
+def _value(literal: Literal, column: ColumnBounds) -> pa.Scalar | None:
+    found = literal_value(literal, column.kind)
+    if found is None or found.as_py() != found.as_py():
+        return None
+    return found.cast(column.least.type) if pa.types.is_string(found.type) else found

@@ -1,0 +1,378 @@
+"""Judges the statistics of live files from the log alone, and replaces what is wrong.
+
+Implements "Per-file Statistics" and "Writer Requirements for Clustered Table". Work is columnar:
+one row per file, one column per column of the table that must have statistics. A bound is missing
+only if it could exist: a column without values has none, and a maximum is omitted because of NaN.
+Other bounds that cannot be stated, such as that of an infinite value, are named by a tag of the
+file, so that no later audit reports them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, STRING_MAP
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.data_files.tags import UNBOUNDED
+from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
+from delta_maintenance.protocol.statistics.collect import ColumnBounds, bound_array
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+from delta_maintenance.protocol.statistics.stats import (
+    align_statistics,
+    parse_statistics,
+    render_statistics,
+    statistics_arrow_type,
+)
+
+Mask = npt.NDArray[np.bool_]
+
+_EXACT_DIGITS = 15
+"""Decimals with at most so many digits survive a conversion to a double."""
+AUDITED = ("path", "size", "stats", "stats_parsed", "deletionVector", "tags")
+"""The fields of an add that an audit reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredStatistics:
+    """The statistics that every live file of one version of a table should have."""
+
+    columns: StatisticsColumns
+    parsed_type: pa.StructType
+    """The type of `stats_parsed`, in which bounds of floats are doubles, as JSON contains them."""
+
+    @classmethod
+    def of(cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]) -> Self:
+        """Raises `RefusedError` if the clustering columns cannot be determined."""
+        parsed_type = statistics_arrow_type(
+            parse_schema(metadata.schema_string or ""),
+            partition_columns=metadata.partition_columns,
+            mode=column_mapping_mode(protocol, metadata.configuration),
+            tight_bounds=True,
+        )
+        return cls(
+            columns=StatisticsColumns.of(protocol, metadata, domains),
+            parsed_type=_with_doubles(parsed_type),
+        )
+
+    @property
+    def leaves(self) -> tuple[StatisticsLeaf, ...]:
+        """The columns that must have statistics."""
+        return self.columns.leaves
+
+    def kind(self, leaf: StatisticsLeaf) -> pa.DataType | None:
+        """Returns the type of the bounds of a column; None if it has no bounds."""
+        if not leaf.bounded:
+            return None
+        names = ("minValues", *leaf.path)
+        return reduce(lambda kind, name: kind.field(name).type, names, self.parsed_type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedFiles:
+    """The statistics of a batch of files. Masks have one element per file."""
+
+    required: RequiredStatistics
+    parsed: pa.StructArray
+    """The statistics of each file; null where there are none."""
+    unreadable: Mask
+    """The statistics are not a JSON object."""
+    deleted: pa.Int64Array
+    """The number of rows that the deletion vector marks; null if there is no deletion vector."""
+    tags: pa.Array
+
+    @cached_property
+    def has_vector(self) -> Mask:
+        """The file has a deletion vector."""
+        return to_bools(pc.is_valid(self.deleted))
+
+    @cached_property
+    def rows(self) -> pa.Int64Array:
+        """The number of physical rows that the statistics state, null if there is no valid one."""
+        rows = self.part("numRecords")
+        return pc.if_else(pc.greater_equal(rows, 0), rows, pa.scalar(None, pa.int64()))
+
+    @cached_property
+    def absent(self) -> Mask:
+        """The file has no statistics that can be read."""
+        return to_bools(pc.is_null(self.parsed))
+
+    @cached_property
+    def uncounted(self) -> Mask:
+        """There is no number of rows."""
+        return to_bools(pc.is_null(self.rows))
+
+    @cached_property
+    def tight(self) -> pa.BooleanArray:
+        """The statistics are those of the live rows."""
+        return pc.fill_null(self.part("tightBounds"), True)
+
+    @cached_property
+    def wide(self) -> Mask:
+        """The bounds are not tight, although the file has no deletion vector."""
+        return ~to_bools(self.tight) & ~self.has_vector
+
+    @cached_property
+    def computed(self) -> Mask:
+        """This library has computed the statistics, and bounds are missing or were suspect."""
+        return to_bools(pc.is_valid(self._unbounded))
+
+    def without_null_count(self, leaf: StatisticsLeaf) -> Mask:
+        """There is no number of nulls of a column, or an impossible one."""
+        nulls = self.part("nullCount", *leaf.path)
+        possible = pc.and_(pc.greater_equal(nulls, 0), pc.less_equal(nulls, self.rows))
+        return ~to_bools(pc.fill_null(possible, False))
+
+    def without_bounds(self, leaf: StatisticsLeaf) -> Mask:
+        """There is no minimum or no maximum of a column that has values, or they contradict each
+        other.
+        """
+        kind = self.required.kind(leaf)
+        if kind is None:
+            return np.zeros(len(self.parsed), np.bool_)
+        least, greatest = (self.part(name, *leaf.path) for name in ("minValues", "maxValues"))
+        nulls = self.part("nullCount", *leaf.path)
+        counted = _counted_rows(self.rows, self.deleted, self.tight)
+        only_nulls = to_bools(pc.fill_null(pc.equal(nulls, counted), False))
+        missing = pc.or_(pc.is_null(least), pc.is_null(greatest))
+        if pa.types.is_floating(kind) and not leaf.clustered:
+            missing = pc.is_null(least)
+        # NaN, which is no less and no greater than any number, stands for the greatest value.
+        crossed = to_bools(pc.fill_null(pc.greater(least, greatest), False))
+        return crossed | (to_bools(missing) & ~only_nulls & ~self._is_unbounded(leaf))
+
+    def bounded_files(self, leaf: StatisticsLeaf) -> Mask:
+        """There are a minimum and a maximum of a column whose bounds are inexact if a writer
+        computes them from a footer, or with doubles: a number with fractions.
+        """
+        kind = self.required.kind(leaf)
+        exact = kind is None or not (
+            pa.types.is_floating(kind)
+            or (pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS)
+        )
+        if exact:
+            return np.zeros(len(self.parsed), np.bool_)
+        both = (pc.is_valid(self.part(name, *leaf.path)) for name in ("minValues", "maxValues"))
+        return to_bools(pc.and_(*both))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> AuditedFiles:
+        """Returns some of the files."""
+        return AuditedFiles(
+            required=self.required,
+            parsed=self.parsed.take(integers(rows)),
+            unreadable=self.unreadable[rows],
+            deleted=self.deleted.take(integers(rows)),
+            tags=self.tags.take(integers(rows)),
+        )
+
+    def part(self, *path: str) -> pa.Array:
+        """Returns one part of the statistics, such as `numRecords`; nulls if the type lacks it."""
+        found, kind = self.parsed, self.required.parsed_type
+        for name in path:
+            if kind.get_field_index(name) < 0:
+                return pa.nulls(len(self.parsed), pa.int64())
+            kind = kind.field(name).type
+        return pc.struct_field(found, list(path))
+
+    def _is_unbounded(self, leaf: StatisticsLeaf) -> Mask:
+        if not self.computed.any():
+            return np.zeros(len(self.parsed), np.bool_)
+        return to_bools(pc.fill_null(pc.match_substring(self._unbounded, _quoted(leaf)), False))
+
+    @cached_property
+    def _unbounded(self) -> pa.StringArray:
+        if pa.types.is_null(self.tags.type):
+            return pa.nulls(len(self.tags), pa.string())
+        return pc.map_lookup(self.tags, UNBOUNDED, "last")
+
+
+def audit(adds: pa.Table, required: RequiredStatistics) -> AuditedFiles:
+    """Reads the statistics of live files from `stats` or, where that is absent, `stats_parsed`."""
+    found = parse_statistics(_text(adds), required.parsed_type)
+    parsed = found.values
+    vectors = _column(adds, "deletionVector")
+    structs = _column(adds, "stats_parsed")
+    if pa.types.is_struct(structs.type) and parsed.null_count:
+        aligned = align_statistics(structs, required.parsed_type).values
+        parsed = pc.if_else(pc.is_valid(_text(adds)), parsed, aligned)
+    return AuditedFiles(
+        required=required,
+        parsed=parsed,
+        unreadable=to_bools(found.unreadable),
+        deleted=pc.if_else(
+            pc.is_valid(vectors),
+            pc.fill_null(pc.struct_field(vectors, "cardinality"), 0).cast(pa.int64()),
+            pa.scalar(None, pa.int64()),
+        ),
+        tags=_column(adds, "tags"),
+    )
+
+
+def rounded_decimals(adds: pa.Table, required: RequiredStatistics, leaf: StatisticsLeaf) -> Mask:
+    """Marks the files with a bound of a column in exponential form, which is how writers that
+    convert decimals to doubles state long ones.
+    """
+    kind = required.kind(leaf)
+    if kind is None or not pa.types.is_decimal(kind) or kind.precision <= _EXACT_DIGITS:
+        return np.zeros(adds.num_rows, np.bool_)
+    name = re.escape(json.dumps(leaf.path[-1], ensure_ascii=False))
+    exponential = rf"{name}:\s*-?[0-9.]+[eE]"
+    return to_bools(pc.fill_null(pc.match_substring_regex(_text(adds), exponential), False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedStatistics:
+    """New statistics of one file."""
+
+    rows: int
+    """Physical rows."""
+    bounds: Mapping[tuple[str, ...], ColumnBounds]
+    """Those of the replaced columns, by physical path."""
+    tight: bool = True
+    """Whether they are those of the live rows."""
+
+
+def with_statistics(
+    adds: pa.Table,
+    audited: AuditedFiles,
+    computed: Sequence[ComputedStatistics],
+    *,
+    tag: Mask,
+) -> pa.Table:
+    """Returns the adds with new statistics: a column of a file that is not replaced keeps those
+    that it has.
+
+    `audited` and `computed` have one row per add. Files of `tag` get the tag of computed statistics
+    also if all bounds could be stated.
+    """
+    required, count = audited.required, adds.num_rows
+    replaced: dict[tuple[str, ...], pa.Array] = {
+        ("numRecords",): pa.array([each.rows for each in computed], pa.int64()),
+        ("tightBounds",): pa.array([each.tight for each in computed], pa.bool_())
+        if required.columns.tight_bounds
+        else pa.nulls(count, pa.bool_()),
+    }
+    tight = pa.array([each.tight for each in computed], pa.bool_())
+    counted = _counted_rows(replaced["numRecords",], audited.deleted, tight)
+    unbounded = pa.repeat("", count)
+    for leaf in required.leaves:
+        found = [each.bounds.get(leaf.path) for each in computed]
+        nulls = [None if each is None else each.nulls for each in found]
+        new = {"nullCount": pa.array(nulls, pa.int64())}
+        kind, taken = required.kind(leaf), booleans(np.array([each is not None for each in found]))
+        if kind is not None:
+            for name, greatest in (("minValues", False), ("maxValues", True)):
+                values = [
+                    None if each is None else each.stated(leaf, greatest=greatest) for each in found
+                ]
+                new[name] = bound_array(values, kind)
+        for name, values in new.items():
+            path = (name, *leaf.path)
+            replaced[path] = pc.if_else(taken, values, audited.part(*path))
+        if kind is not None:
+            both = (pc.is_valid(replaced[name, *leaf.path]) for name in ("minValues", "maxValues"))
+            some = pc.less(replaced["nullCount", *leaf.path], counted)
+            lacks = pc.and_(pc.invert(pc.and_(*both)), pc.fill_null(some, True))
+            name = pc.if_else(lacks, "," + _quoted(leaf), "")
+            unbounded = pc.binary_join_element_wise(unbounded, name, "")
+    parsed = _rebuilt(audited.parsed, replaced, ())
+    stats = render_statistics(parsed, required.parsed_type).values
+    adds = _with_column(adds, "stats", stats)
+    if "stats_parsed" in adds.column_names:
+        adds = adds.drop_columns(["stats_parsed"])
+    names = pc.binary_join_element_wise("[", pc.utf8_slice_codeunits(unbounded, 1), "]", "")
+    wanted = pc.or_(pc.not_equal(unbounded, ""), booleans(tag | audited.computed))
+    texts = pc.if_else(wanted, names, pa.scalar(None, pa.string()))
+    return _with_column(adds, "tags", _with_tag(_column(adds, "tags"), UNBOUNDED, texts))
+
+
+def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Array:
+    """Returns the number of rows among which nulls are counted: all rows, or the live ones."""
+    return pc.if_else(tight, pc.subtract(rows, pc.fill_null(deleted, 0)), rows)
+
+
+def _rebuilt(
+    old: pa.StructArray, replaced: Mapping[tuple[str, ...], pa.Array], above: tuple[str, ...]
+) -> pa.StructArray:
+    """Returns the struct with other leaves. Inner structs without values are null."""
+    children = []
+    for field, child in zip(old.type, old.flatten(), strict=True):
+        path = (*above, field.name)
+        if pa.types.is_struct(field.type):
+            child = _rebuilt(child, replaced, path)
+        children.append(replaced.get(path, child))
+    empty = np.logical_and.reduce([to_bools(pc.is_null(child)) for child in children])
+    return pa.StructArray.from_arrays(children, fields=list(old.type), mask=booleans(empty))
+
+
+def _with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:
+    """Returns the tags of files with another value for a tag, where `texts` is not null."""
+    if pa.types.is_null(tags.type):
+        tags = pa.nulls(len(tags), STRING_MAP)
+    entries = pc.list_parent_indices(_as_list(tags))
+    keys, values = _entries(tags)
+    new = np.flatnonzero(to_bools(pc.is_valid(texts)))
+    kept = to_bools(
+        pc.invert(pc.and_(pc.equal(keys, name), pc.is_in(entries, value_set=pa.array(new))))
+    )
+    of = np.concatenate([entries.to_numpy()[kept], new])
+    order = np.argsort(of, kind="stable")
+    offsets = np.searchsorted(of[order], np.arange(len(tags) + 1))
+    known = to_bools(pc.or_(pc.is_valid(tags), pc.is_valid(texts)))
+    # A null offset marks a null map.
+    starts = pa.array(offsets, pa.int32(), mask=np.append(~known, False))
+    take = pa.array(order)
+    more = pa.repeat(name, len(new))
+    return pa.MapArray.from_arrays(
+        starts,
+        pa.concat_arrays([keys.filter(booleans(kept)), more]).take(take),
+        pa.concat_arrays([values.filter(booleans(kept)), texts.take(pa.array(new))]).take(take),
+    )
+
+
+def _entries(tags: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    entries = _as_list(tags).flatten()
+    return entries.field(0), entries.field(1)
+
+
+def _as_list(tags: pa.MapArray) -> pa.ListArray:
+    kind = pa.list_(pa.struct([tags.type.key_field, tags.type.item_field]))
+    return tags.cast(kind)
+
+
+def _quoted(leaf: StatisticsLeaf) -> str:
+    return json.dumps(".".join(leaf.path))
+
+
+def _with_doubles(kind: Any) -> Any:
+    if not pa.types.is_struct(kind):
+        return pa.float64() if pa.types.is_floating(kind) else kind
+    return pa.struct([field.with_type(_with_doubles(field.type)) for field in kind])
+
+
+def _text(adds: pa.Table) -> pa.Array:
+    text = _column(adds, "stats")
+    return text if pa.types.is_string(text.type) else text.cast(pa.string())
+
+
+def _column(adds: pa.Table, name: str) -> pa.Array:
+    if name not in adds.column_names:
+        return pa.nulls(adds.num_rows, ADD_TYPES.get(name, pa.null()))
+    column = adds[name]
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _with_column(adds: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    if name in adds.column_names:
+        return adds.set_column(adds.column_names.index(name), name, values)
+    return adds.append_column(name, values)

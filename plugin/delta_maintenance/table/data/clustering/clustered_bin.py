@@ -1,0 +1,162 @@
+"""Rewrites a bin with its rows in the order of a curve, and proves the new files.
+
+Row IDs and commit versions are columns of the rows, so they stay with their rows. The digest of the
+rows does not depend on their order. `sorter` bounds the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pyarrow as pa
+
+from delta_maintenance.clock import NewId, new_id
+from delta_maintenance.protocol.clustering.bounds import file_bounds
+from delta_maintenance.protocol.clustering.depth import depth_of
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.protocol.schema.types import StructType
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.bins import (
+    Bin,
+    ClusteredOutcome,
+    RewriteSpec,
+    RewrittenBin,
+    fetched,
+    source_rows,
+)
+from delta_maintenance.table.data.clustering.sorter import Clustering, RowSorter
+from delta_maintenance.table.data.data_file_reader import DataFileReader
+from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
+from delta_maintenance.table.data.read_back import require_same_rows
+from delta_maintenance.table.parallel import IdleWorkers
+
+
+def clustered_bin(
+    store: Store,
+    work: Bin,
+    spec: RewriteSpec,
+    clustering: Clustering,
+    *,
+    new_id: NewId = new_id,
+    idle_workers: IdleWorkers | None = None,
+) -> RewrittenBin:
+    """Rewrites one bin in the order of `clustering`.
+
+    Raises `SourceError` for a source that cannot be preserved exactly, `VerificationError` if the
+    new files do not contain the rows of the sources, and `StorageError`.
+    """
+    layout = spec.files.layout
+    digest = RowDigest(layout.schema)
+    digested = LiveRowSums(digest, dict(work.partition_values))
+    read = RowSums()
+    reader = DataFileReader(store, layout, bloom_filters=spec.files.bloom_filters)
+    with RowSorter(
+        layout.schema, clustering, lambda: _key_columns(store, work, layout, clustering)
+    ) as sorter:
+        for number, data in enumerate(fetched(store, reader, work.sources)):
+            for found in source_rows(reader, work, number, data=data):
+                live = found.live()
+                if spec.proof == "rows":
+                    digested.add(found.batch, found.gone())
+                else:
+                    read += RowSums(rows=live.num_rows)
+                if live.num_rows:
+                    sorter.add(number, live)
+        read += digested.total()
+        writers = _written(store, work, spec, clustering, sorter, new_id, idle_workers)
+        outputs = tuple(writer.result() for writer in writers)
+        require_same_rows(
+            store, work, spec, outputs, writers, read, digest=digest, idle_workers=idle_workers
+        )
+        return RewrittenBin(
+            bin=work,
+            outputs=outputs,
+            runs=(),
+            sums=read,
+            clustered=_outcome(sorter, outputs, layout.schema, new_id()),
+        )
+
+
+def _key_columns(
+    store: Store, work: Bin, layout: DataFileLayout, clustering: Clustering
+) -> Iterator[pa.RecordBatch]:
+    """Reads the clustering columns of all sources."""
+    wanted = {path[0] for path in clustering.columns}
+    columns = tuple(item for item in layout.columns.fields if item.name in wanted)
+    narrow = replace(
+        layout,
+        columns=StructType(fields=columns),
+        row_id_column=None,
+        row_version_column=None,
+        materializes_partitions=False,
+    )
+    reader = DataFileReader(store, narrow)
+    for number in range(len(work.sources)):
+        for found in source_rows(reader, work, number):
+            yield found.live()
+
+
+def _written(
+    store: Store,
+    work: Bin,
+    spec: RewriteSpec,
+    clustering: Clustering,
+    sorter: RowSorter,
+    new_id: NewId,
+    idle_workers: IdleWorkers | None,
+) -> list[DataFileWriter]:
+    """Writes the rows to files of about equal numbers of rows."""
+    size = sum(source.size for source in work.sources)
+    files = max(1, round(size / spec.target_bytes))
+    most_rows = -(-sorter.rows // files)
+    partition = dict(work.partition_values)
+    writers: list[DataFileWriter] = []
+    with ExitStack() as open_file:
+        by_value: bool | None = None
+        for part in sorter.sorted():
+            rows = part.rows
+            while rows.num_rows:
+                writer = writers[-1] if writers else None
+                if (
+                    writer is None
+                    or writer.rows >= most_rows
+                    or writer.written >= spec.target_bytes * 3 // 2
+                    or part.by_value is not by_value
+                ):
+                    open_file.close()
+                    by_value = part.by_value
+                    codec = spec.files.codec
+                    name = spec.naming.name(partition, len(writers), new_id(), codec)
+                    path = clustering.columns[0] if by_value else None
+                    writer = DataFileWriter(store, name, spec.files, idle_workers, sorted_by=path)
+                    writers.append(open_file.enter_context(writer))
+                taken = min(rows.num_rows, most_rows - writer.rows)
+                writer.write(rows.slice(0, taken))
+                rows = rows.slice(taken)
+    return writers
+
+
+def _outcome(
+    sorter: RowSorter, outputs: tuple[WrittenFile, ...], schema: pa.Schema, group: str
+) -> ClusteredOutcome:
+    """Measures the depth of the sources by their rows, and of the new files by their statistics."""
+    types = {path: _type_at(schema, path) for path in sorter.columns}
+    stats = pa.array([output.stats for output in outputs], pa.string())
+    bounds = file_bounds(stats, types)
+    missing = [path for path in types if not bounds.is_complete(path).all()]
+    return ClusteredOutcome(
+        group=group,
+        before=depth_of(sorter.boxes(), sorter.points),
+        after=depth_of(bounds.boxes(sorter.columns), sorter.points),
+        unbounded=".".join(missing[0]) if missing else None,
+    )
+
+
+def _type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType:
+    kind: pa.DataType = schema.field(path[0]).type
+    for name in path[1:]:
+        kind = kind.field(name).type
+    return kind

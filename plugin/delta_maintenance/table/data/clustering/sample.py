@@ -1,0 +1,63 @@
+"""A uniform sample of the rows of a stream."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+SAMPLED_ROWS = 1 << 16
+"""The number of rows whose values decide the ranks of all values."""
+
+
+class RowSample:
+    """Keeps some rows, each with the same probability. The choice is reproducible."""
+
+    def __init__(self, *, most_bytes: int, most_rows: int = SAMPLED_ROWS) -> None:
+        """`most_bytes` limits the size of the rows in memory; long rows reduce their number."""
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._draw = np.random.default_rng(0)
+        self._rows: list[pa.RecordBatch] = []
+        self._numbers: list[npt.NDArray[np.float64]] = []
+        self._below = 1.0
+        """Rows with a smaller random number are kept."""
+        self._kept = self._bytes = 0
+        self.count = 0
+        """The number of rows that were offered."""
+
+    def offer(self, batch: pa.RecordBatch) -> None:
+        """Adds rows to the stream."""
+        self.count += batch.num_rows
+        numbers = self._draw.random(batch.num_rows)
+        kept = np.flatnonzero(numbers < self._below)
+        if not len(kept):
+            return
+        rows = batch.take(pa.array(kept))
+        self._rows.append(rows)
+        self._numbers.append(numbers[kept])
+        self._kept += len(kept)
+        self._bytes += rows.nbytes
+        if self._kept > 2 * self._most_rows or self._bytes > self._most_bytes:
+            self._reduce()
+
+    def rows(self) -> pa.RecordBatch | None:
+        """Returns the sample; None if there were no rows."""
+        if not self._rows:
+            return None
+        if self._kept > self._most_rows:
+            self._reduce()
+        return pa.concat_batches(self._rows)
+
+    def _reduce(self) -> None:
+        numbers = np.concatenate(self._numbers)
+        # Half of the allowed size, so that this is not repeated for each batch.
+        by_bytes = self._kept * self._most_bytes // (2 * max(1, self._bytes))
+        most = max(1, min(self._most_rows, by_bytes))
+        if most >= self._kept:
+            return
+        self._below = float(np.partition(numbers, most)[most])
+        kept = np.flatnonzero(numbers < self._below)
+        self._rows = [pa.concat_batches(self._rows).take(pa.array(kept))]
+        self._numbers = [numbers[kept]]
+        self._kept, self._bytes = len(kept), self._rows[0].nbytes

@@ -1,0 +1,265 @@
+"""Sorts the rows of a bin by the curve over its clustering columns, within limited memory.
+
+Rows that fit into the memory are sorted there. Otherwise, the clustering columns of all sources are
+read first, and a sample of them divides the keys into ranges. The rows of each range are written to
+a scratch file, which is then read and sorted. A range that proves too large for the memory is
+divided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.clustering.bounds import Path as ColumnPath
+from delta_maintenance.protocol.clustering.curve import Curve, Ranks, bits_for, curve_keys
+from delta_maintenance.protocol.clustering.depth import Boxes
+from delta_maintenance.protocol.clustering.ranks import ColumnRanks
+from delta_maintenance.scratch import scratch_folder
+from delta_maintenance.table.data.clustering.range_files import (
+    KEY,
+    MOST_FILES,
+    RangeFile,
+    RangeFiles,
+    cuts_between,
+    keys_of,
+)
+from delta_maintenance.table.data.clustering.sample import RowSample
+
+SORT_BYTES = 128 << 20
+"""The size in memory of the rows that are sorted at once."""
+_LEAST_SAMPLE = 1 << 20
+"""The size in memory up to which values are sampled even if less is sorted at once."""
+_OUTPUT_ROWS = 1 << 16
+"""The number of rows that are put into their order at once."""
+_POINTS = 1 << 11
+"""The number of sampled rows for which the depth is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clustering:
+    """How the rows of new files are ordered. Can be sent to executors."""
+
+    columns: tuple[ColumnPath, ...]
+    """The physical names of the columns, whose values have ranks."""
+    curve: Curve
+    sort_bytes: int = SORT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The next rows in the order of the curve."""
+
+    rows: pa.RecordBatch
+    by_value: bool
+    """Whether rows are in the order of the values of a single column."""
+
+
+class RowSorter:
+    """Takes the rows of all sources, then returns them in order."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        clustering: Clustering,
+        sampled: Callable[[], Iterable[pa.RecordBatch]],
+    ) -> None:
+        """`sampled` reads the columns of `key_columns` of all sources; it is called if the rows do
+        not fit into the memory.
+        """
+        self._clustering = clustering
+        self._sampled = sampled
+        self._schema = schema.append(pa.field(KEY, pa.uint64()))
+        self._held: list[tuple[int, pa.RecordBatch]] = []
+        self._held_bytes = self._held_rows = 0
+        self._stack = ExitStack()
+        self._folder: Path | None = None
+        self._ranges: RangeFiles | None = None
+        self._splits = 0
+        self._low: dict[int, Ranks] = {}
+        self._high: dict[int, Ranks] = {}
+        self._source_rows: dict[int, int] = {}
+        self.columns: Mapping[ColumnPath, ColumnRanks] = {}
+        """The ranks of the clustering columns; empty before the first rows are sorted."""
+        self.points: Ranks = np.zeros((0, len(clustering.columns)), np.uint64)
+        """The ranks of a sample of all rows."""
+        self.rows = 0
+
+    def __enter__(self) -> RowSorter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ranges is not None:
+            for file in self._ranges.files:
+                file.close()
+        self._stack.close()
+
+    def add(self, source: int, rows: pa.RecordBatch) -> None:
+        """Adds rows of a source. String columns must not be dictionaries."""
+        self.rows += rows.num_rows
+        if self._ranges is not None:
+            self._ranges.add(self._keyed(source, rows))
+            return
+        self._held.append((source, rows))
+        self._held_bytes += rows.nbytes
+        self._held_rows += rows.num_rows
+        if self._held_bytes > self._clustering.sort_bytes:
+            self._begin_ranges()
+
+    def sorted(self) -> Iterator[SortedRows]:
+        """Yields all rows in order."""
+        if self._ranges is not None:
+            self._ranges.close()
+            for file in self._ranges.files:
+                yield from self._of_file(file)
+            return
+        sample = self._learn(self._key_columns(rows) for _, rows in self._held)
+        if sample is None:
+            return
+        rows = [self._keyed(source, rows) for source, rows in self._held]
+        self._held = []
+        yield from self._in_memory(rows)
+
+    def boxes(self) -> Boxes:
+        """Returns the ranks between which the rows of each source are."""
+        sources = sorted(self._low)
+        return Boxes(
+            low=np.array([self._low[source] for source in sources], np.uint64),
+            high=np.array([self._high[source] for source in sources], np.uint64),
+            rows=np.array([self._source_rows[source] for source in sources], np.int64),
+        )
+
+    def _begin_ranges(self) -> None:
+        """Divides the keys into ranges, and writes the rows that are held to their files."""
+        sort_bytes = self._clustering.sort_bytes
+        sample = self._sample()
+        for batch in self._sampled():
+            sample.offer(self._key_columns(batch))
+        found = sample.rows()
+        assert found is not None
+        keys = self._learn_from(found)
+        size = sample.count * self._held_bytes // max(1, self._held_rows)
+        ranges = min(MOST_FILES // 2, -(-2 * size // sort_bytes))
+        self._folder = self._stack.enter_context(scratch_folder())
+        cuts = cuts_between(keys, ranges)
+        self._ranges = self._range_files(cuts)
+        held, self._held, self._held_bytes = self._held, [], 0
+        for source, rows in held:
+            self._ranges.add(self._keyed(source, rows))
+
+    def _range_files(self, cuts: Ranks) -> RangeFiles:
+        assert self._folder is not None
+        self._splits += 1
+        folder = self._folder / str(self._splits)
+        buffer_bytes = self._clustering.sort_bytes // 2
+        return RangeFiles(folder, self._schema, cuts, buffer_bytes=buffer_bytes)
+
+    def _of_file(self, file: RangeFile) -> Iterator[SortedRows]:
+        if file.bytes <= self._clustering.sort_bytes:
+            if file.rows:
+                yield from self._in_memory(list(file.read()))
+            file.delete()
+        elif file.least == file.greatest:
+            # The curve does not order these rows, so they need not be in memory together.
+            for rows in file.read():
+                yield from self._in_memory([rows], complete=False)
+            file.delete()
+        else:
+            for part in self._split(file).files:
+                yield from self._of_file(part)
+
+    def _split(self, file: RangeFile) -> RangeFiles:
+        """Divides a range that is too large to be sorted in memory."""
+        sample = self._sample()
+        for rows in file.read():
+            sample.offer(rows.select([KEY]))
+        found = sample.rows()
+        assert found is not None and file.greatest is not None
+        ranges = min(MOST_FILES // 2, -(-2 * file.bytes // self._clustering.sort_bytes))
+        cuts = cuts_between(keys_of(found), ranges)
+        # A cut between two keys of the file, so that each part is smaller.
+        cuts = np.unique(np.append(cuts, np.uint64(file.greatest)))
+        parts = self._range_files(cuts)
+        for rows in file.read():
+            parts.add(rows)
+        parts.close()
+        file.delete()
+        return parts
+
+    def _in_memory(
+        self, batches: Sequence[pa.RecordBatch], *, complete: bool = True
+    ) -> Iterator[SortedRows]:
+        """Sorts rows with keys. `complete` says whether these are all rows of their range."""
+        rows = pa.concat_batches(batches)
+        single = len(self._clustering.columns) == 1
+        if single:
+            # Values with the same rank can differ.
+            values = self._key_columns(rows).column(0)
+            keyed = {"key": rows.column(rows.num_columns - 1), "value": values}
+            if values.null_count:
+                keyed = {"key": keyed["key"], "known": pc.is_valid(values), "value": values}
+            by = [(name, "ascending") for name in keyed]
+            order = pc.sort_indices(pa.table(keyed), by)
+        else:
+            order = pa.array(np.argsort(keys_of(rows), kind="stable"))
+        for at in range(0, rows.num_rows, _OUTPUT_ROWS):
+            part = rows.take(order.slice(at, _OUTPUT_ROWS))
+            yield SortedRows(_without_key(part), single and complete)
+
+    def _sample(self) -> RowSample:
+        return RowSample(most_bytes=max(_LEAST_SAMPLE, self._clustering.sort_bytes // 4))
+
+    def _key_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [column_at(rows, path) for path in self._clustering.columns]
+        return pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
+
+    def _learn(self, batches: Iterable[pa.RecordBatch]) -> Ranks | None:
+        sample = self._sample()
+        for batch in batches:
+            sample.offer(batch)
+        found = sample.rows()
+        return None if found is None else self._learn_from(found)
+
+    def _learn_from(self, sample: pa.RecordBatch) -> Ranks:
+        """Determines the ranks of all columns from a sample. Returns the keys of the sample."""
+        paths = self._clustering.columns
+        bits = bits_for(len(paths))
+        self.columns = {
+            path: ColumnRanks.of(column, bits=bits)
+            for path, column in zip(paths, sample.columns, strict=True)
+        }
+        ranks, keys = self._ranked(sample)
+        self.points = np.stack(ranks, axis=1)[:_POINTS]
+        return keys
+
+    def _ranked(self, keys: pa.RecordBatch) -> tuple[list[Ranks], Ranks]:
+        found = list(zip(self.columns.values(), keys.columns, strict=True))
+        ranks = [column.ranks(values) for column, values in found]
+        bits = [column.bits for column, _ in found]
+        return ranks, curve_keys(ranks, bits, self._clustering.curve)
+
+    def _keyed(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Appends the keys, and notes the ranks of the source."""
+        ranks, keys = self._ranked(self._key_columns(rows))
+        low = np.array([rank.min() for rank in ranks], np.uint64)
+        high = np.array([rank.max() for rank in ranks], np.uint64)
+        self._low[source] = np.minimum(low, self._low.get(source, low))
+        self._high[source] = np.maximum(high, self._high.get(source, high))
+        self._source_rows[source] = self._source_rows.get(source, 0) + rows.num_rows
+        return pa.RecordBatch.from_arrays([*rows.columns, pa.array(keys)], schema=self._schema)
+
+
+def column_at(rows: pa.RecordBatch, path: ColumnPath) -> pa.Array:
+    """Returns a column, or a field of a struct."""
+    column = rows.column(path[0])
+    return pc.struct_field(column, list(path[1:])) if len(path) > 1 else column
+
+
+def _without_key(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.select(range(rows.num_columns - 1))

@@ -1,0 +1,179 @@
+"""The statistics of data files, read from their footers.
+
+Only bounds that are safe are used: those of `bounds_of`, for columns that the file stores with the
+type of the table, and of floating-point numbers only if the writer omits bounds because of NaN. The
+statistics are those of all physical rows, including deleted ones. Implements "Per-file Statistics"
+for rows that are not decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from errno import ENOENT
+from threading import Lock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.parquet.data_file_footer import DataFileFooter
+from delta_maintenance.parquet.nan_bounds import omits_bounds_of_nan
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
+from delta_maintenance.protocol.schema.types import StructType
+from delta_maintenance.protocol.statistics.collect import ColumnBounds
+from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.copying.proof import bounds_of
+from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.data.locations import location_of
+from delta_maintenance.table.data.parquet_input import reading_error, require_column_ids
+from delta_maintenance.table.data.row_counts import MOST_FOOTER, stated_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table in files with one schema."""
+
+    leaf: StatisticsLeaf
+    kind: pa.DataType
+    at: int | None
+    """The number of the leaf in the file; None if its footers cannot be used."""
+    is_stored: bool
+    """Whether the file contains the column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FooterStatistics:
+    """The statistics that the footer of one file contains."""
+
+    rows: int
+    """Physical rows."""
+    created_by: str
+    bounds: tuple[ColumnBounds | None, ...]
+    """One for each column; None if the column must be decoded."""
+
+
+class FooterReader:
+    """Reads footers of the files of one table. Thread-safe."""
+
+    def __init__(
+        self, store: Store, layout: DataFileLayout, leaves: Sequence[StatisticsLeaf]
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._leaves = leaves
+        self._alone = Lock()
+        # Files of one writer usually have the same schema.
+        self._last: tuple[pq.ParquetSchema, bool, list[_Column]] | None = None
+
+    def read(self, file: SourceFile) -> FooterStatistics:
+        """Reads the footer of a file.
+
+        Errors name the file: `CorruptTableError` if it is missing, damaged or contradicts the log,
+        `RefusedError` for a footer that takes too much memory, `UnsupportedFeatureError` for an
+        encrypted file.
+        """
+        try:
+            with self._store.open(location_of(self._store, file.path)) as source:
+                footer = DataFileFooter(source)
+                with self._alone if footer.is_large else nullcontext():
+                    metadata, _ = footer.decoded(most=MOST_FOOTER, exact_above=MOST_FOOTER)
+                    footer.require_readable_columns(metadata.schema)
+                    file.require_same(size=footer.file_size, rows=stated_rows(metadata))
+                    return self._statistics(metadata)
+        except (CorruptTableError, RefusedError) as error:
+            raise error.located(file=file.path) from None
+        except (pa.ArrowException, ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in (None, ENOENT):
+                # An error of the disk. The errors of pyarrow for a damaged file have no number.
+                raise
+            raise reading_error(error, file=file.path) from None
+
+    def _statistics(self, metadata: pq.FileMetaData) -> FooterStatistics:
+        key_values, created_by = metadata.metadata, metadata.created_by or ""
+        hybrid = is_hybrid(key_values, int96=False)
+        trusted = omits_bounds_of_nan(created_by)
+        groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+        found: list[ColumnBounds | None] = []
+        for column in self._columns(metadata, hybrid=hybrid):
+            if not column.is_stored:
+                found.append(ColumnBounds(nulls=metadata.num_rows, kind=column.kind))
+                continue
+            total: ColumnBounds | None = ColumnBounds(nulls=0, kind=column.kind)
+            is_float = column.leaf.bounded and pa.types.is_floating(column.kind)
+            for group in groups:
+                bounds = None
+                if column.at is not None and total is not None:
+                    chunk = group.column(column.at)
+                    bounds = bounds_of(column.leaf, column.kind, chunk, created_by)
+                    if bounds is not None and is_float and bounds.least is not None and not trusted:
+                        bounds = None
+                total = None if bounds is None or total is None else total.joined(bounds)
+            found.append(total)
+        return FooterStatistics(rows=metadata.num_rows, created_by=created_by, bounds=tuple(found))
+
+    def _columns(self, metadata: pq.FileMetaData, *, hybrid: bool) -> list[_Column]:
+        last, schema = self._last, metadata.schema
+        if last is not None and last[1] == hybrid and last[0].equals(schema):
+            return last[2]
+        stored = StoredColumns(mode=self._layout.mode, hybrid_calendar=hybrid, verbatim=True)
+        fields = schema.to_arrow_schema()
+        require_column_ids(fields, self._layout.mode)
+        columns = [_located(leaf, self._layout, stored, fields, schema) for leaf in self._leaves]
+        self._last = schema, hybrid, columns
+        return columns
+
+
+def _located(
+    leaf: StatisticsLeaf,
+    layout: DataFileLayout,
+    stored: StoredColumns,
+    schema: pa.Schema,
+    parquet: pq.ParquetSchema,
+) -> _Column:
+    """Finds a column of the table in files with a schema."""
+    kind, struct, fields, number = pa.struct(layout.schema), layout.columns, list(schema), 0
+    path = []
+    for name in leaf.path:
+        column = next(item for item in struct.fields if item.name == name)
+        kind = kind.field(name).type
+        at = stored.find(column, fields)
+        if at is None:
+            return _Column(leaf, kind, None, is_stored=False)
+        field = fields[at]
+        path.append(field.name)
+        number += sum(_leaves(before.type) for before in fields[:at])
+        if isinstance(column.type, StructType):
+            if not pa.types.is_struct(field.type):
+                # A reader reports this contradiction.
+                break
+            struct, fields = column.type, list(field.type)
+    early = stored.hybrid_calendar and (pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+    usable = (
+        len(path) == len(leaf.path)
+        and _plain(field.type) == kind
+        and not early
+        and not pa.types.is_nested(kind)
+        and number < len(parquet)
+        and parquet.column(number).path == ".".join(path)
+    )
+    return _Column(leaf, kind, number if usable else None, is_stored=True)
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """Returns the number of leaves of a type in Parquet."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaves(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of the values, whatever the layout that the writer had in memory."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    texts = pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return pa.string() if texts else kind

@@ -1,0 +1,91 @@
+"""The partitions of file actions as numbers, for work over the files of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.table.read.active_files import column_of
+
+Numbers = npt.NDArray[np.int64]
+
+_MOST_PER_ROW = 2
+"""The number of possible partitions per row up to which they are numbered by a table of all."""
+
+
+def partition_texts(batch: pa.Table, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    """Returns the values of each partition column of file actions, dictionary-encoded.
+
+    `names` are physical names.
+    """
+    values = column_of(batch, "partitionValues", ADD_TYPES)
+    # Dictionary-encoded at once, because many files share few values.
+    return {
+        name: pa.chunked_array(
+            [_looked_up(chunk, name, len(names)) for chunk in values.chunks], pa.string()
+        ).dictionary_encode()
+        for name in names
+    }
+
+
+def partition_codes(
+    batches: Sequence[Mapping[str, pa.ChunkedArray]], names: Sequence[str], rows: int
+) -> tuple[Numbers, dict[str, pa.Array]]:
+    """Numbers the partitions of the batches that `partition_texts` returned, with `rows` in all.
+
+    Also returns the partition values of each number.
+    """
+    codes = np.zeros(rows, np.int64)
+    columns: dict[str, tuple[Numbers, pa.Array]] = {}
+    for name in names:
+        chunks = [chunk for batch in batches for chunk in batch[name].chunks]
+        found = pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
+        found = found.unify_dictionaries()
+        indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in found.chunks]
+        texts = found.chunk(0).dictionary if found.num_chunks else pa.array([], pa.string())
+        # 0 is null, which differs from the empty string.
+        own = np.concatenate([np.zeros(0, np.int32), *indices]).astype(np.int64) + 1
+        columns[name] = own, pa.concat_arrays([pa.nulls(1, pa.string()), texts])
+        # Renumbered after each column, so that the product does not overflow.
+        codes = _dense(codes * (len(texts) + 1) + own)
+    first = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    first[codes[::-1]] = np.arange(rows)[::-1]
+    return codes, {name: texts.take(pa.array(own[first])) for name, (own, texts) in columns.items()}
+
+
+def _looked_up(maps: pa.MapArray, name: str, width: int) -> pa.StringArray:
+    """Returns the value of a key of each map, null without the key.
+
+    Usually all maps of a batch have the same `width` keys in the same order, so that the values of
+    a key are at equal distances. They are taken from there, which is faster than a search.
+    """
+    if not len(maps) or maps.null_count or maps.keys.null_count:
+        return pc.map_lookup(maps, name, "first")
+    offsets = np.frombuffer(maps.buffers()[1], np.int32, len(maps) + 1, 4 * maps.offset)
+    if width and (np.diff(offsets) == width).all():
+        first, count = int(offsets[0]), len(maps) * width
+        found = to_bools(pc.equal(maps.keys.slice(first, count), name)).reshape(-1, width)
+        at = int(np.argmax(found[0]))
+        if found[:, at].all() and np.count_nonzero(found) == len(maps):
+            items = maps.items.slice(first, count)
+            return items if width == 1 else items.take(integers(np.arange(at, count, width)))
+    return pc.map_lookup(maps, name, "first")
+
+
+def _dense(numbers: Numbers) -> Numbers:
+    """Renumbers the distinct numbers from 0 on, in ascending order."""
+    end = int(numbers.max(initial=-1)) + 1
+    if end > _MOST_PER_ROW * len(numbers):
+        found: Numbers = np.unique(numbers, return_inverse=True)[1]
+        return found
+    # A table of all possible numbers is faster than sorting them.
+    occurs = np.zeros(end, np.bool_)
+    occurs[numbers] = True
+    found = (np.cumsum(occurs) - 1)[numbers]
+    return found

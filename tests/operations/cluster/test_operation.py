@@ -1,0 +1,227 @@
+"""`cluster`: the same rows in another order, tags that Delta Spark understands, and levels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations import cluster
+from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.protocol.clustering.tags import CUBE, CUBE_COLUMNS, GROUP, GROUP_COLUMNS
+from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.clustered_tables import ClusteredTable, random_rows, statistics
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.rewritten_tables import NOW
+from tests.support.rewrites.table_rows import actions_of, latest, live_adds
+
+SMALL = 4000
+"""A size of new files with which a few hundred rows become several files."""
+
+
+def plan(made: ClusteredTable, **options: Any) -> ClusterPlan:
+    settings = ClusterOptions(workers=1, **options)
+    return cluster.plan(Table(made.store).snapshot(), settings, context=RunContext.at(NOW))
+
+
+@pytest.mark.conformance("RW-06", "RW-20", "RW-21", "RW-47", "CLU-03", "CLU-04", "RT-15", "RT-17")
+def test_rows_keep_their_values_and_ids_and_files_overlap_less() -> None:
+    made = ClusteredTable()
+    paths = made.append(6)
+    made.table.delete(paths[1], [0, 7, 299])
+    before = made.rows()
+    planned = plan(made, target_bytes=SMALL)
+    assert (planned.columns, planned.files, planned.is_noop) == (("x", "t"), 6, False)
+    result = made.cluster(target_bytes=SMALL)
+    assert (result.status, result.files_before, result.rows) == ("rewritten", 6, 1797)
+    assert result.files_after > 3
+    assert made.rows() == before
+    (report,) = result.bins
+    assert report.is_clustered and report.depth_before and report.depth_after
+    assert report.depth_before > 5
+    assert report.depth_after < 0.6 * report.depth_before
+    for add in live_adds(made.store).values():
+        assert add["clusteringProvider"] == "liquid"
+        stats = json.loads(add["stats"])
+        for name in ("minValues", "maxValues", "nullCount"):
+            assert stats[name].keys() >= {"x", "t"}
+    assert len(set(made.tags(CUBE).values())) == len(set(made.tags(GROUP).values())) == 1
+    assert set(made.tags(CUBE_COLUMNS).values()) == {'["x","t"]'}
+    again = plan(made, target_bytes=SMALL)
+    assert (again.is_noop, again.reason) == (True, "all files are clustered")
+    assert made.cluster(target_bytes=SMALL).status == "nothing-to-do"
+
+
+@pytest.mark.conformance("RW-31", "RW-32", "RW-33", "TXN-10")
+def test_the_commit_is_that_of_a_clustering_optimize() -> None:
+    made = ClusteredTable()
+    made.append(2)
+    made.cluster()
+    actions = actions_of(made.store, latest(made.store))
+    info = actions[0]["commitInfo"]
+    assert info["operation"] == "OPTIMIZE"
+    assert info["operationParameters"] == {
+        "predicate": "[]",
+        "zOrderBy": "[]",
+        "clusterBy": '["x","t"]',
+        "auto": "false",
+        "isFull": "false",
+    }
+    assert info["tags"]["delta.rowTracking.preserved"] == "true"
+    assert not any(a[k]["dataChange"] for a in actions for k in a if k in ("add", "remove"))
+    assert {k for a in actions for k in a} == {"commitInfo", "add", "remove", "domainMetadata"}
+
+
+@pytest.mark.conformance("RW-06", "RW-46")
+def test_new_files_join_groups_of_at_most_eight_times_their_size() -> None:
+    made = ClusteredTable()
+    made.append(20, rows=1000)
+    made.cluster()
+    cube = set(made.tags(CUBE).values())
+    first = dict(made.tags(GROUP))
+    made.append(1)
+    result = made.cluster()
+    assert (result.files_before, result.files_after) == (1, 1)
+    groups = made.tags(GROUP)
+    assert first.items() < groups.items() and len(set(groups.values())) == 2
+    # The new group is small enough to be sorted again; the first one is not.
+    made.append(1)
+    assert made.cluster().files_before == 2
+    assert len(set(made.tags(GROUP).values())) == 2
+    before = made.rows()
+    made.append(1, rows=9000)
+    assert made.cluster().files_before == 3
+    assert set(made.tags(CUBE).values()) == cube
+    assert len(made.rows()) == len(before) + 9000
+
+
+def test_each_row_is_written_a_limited_number_of_times() -> None:
+    made = ClusteredTable(tracked=False)
+    made.append(50)
+    written = made.cluster().bytes_after
+    first = written
+    for _ in range(40):
+        made.append(1)
+        written += made.cluster().bytes_after
+    # Delta Spark would write the whole table 40 times, that is more than 50 times `first`.
+    assert written < 12 * first
+    assert len(set(made.tags(GROUP).values())) <= 3
+
+
+@pytest.mark.conformance("CLU-04", "RW-07")
+def test_files_of_other_providers_and_columns_are_left_alone_unless_full() -> None:
+    made = ClusteredTable()
+    made.append(1, clusteringProvider="other")
+    made.append(1, clusteringProvider="liquid", tags={CUBE: "c", CUBE_COLUMNS: '["id"]'})
+    made.append(1)
+    planned = plan(made)
+    assert planned.files == 1
+    assert {each.reason: each.files for each in planned.left_alone} == {
+        "clustered": 1,
+        "other-columns": 1,
+    }
+    before = made.rows()
+    result = made.cluster(full=True)
+    assert (result.files_before, made.rows()) == (3, before)
+    info = actions_of(made.store, latest(made.store))[0]["commitInfo"]
+    assert info["operationParameters"]["isFull"] == "true"
+
+
+def test_files_of_delta_spark_are_a_group_and_its_cube_is_continued() -> None:
+    made = ClusteredTable()
+    tags = {CUBE: "cube of Spark", CUBE_COLUMNS: '["x","t"]'}
+    made.append(20, clusteringProvider="liquid", tags=tags)
+    assert plan(made).is_noop
+    made.append(1)
+    assert made.cluster().files_before == 1
+    assert set(made.tags(CUBE).values()) == {"cube of Spark"}
+
+
+def test_a_renamed_column_keeps_its_groups() -> None:
+    made = ClusteredTable()
+    made.append(2)
+    made.cluster()
+    tags = set(made.tags(GROUP_COLUMNS).values())
+    assert tags == {'["x","t"]'}
+
+
+@pytest.mark.conformance("CLU-04")
+def test_a_table_without_clustering_columns_is_ordered_by_named_ones() -> None:
+    made = ClusteredTable(columns=None)
+    made.append(4)
+    before = made.rows()
+    with pytest.raises(InvalidRequestError, match="none are named"):
+        plan(made)
+    assert made.cluster(by=("X", "t"), curve="z-order", target_bytes=SMALL).status == "rewritten"
+    assert made.rows() == before
+    for add in live_adds(made.store).values():
+        assert "clusteringProvider" not in add
+        assert CUBE not in add["tags"]
+    info = actions_of(made.store, latest(made.store))[0]["commitInfo"]
+    assert info["operationParameters"]["zOrderBy"] == '["x","t"]'
+    assert plan(made, by=("x", "t"), target_bytes=SMALL).is_noop
+    # Other columns are another request.
+    assert plan(made, by=("t",), target_bytes=SMALL).files == len(live_adds(made.store))
+
+
+@pytest.mark.conformance("CLU-02")
+def test_refusals() -> None:
+    made = ClusteredTable()
+    made.append(1)
+    with pytest.raises(InvalidRequestError, match="clustered by x, t"):
+        plan(made, by=("id",))
+    unknown = ClusteredTable(columns=(["gone"],))
+    with pytest.raises(RefusedError, match="cannot be determined"):
+        plan(unknown)
+    plain = ClusteredTable(columns=None)
+    with pytest.raises(InvalidRequestError, match="no column y"):
+        plan(plain, by=("y",))
+
+
+@pytest.mark.conformance("CLU-02", "CLU-04")
+def test_columns_without_an_order_are_kept_and_named() -> None:
+    made = DataTable(
+        field("x", "long"),
+        field("raw", "binary"),
+        features=["domainMetadata", "clustering"],
+        domains={"delta.clustering": '{"clusteringColumns":["raw","x"]}'},
+    )
+    rows = [pa.table({"x": [3, 1], "raw": [b"a", b"b"]}), pa.table({"x": [2], "raw": [b"c"]})]
+    made.append(*rows)
+    table = Table(made.store)
+    planned = cluster.plan(table.snapshot(), ClusterOptions(workers=1), RunContext.at(NOW))
+    assert planned.columns == ("x",)
+    assert any("raw" in note for note in planned.notes)
+    assert cluster.apply(table, planned).status == "rewritten"
+    (add,) = live_adds(made.store).values()
+    assert "clusteringProvider" not in add
+    assert cluster.plan(Table(made.store).snapshot()).is_noop
+
+
+@pytest.mark.conformance("CLU-03")
+def test_files_without_possible_bounds_are_not_called_clustered() -> None:
+    made = ClusteredTable(tracked=False)
+    rows = random_rows(10, 1).set_column(2, "t", pa.array(["\U0010ffff" * 40] * 10))
+    made.table.append(rows, stats=statistics(rows))
+    made.append(1)
+    result = made.cluster()
+    assert result.notes == ("files without bounds of t are not called clustered",)
+    assert all("clusteringProvider" not in add for add in live_adds(made.store).values())
+    assert plan(made).is_noop
+
+
+def test_the_limits_of_a_run_are_kept() -> None:
+    made = ClusteredTable()
+    made.append(6)
+    size = max(add["size"] for add in live_adds(made.store).values())
+    planned = plan(made, max_bytes=size * 5 // 2)
+    assert 0 < planned.bytes <= size * 5 // 2
+    before = made.rows()
+    for _ in range(6):
+        made.cluster(max_bytes=size * 5 // 2)
+    assert made.rows() == before
+    assert plan(made, max_bytes=size * 5 // 2).is_noop

@@ -1,0 +1,215 @@
+"""What an audit finds, what a run replaces, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+
+from delta_maintenance.errors import RefusedError
+from tests.support.operations.statistics_repair import planned, recompute, statistics
+from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field
+from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows
+
+ROWS = pa.table({"a": pa.array([1, 5, None], pa.int64()), "s": ["x", "y" * 40, None]})
+FIELDS = (field("a", "long"), field("s", "string"))
+MAXIMA = {"a": 5, "s": "y" * 32 + "\x7f"}
+COMPLETE: dict[str, Any] = {
+    "numRecords": 3,
+    "minValues": {"a": 1, "s": "x"},
+    "maxValues": MAXIMA,
+    "nullCount": {"a": 1, "s": 1},
+}
+
+
+def without(part: str, *names: str) -> dict[str, Any]:
+    kept = {name: value for name, value in COMPLETE[part].items() if name not in names}
+    return {**COMPLETE, part: kept}
+
+
+@pytest.mark.parametrize(
+    ("stats", "defects"),
+    [
+        (json.dumps(COMPLETE), []),
+        (None, ["no-statistics"]),
+        ("", ["unreadable"]),
+        ('{"numRecords":3,', ["unreadable"]),
+        ("[]", ["unreadable"]),
+        (json.dumps({**COMPLETE, "numRecords": None}), ["no-row-count", "null-counts"]),
+        (json.dumps(without("nullCount", "a")), ["null-counts"]),
+        (json.dumps({**COMPLETE, "nullCount": {"a": 4, "s": 1}}), ["null-counts"]),
+        (json.dumps(without("minValues", "s")), ["bounds"]),
+        (json.dumps({**COMPLETE, "maxValues": {**MAXIMA, "a": "five"}}), ["bounds"]),
+        (json.dumps({**COMPLETE, "maxValues": {**MAXIMA, "a": 0}}), ["bounds"]),
+        (json.dumps({**COMPLETE, "tightBounds": False}), ["wide-bounds"]),
+    ],
+)
+def test_a_defect_is_found_in_the_log_and_repaired(stats: str | None, defects: list[str]) -> None:
+    table = DataTable(*FIELDS)
+    [path] = table.append(ROWS, stats=stats)
+    plan = planned(table.store)
+    assert [each.reason for each in plan.defects] == defects
+    assert plan.is_noop == (not defects)
+    before = latest(table.store)
+    result = recompute(table.store)
+    assert result.status == ("recomputed" if defects else "nothing-to-do")
+    assert latest(table.store) == before + bool(defects)
+    if defects:
+        expected = {name: value for name, value in COMPLETE.items() if name != "tightBounds"}
+        assert statistics(table.store)[path] == json.loads(json.dumps(expected))
+    assert planned(table.store).is_noop
+
+
+def test_the_audit_states_the_bytes_that_a_filter_reads_for_nothing() -> None:
+    table = DataTable(*FIELDS)
+    table.append(ROWS, stats=json.dumps(COMPLETE))
+    table.append(ROWS, stats=json.dumps(without("minValues", "a")), size=1000)
+    table.append(ROWS, stats=json.dumps(without("maxValues", "a", "s")), size=500)
+    plan = planned(table.store)
+    assert (plan.num_files, plan.files, plan.files_without_bounds) == (3, 2, 2)
+    assert plan.bytes_without_bounds == 1500
+    columns = [(c.column, c.files_without_bounds, c.bytes_without_bounds) for c in plan.columns]
+    assert columns == [("a", 2, 1500), ("s", 1, 500)]
+
+
+@pytest.mark.conformance("STAT-08", "CLU-03")
+def test_only_the_columns_that_the_table_indexes_get_statistics() -> None:
+    inner = {"type": "struct", "fields": [field("x", "long"), field("y", "string")]}
+    fields = (field("a", "long"), field("b.c", "long"), field("n", inner), field("z", "long"))
+    rows = pa.table({"a": [1], "b.c": [2], "n": [{"x": 3, "y": "w"}], "z": [4]})
+    domain = json.dumps({"clusteringColumns": [["z"]]})
+    for configuration, expected in [
+        ({}, {"a", "b.c", "n", "z"}),
+        ({"delta.dataSkippingNumIndexedCols": "1"}, {"a", "z"}),
+        ({"delta.dataSkippingStatsColumns": "N.x,`b.c`"}, {"b.c", "n", "z"}),
+        ({"delta.dataSkippingNumIndexedCols": "0"}, {"z"}),
+    ]:
+        table = DataTable(
+            *fields,
+            configuration=configuration,
+            features=["clustering", "domainMetadata"],
+            domains={"delta.clustering": domain},
+        )
+        [path] = table.append(rows)
+        recompute(table.store)
+        stats = statistics(table.store)[path]
+        assert stats["nullCount"].keys() == expected == stats["minValues"].keys()
+        wanted = {"x", "y"} if not configuration else {"x"}
+        assert set(stats["nullCount"].get("n", wanted)) == wanted
+
+
+@pytest.mark.conformance("RT-07", "FILE-06")
+def test_every_other_field_is_repeated() -> None:
+    table = DataTable(
+        *FIELDS,
+        field("p", "string"),
+        features=["deletionVectors", "rowTracking", "domainMetadata"],
+        configuration=ROW_TRACKING,
+        partitioned_by=["p"],
+    )
+    fields: dict[str, Any] = {
+        "partitionValues": {"p": "ä%20"},
+        "tags": {"ZCUBE_ID": "1", "other": "2"},
+        "clusteringProvider": "liquid",
+        "unknown": {"kept": [1]},
+    }
+    [path] = table.append(ROWS, path="p=%C3%A4/one%2520file.parquet", **fields)
+    table.store.put(unquote(path), table.store.read(path))
+    table.delete(path, [0])
+    before, rows = live_adds(table.store)[path], live_rows(table.store)
+    assert recompute(table.store).status == "recomputed"
+    after = live_adds(table.store)[path]
+    assert before.pop("stats") != after.pop("stats")
+    assert after == {**before, "dataChange": False}
+    assert live_rows(table.store) == rows
+    [info, *adds] = actions_of(table.store, latest(table.store))
+    assert info["commitInfo"]["operation"] == "COMPUTE STATS"
+    assert info["commitInfo"]["operationParameters"] == {"predicate": "[]"}
+    assert [set(action) for action in adds] == [{"add"}]
+
+
+def test_bounds_that_a_writer_took_from_a_nan_blind_footer_are_replaced_if_asked_for() -> None:
+    table = DataTable(field("d", "double"))
+    rows = pa.table({"d": [1.0, math.nan, 7.0]})
+    stats = {"numRecords": 3, "minValues": {"d": 1.0}, "maxValues": {"d": 7.0}}
+    [path] = table.append(rows, stats=json.dumps({**stats, "nullCount": {"d": 0}}))
+    assert planned(table.store).is_noop
+    plan = planned(table.store, check_writers=True)
+    assert [each.reason for each in plan.defects] == ["writer"]
+    result = recompute(table.store, check_writers=True)
+    assert (result.files_recomputed, result.files_decoded, result.files_confirmed) == (1, 1, 0)
+    assert "d" not in statistics(table.store)[path].get("maxValues", {})
+    assert planned(table.store, check_writers=True).is_noop
+
+
+def test_rounded_decimals_are_visible_in_the_log() -> None:
+    table = DataTable(field("d", "decimal(38,2)"))
+    values = [Decimal("1234567890123456789.12"), Decimal("1.5")]
+    rows = pa.table({"d": pa.array(values, pa.decimal128(38, 2))})
+    text = '{"numRecords":2,"minValues":{"d":1.5},"maxValues":{"d":1.2345678901234568e18},'
+    [path] = table.append(rows, stats=text + '"nullCount":{"d":0}}')
+    assert [each.reason for each in planned(table.store).defects] == ["rounded-decimals"]
+    recompute(table.store)
+    assert statistics(table.store)[path]["maxValues"]["d"] == values[0]
+    assert planned(table.store).is_noop
+
+
+def test_a_file_that_cannot_be_read_is_named_and_keeps_its_statistics() -> None:
+    table = DataTable(*FIELDS)
+    [damaged, gone, shorter, sound] = table.append(ROWS, ROWS, ROWS, ROWS)
+    data = table.store.read(damaged)
+    table.store.delete(damaged)
+    table.store.put(damaged, data[:-9] + b"nonsense!")
+    table.store.delete(gone)
+    table.live[shorter]["size"] += 1
+    table.builder.commit([{"add": table.live[shorter]}])
+    result = recompute(table.store)
+    assert (result.status, result.num_skipped, result.files_recomputed) == ("failed", 3, 1)
+    assert {file.path for file in result.skipped} == {damaged, gone, shorter}
+    assert all(file.path in file.problem for file in result.skipped)
+    found = statistics(table.store)
+    assert "minValues" in found[sound]
+    assert all(found[path] == {"numRecords": 3} for path in (damaged, gone, shorter))
+
+
+def test_a_row_count_that_contradicts_the_file_is_not_replaced() -> None:
+    """The row IDs of the next file may begin after it."""
+    table = DataTable(*FIELDS)
+    [path] = table.append(ROWS, stats='{"numRecords":2}')
+    result = recompute(table.store)
+    assert (result.status, result.num_commits) == ("failed", 0)
+    assert "3 rows where the log says 2" in result.skipped[0].problem
+    assert statistics(table.store)[path] == {"numRecords": 2}
+
+
+def test_a_column_that_a_file_lacks_is_null() -> None:
+    table = DataTable(*FIELDS, field("later", "double"))
+    [path] = table.append(ROWS)
+    recompute(table.store)
+    stats = statistics(table.store)[path]
+    assert stats["nullCount"]["later"] == 3 and "later" not in stats["minValues"]
+
+
+def test_all_replaces_bounds_that_are_wider_than_necessary() -> None:
+    table = DataTable(*FIELDS)
+    wide = {**COMPLETE, "minValues": {"a": -9, "s": ""}, "maxValues": {"a": 9, "s": "zz"}}
+    [path] = table.append(ROWS, stats=json.dumps(wide))
+    assert recompute(table.store).num_commits == 0
+    assert recompute(table.store, all_files=True).files_recomputed == 1
+    assert statistics(table.store)[path] == COMPLETE
+
+
+def test_unknown_clustering_columns_are_refused() -> None:
+    table = DataTable(
+        *FIELDS,
+        features=["clustering", "domainMetadata"],
+        domains={"delta.clustering": '{"clusteringColumns": 7}'},
+    )
+    table.append(ROWS)
+    with pytest.raises(RefusedError, match="clustering columns"):
+        planned(table.store)

@@ -1,0 +1,204 @@
+"""`set-clustering`: one commit with the domain and its features, or a refusal as in Delta Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.operations import set_clustering
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.set_clustering import SetClusteringOptions, SetClusteringResult
+from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.protocol.schema.clustering import DOMAIN
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.operations.table_changes import NOW, built, lines, race
+from tests.support.rewrites.data_files import field, schema_string
+
+INNER = {"type": "struct", "fields": [field("x", "long"), field("a.b", "date")]}
+FIELDS = [
+    field("id", "long"),
+    field("text", "string"),
+    field("flag", "boolean"),
+    field("raw", "binary"),
+    field("tags", {"type": "array", "elementType": "long", "containsNull": True}),
+    field("inner", INNER),
+    *(field(f"n{number}", "long") for number in range(3)),
+]
+
+
+def stats(**columns: Any) -> str:
+    """Statistics with the same value as both bounds of each column; None for only nulls."""
+    bounds = {name: value for name, value in columns.items() if value is not None}
+    nulls = {
+        name: dict.fromkeys(value, 0) if isinstance(value, dict) else 5 * (value is None)
+        for name, value in columns.items()
+    }
+    return json.dumps(
+        {"numRecords": 5, "minValues": bounds, "maxValues": bounds, "nullCount": nulls}
+    )
+
+
+def table_of(
+    *adds: log.Action, partitioned_by: tuple[str, ...] = (), **options: Any
+) -> TableBuilder:
+    table = built()
+    table.commit(
+        [
+            log.metadata(schema=schema_string(*FIELDS), partitioned_by=partitioned_by, **options),
+            *adds,
+        ]
+    )
+    return table
+
+
+def change(table: TableBuilder, *by: str, none: bool = False) -> SetClusteringResult:
+    opened = Table(table.store)
+    context = RunContext.at(NOW)
+    options = SetClusteringOptions(by=by, none=none)
+    return set_clustering.apply(
+        opened, set_clustering.plan(opened.snapshot(), options, context), context
+    )
+
+
+def domain(table: TableBuilder) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(Table(table.store).snapshot().domain_metadata[DOMAIN])
+    return found
+
+
+@pytest.mark.conformance("CLU-02", "CLU-03", "TXN-10", "RW-39")
+def test_columns_are_set_changed_and_removed_in_one_commit_each() -> None:
+    table = table_of(log.add("a", stats=stats(id=1, text=None, inner={"x": 3})))
+    result = change(table, "ID", "inner.x")
+    assert (result.status, result.columns) == ("committed", ("id", "inner.x"))
+    assert set(result.added_features) >= {"clustering", "domainMetadata"}
+    assert supported_features(Table(table.store).snapshot().protocol) >= {
+        "clustering",
+        "domainMetadata",
+    }
+    assert domain(table) == {"clusteringColumns": [["id"], ["inner", "x"]], "domainName": DOMAIN}
+    commit = lines(table, 2)
+    assert [key for line in commit for key in line] == ["commitInfo", "protocol", "domainMetadata"]
+    info = commit[0]["commitInfo"]
+    assert (info["operation"], info["operationParameters"]) == (
+        "CLUSTER BY",
+        {"oldClusteringColumns": "", "newClusteringColumns": "id,inner.x"},
+    )
+    assert change(table, "id", "inner.x").status == "nothing-to-do"
+    assert change(table, "text").columns == ("text",)
+    assert change(table, none=True).status == "committed"
+    assert domain(table)["clusteringColumns"] == []
+    info = lines(table, 4)[0]["commitInfo"]
+    assert info["operationParameters"]["oldClusteringColumns"] == "text"
+    assert change(table, none=True).status == "nothing-to-do"
+
+
+def test_removing_columns_that_a_table_does_not_have_adds_no_feature() -> None:
+    table = table_of()
+    assert change(table, none=True).status == "nothing-to-do"
+    assert "clustering" not in supported_features(Table(table.store).snapshot().protocol)
+
+
+@pytest.mark.conformance("CLU-02", "CM-03")
+def test_the_domain_has_physical_names() -> None:
+    mapped = [
+        field(
+            "id",
+            "long",
+            **{"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c1"},
+        )
+    ]
+    table = built(protocol=log.features("columnMapping"))
+    table.commit(
+        [
+            log.metadata(
+                schema=schema_string(*mapped),
+                configuration={
+                    "delta.columnMapping.mode": "name",
+                    "delta.columnMapping.maxColumnId": "1",
+                },
+            ),
+            log.add("a", stats=stats(c1=1)),
+        ]
+    )
+    assert change(table, "id").columns == ("id",)
+    assert domain(table)["clusteringColumns"] == [["c1"]]
+
+
+@pytest.mark.conformance("CLU-01")
+@pytest.mark.parametrize(
+    ("names", "error", "words"),
+    [
+        (("missing",), InvalidRequestError, "no column missing"),
+        (("id.x",), InvalidRequestError, "no column id.x"),
+        (("id", "ID"), InvalidRequestError, "named twice"),
+        (("inner",), InvalidRequestError, "is a struct"),
+        (("flag",), InvalidRequestError, "no bounds"),
+        (("raw",), InvalidRequestError, "no bounds"),
+        (("tags",), InvalidRequestError, "no bounds"),
+        (("id", "text", "n0", "n1", "n2"), InvalidRequestError, "at most 4"),
+        (("a,b",), InvalidRequestError, "not the name of a column"),
+        ((), InvalidRequestError, "either"),
+    ],
+)
+def test_refusals_write_nothing(
+    names: tuple[str, ...], error: type[DeltaMaintenanceError], words: str
+) -> None:
+    table = table_of()
+    with pytest.raises(error, match=words):
+        change(table, *names)
+    assert table.open().snapshot().version == 1
+
+
+@pytest.mark.conformance("CLU-01", "CLU-03")
+def test_partitioned_tables_and_columns_without_statistics_are_refused() -> None:
+    with pytest.raises(RefusedError, match="partitioned"):
+        change(table_of(partitioned_by=("text",)), "id")
+    few = table_of(configuration={"delta.dataSkippingNumIndexedCols": "1"})
+    assert change(few, "id").status == "committed"
+    with pytest.raises(RefusedError, match="no statistics of this column are collected"):
+        change(few, "text")
+    named = table_of(configuration={"delta.dataSkippingStatsColumns": "text,inner.`a.b`"})
+    assert change(named, "TEXT", "inner.`a.b`").columns == ("text", "inner.a.b")
+    assert domain(named)["clusteringColumns"] == [["text"], ["inner", "a.b"]]
+
+
+@pytest.mark.conformance("CLU-03", "RW-39")
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        '{"numRecords":5}',
+        '{"numRecords":5,"nullCount":{"id":0},"minValues":{"id":1}}',
+        '{"numRecords":5,"nullCount":{"id":4},"minValues":{},"maxValues":{}}',
+        '{"numRecords":5,"minValues":{"id":1},"maxValues":{"id":1}}',
+        "nonsense",
+    ],
+)
+def test_a_file_without_statistics_of_a_joining_column_is_counted(text: str | None) -> None:
+    table = table_of(log.add("a", stats=stats(id=1, text="t")), log.add("b", stats=text))
+    with pytest.raises(RefusedError, match="1 file without statistics of .* recompute-stats"):
+        change(table, "id")
+
+
+@pytest.mark.conformance("CLU-03", "TXN-03")
+def test_a_file_that_is_added_meanwhile_is_a_conflict() -> None:
+    table = table_of(log.add("a", stats=stats(id=1)))
+    race(table, log.commit_info("WRITE"), log.add("late", stats=None))
+    assert change(table, "id").status == "conflict"
+    with pytest.raises(RefusedError, match="without statistics"):
+        change(table, "id")
+
+
+@pytest.mark.conformance("CLU-01")
+def test_columns_in_the_domain_of_a_table_without_the_feature_are_set_again() -> None:
+    table = table_of(log.add("a", stats=stats(id=1)))
+    change(table, "id")
+    table.commit([log.protocol(1, 7, writer_features=["domainMetadata"])])
+    result = change(table, "id")
+    assert (result.status, result.added_features) == ("committed", ("clustering",))

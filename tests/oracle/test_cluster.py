@@ -1,0 +1,150 @@
+"""Delta Spark on tables that `set-clustering` and `cluster` have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations import cluster, set_clustering
+from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.set_clustering import SetClusteringOptions
+from delta_maintenance.protocol.clustering.ranks import can_be_ranked
+from delta_maintenance.protocol.clustering.tags import CUBE
+from delta_maintenance.protocol.schema.data_columns import arrow_type
+from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.table import Table
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import RECIPES, copy, create
+from tests.support.oracle.oracle_tables import Bench
+from tests.support.rewrites.table_rows import live_adds
+from tests.support.suite.play import some
+
+pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+
+ROUNDS = 5
+
+
+def clustered(path: Path, **options: Any) -> ClusterResult:
+    """Clusters a table."""
+    table = Table(LocalStore(str(path)))
+    settings = ClusterOptions(workers=1, **options)
+    context = RunContext.at(datetime.now(UTC))
+    return cluster.apply(table, cluster.plan(table.snapshot(), settings, context))
+
+
+def orderable(path: Path) -> tuple[str, ...]:
+    """The columns of a table by which rows can be ordered."""
+    metadata = Table(LocalStore(str(path))).snapshot().metadata
+    fields = parse_schema(metadata.schema_string or "").fields
+    return tuple(
+        f"`{item.name}`"
+        for item in fields
+        if item.name not in metadata.partition_columns
+        and str(item.type) != "void"
+        and not str(item.type).startswith(("variant", "geo"))
+        and can_be_ranked(arrow_type(item.type))
+    )
+
+
+@pytest.mark.conformance("RT-15", "RT-17", "DV-12", "DV-15", "CM-04", "RW-20", "RW-22", "RW-27")
+@pytest.mark.parametrize("name", some(sorted(RECIPES), 8))
+def test_every_recipe_has_the_same_rows_afterwards(
+    bench: Bench, tmp_path: Path, name: str, count_cases: Callable[[str, int], None]
+) -> None:
+    path = tmp_path / "table"
+    copy(bench.table(name), path)
+    filters = RECIPES[name].filters
+    before = sorted(bench.rows(name, path))
+    selected = {each: selection(bench.spark, path, each) for each in filters}
+    by = () if "clustered" in name else orderable(path)[:4]
+    try:
+        result = clustered(path, by=by, full=True)
+    except DeltaMaintenanceError as error:
+        pytest.skip(str(error))
+    assert result.status in ("rewritten", "nothing-to-do"), result.problem
+    assert not result.refused
+    bench.spark.forget()
+    assert sorted(bench.rows(name, path)) == before
+    assert {each: selection(bench.spark, path, each) for each in filters} == selected
+    with bench.spark.setting("spark.databricks.delta.stats.skipping", "false"):
+        assert {each: selection(bench.spark, path, each) for each in filters} == selected
+    if result.status == "rewritten":
+        count_cases("tables of Delta Spark clustered", 1)
+
+
+def selection(spark: DeltaSpark, path: Path, predicate: str) -> list[str]:
+    """The rows for which a predicate holds."""
+    return sorted(spark.rows(f"SELECT * FROM delta.`{path}` WHERE {predicate}"))
+
+
+def optimized(spark: DeltaSpark, path: Path) -> int:
+    """Runs OPTIMIZE. Returns the bytes that it removed."""
+    before = set(live_adds(LocalStore(str(path))))
+    spark.forget()
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    adds = live_adds(LocalStore(str(path)))
+    return len(before - set(adds))
+
+
+def insert(spark: DeltaSpark, path: Path, seed: int, rows: int = 200) -> None:
+    """Appends one file of random rows."""
+    spark.sql(
+        f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, rand({seed}) * 1000, "
+        f"concat('t', cast(rand({seed + 1}) * 1000 AS INT)) FROM range({rows})"
+    )
+
+
+@pytest.mark.conformance("CLU-02", "CLU-03", "CLU-04", "RW-06", "TXN-10")
+def test_delta_spark_takes_turns_with_us_and_has_nothing_to_do_after_us(
+    delta_spark: DeltaSpark, tmp_path: Path, count_cases: Callable[[str, int], None]
+) -> None:
+    path = tmp_path / "turns"
+    create(delta_spark, path, "id BIGINT, x DOUBLE, t STRING")
+    insert(delta_spark, path, 0)
+    table = Table(LocalStore(str(path)))
+    context = RunContext.at(datetime.now(UTC))
+    options = SetClusteringOptions(by=("x", "t"))
+    set_clustering.apply(table, set_clustering.plan(table.snapshot(), options, context))
+    delta_spark.forget()
+    detail = " ".join(delta_spark.rows(f"DESCRIBE DETAIL delta.`{path}`"))
+    assert '"clusteringColumns":["x","t"]' in detail
+    for number in range(1, ROUNDS + 1):
+        insert(delta_spark, path, 2 * number)
+        assert clustered(path).status == "rewritten"
+        assert optimized(delta_spark, path) == 0, f"round {number}"
+    insert(delta_spark, path, 100)
+    # Delta Spark clusters the whole table again, and we continue with its cube.
+    assert optimized(delta_spark, path) > 1
+    cubes = {add["tags"][CUBE] for add in live_adds(LocalStore(str(path))).values()}
+    insert(delta_spark, path, 200)
+    assert clustered(path).status == "rewritten"
+    assert {add["tags"][CUBE] for add in live_adds(LocalStore(str(path))).values()} == cubes
+    assert optimized(delta_spark, path) == 0
+    rows = delta_spark.rows(f"SELECT count(*) AS n FROM delta.`{path}` WHERE x >= 0")
+    assert str(200 * (ROUNDS + 3)) in rows[0]
+    count_cases("rounds of turns with OPTIMIZE", ROUNDS)
+
+
+@pytest.mark.conformance("CLU-03", "STAT-04")
+def test_delta_spark_finds_nan_and_infinity_in_clustering_columns(
+    delta_spark: DeltaSpark, tmp_path: Path
+) -> None:
+    path = tmp_path / "nan"
+    create(delta_spark, path, "id BIGINT, x DOUBLE", "CLUSTER BY (x)")
+    for values in ("(1, 1.0), (2, double('NaN'))", "(3, double('Infinity')), (4, -1.0)"):
+        delta_spark.sql(f"INSERT INTO delta.`{path}` VALUES {values}")
+    delta_spark.sql(f"INSERT INTO delta.`{path}` VALUES (5, double('-Infinity')), (6, NULL)")
+    filters = ["x > 5000", "isnan(x)", "x < -5000", "x = 1", "x IS NULL", "x >= -1"]
+    before = {each: selection(delta_spark, path, each) for each in filters}
+    assert all(before.values())
+    assert clustered(path, target_bytes=1).status == "rewritten"
+    delta_spark.forget()
+    assert {each: selection(delta_spark, path, each) for each in filters} == before
+    assert optimized(delta_spark, path) == 0

@@ -1,0 +1,225 @@
+"""Bins whose rows are sorted: the same rows with their row IDs, in any amount of memory."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_maintenance.protocol.clustering.ranks import can_be_ranked
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.bins import RewriteSpec
+from delta_maintenance.table.data.clustering.sorter import Clustering
+from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, field, parquet, put, source
+from tests.support.rewrites.typed_bins import bins, prepared, rewritten, spec_of, stored
+
+CURVES = ["hilbert", "z-order", "linear"]
+
+
+def clustering_of(spec: RewriteSpec, *columns: str, **options: Any) -> RewriteSpec:
+    paths = tuple(tuple(column.split(".")) for column in columns)
+    return replace(spec, clustering=Clustering(columns=paths, **options))
+
+
+def leaves(schema: pa.Schema) -> list[str]:
+    """The columns that can be clustered."""
+    found = []
+    for column in schema:
+        nested = column.type if pa.types.is_struct(column.type) else ()
+        every = [(column.name, column.type), *((f"{column.name}.{f.name}", f.type) for f in nested)]
+        found += [name for name, kind in every if can_be_ranked(kind)]
+    return [name for name in found if name not in (ROW_ID, ROW_VERSION)]
+
+
+@given(bins(), st.data())
+@settings(max_examples=150)
+@pytest.mark.conformance("RW-20", "RW-21", "RT-15", "RT-16", "RT-17", "DV-12")
+def test_the_live_rows_come_out_with_their_ids_whatever_the_memory(
+    case: Any, data: st.DataObject
+) -> None:
+    fields, _ = case
+    spec, store = spec_of(*fields, tracked=True), MemoryStore()
+    sources, expected = prepared(store, case)
+    possible = leaves(spec.files.layout.schema)
+    if not possible:
+        return
+    columns = data.draw(st.lists(st.sampled_from(possible), min_size=1, max_size=4, unique=True))
+    clustered = clustering_of(
+        spec,
+        *columns,
+        curve=data.draw(st.sampled_from(CURVES)),
+        sort_bytes=data.draw(st.sampled_from([1, 100, 1000, 1 << 20])),
+    )
+    done = rewritten(store, sources, clustered)
+    assert not done.refused
+    assert done.sums.rows == len(expected)
+    if not expected:
+        assert not done.outputs
+        return
+    found = stored(store, done)
+    assert Counter(map(repr, found.to_pylist())) == Counter(map(repr, expected))
+    other = MemoryStore()
+    prepared(other, case)
+    assert done.sums == rewritten(other, sources, spec).sums
+    assert done.clustered is not None
+
+
+def random_table(rows: int, *, seed: int = 0) -> pa.Table:
+    draw = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "x": draw.integers(0, 1000, rows),
+            "y": draw.normal(size=rows),
+            "text": pa.array([f"{n:04d}" for n in draw.integers(0, 5000, rows)]),
+        }
+    )
+
+
+FIELDS = [field("x", "long"), field("y", "double"), field("text", "string")]
+
+
+def stored_sources(store: MemoryStore, *tables: pa.Table) -> list[Any]:
+    found = []
+    for number, table in enumerate(tables):
+        data = parquet(table)
+        put(store, f"f{number}", data)
+        found.append(source(f"f{number}", data, rows=table.num_rows))
+    return found
+
+
+@pytest.mark.parametrize("sort_bytes", [1 << 14, 1 << 24], ids=["ranges", "memory"])
+@pytest.mark.parametrize("column", ["x", "y", "text"])
+def test_rows_of_one_column_are_in_its_order_and_the_footer_says_so(
+    column: str, sort_bytes: int
+) -> None:
+    store = MemoryStore()
+    tables = [random_table(5000, seed=seed) for seed in range(3)]
+    spec = clustering_of(spec_of(*FIELDS), column, curve="hilbert", sort_bytes=sort_bytes)
+    spec = replace(spec, target_bytes=100_000)
+    done = rewritten(store, stored_sources(store, *tables), spec)
+    values = stored(store, done)[column].to_pylist()
+    assert len(done.outputs) > 1
+    assert values == sorted(values)
+    for output in done.outputs:
+        group = pq.read_metadata(io.BytesIO(store.read(output.name))).row_group(0)
+        (by,) = group.sorting_columns
+        assert group.column(by.column_index).path_in_schema == column
+        assert (by.descending, by.nulls_first) == (False, True)
+
+
+def test_more_values_than_ranks_are_sorted_completely() -> None:
+    store = MemoryStore()
+    values = np.random.default_rng(0).normal(size=100_000)
+    spec = clustering_of(spec_of(field("y", "double")), "y", curve="hilbert")
+    done = rewritten(store, stored_sources(store, pa.table({"y": values})), spec)
+    assert stored(store, done)["y"].to_pylist() == sorted(values.tolist())
+
+
+def test_nulls_come_first_and_nan_comes_last() -> None:
+    store = MemoryStore()
+    values = [3.0, None, math.nan, 1.0, None, 2.0]
+    tables = [pa.table({"y": pa.array(values, pa.float64())})] * 2
+    spec = clustering_of(spec_of(field("y", "double")), "y", curve="linear")
+    done = rewritten(store, stored_sources(store, *tables), spec)
+    found = stored(store, done)["y"].to_pylist()
+    assert found[:4] == [None] * 4
+    assert found[4:10] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    assert all(map(math.isnan, found[10:]))
+
+
+@pytest.mark.conformance("RW-47")
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("sort_bytes", [1 << 15, 1 << 24], ids=["ranges", "memory"])
+def test_new_files_overlap_less(curve: str, sort_bytes: int) -> None:
+    store = MemoryStore()
+    tables = [random_table(10_000, seed=seed) for seed in range(8)]
+    spec = clustering_of(spec_of(*FIELDS), "x", "text", curve=curve, sort_bytes=sort_bytes)
+    spec = replace(spec, target_bytes=60_000)
+    done = rewritten(store, stored_sources(store, *tables), spec)
+    outcome = done.clustered
+    assert outcome is not None and outcome.is_clustered
+    assert outcome.before.files == pytest.approx(8, rel=0.01)
+    assert len(done.outputs) > 10
+    assert outcome.after.files < 2.5
+    groups = pq.read_metadata(io.BytesIO(store.read(done.outputs[0].name)))
+    assert not groups.row_group(0).sorting_columns
+
+
+def test_a_value_that_exceeds_the_memory_is_written_in_parts() -> None:
+    store = MemoryStore()
+    rows = 20_000
+    tables = [
+        pa.table({"x": pa.array([7] * rows + [1, 9]), "y": np.arange(rows + 2, dtype=np.float64)})
+    ] * 2
+    spec = clustering_of(
+        spec_of(field("x", "long"), field("y", "double")), "x", curve="linear", sort_bytes=1 << 15
+    )
+    done = rewritten(store, stored_sources(store, *tables), spec)
+    assert stored(store, done)["x"].to_pylist() == [1, 1, *[7] * 2 * rows, 9, 9]
+
+
+@pytest.mark.conformance("CLU-03", "STAT-03")
+def test_a_text_without_an_upper_bound_is_named() -> None:
+    store = MemoryStore()
+    longest = "\U0010ffff" * 40
+    tables = [pa.table({"t": ["a", longest]}), pa.table({"t": ["b", "c"]})]
+    spec = clustering_of(spec_of(field("t", "string")), "t", curve="linear")
+    done = rewritten(store, stored_sources(store, *tables), spec)
+    assert done.clustered is not None
+    assert (done.clustered.unbounded, done.clustered.is_clustered) == ("t", False)
+
+
+@given(st.lists(st.floats() | st.none(), min_size=1), st.booleans())
+@pytest.mark.conformance("CLU-03", "STAT-04")
+def test_every_clustering_column_has_bounds_that_contain_its_values(
+    values: list[float | None], clustered: bool
+) -> None:
+    store = MemoryStore()
+    spec = spec_of(field("y", "double"))
+    marked = tuple(replace(leaf, clustered=clustered) for leaf in spec.files.statistics.leaves)
+    files = replace(spec.files, statistics=replace(spec.files.statistics, leaves=marked))
+    spec = clustering_of(replace(spec, files=files), "y", curve="linear")
+    table = pa.table({"y": pa.array(values, pa.float64())})
+    done = rewritten(store, stored_sources(store, table), spec)
+    stats = json.loads(done.outputs[0].stats)
+    least, greatest = (stats.get(name, {}).get("y") for name in ("minValues", "maxValues"))
+    known = [value for value in values if value is not None]
+    if clustered and known:
+        # As Delta Spark writes them: NaN is the greatest value.
+        ordered = sorted(known, key=lambda value: (math.isnan(value), value))
+        assert least == _as_json(ordered[0])
+        assert greatest == _as_json(ordered[-1])
+    elif not known or any(map(math.isnan, known)):
+        assert greatest is None
+    assert done.clustered is not None
+    complete = not known or (least is not None and greatest is not None)
+    assert (done.clustered.unbounded is None) == complete
+
+
+def _as_json(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def test_a_source_that_cannot_be_read_is_left_out() -> None:
+    store = MemoryStore()
+    good, bad, other = stored_sources(store, *[random_table(100, seed=n) for n in range(3)])
+    put(store, "damaged", b"PAR1" + bytes(100))
+    bad = replace(bad, path="damaged", size=104)
+    spec = clustering_of(spec_of(*FIELDS), "x", "y", curve="hilbert", sort_bytes=100)
+    done = rewritten(store, [good, bad, other], spec)
+    assert [refusal.source.path for refusal in done.refused] == ["damaged"]
+    assert done.sums.rows == 200
+    assert list(itertools.chain(source.path for source in done.bin.sources)) == ["f0", "f2"]
