@@ -90,7 +90,7 @@ def test_set_properties_commits_and_prints_the_result(cli: Any, builder: TableBu
         ),
         (("upgrade-protocol",), 2, "the request is empty"),
         (("upgrade-protocol", "--feature", "rowtracking"), 3, "use rowTracking"),
-        (("upgrade-protocol", "--feature", "clustering"), 3, "CLUSTER BY"),
+        (("upgrade-protocol", "--feature", "clustering"), 3, "use set-clustering"),
         (("upgrade-protocol", "--writer-version", "8"), 2, "writer version 8 does not exist"),
     ],
 )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+)
 from delta_maintenance.operations import set_clustering
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_clustering import SetClusteringOptions, SetClusteringResult
@@ -17,8 +24,10 @@ from delta_maintenance.protocol.schema.clustering import DOMAIN
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.operations.table_changes import NOW, built, lines, race
-from tests.support.rewrites.data_files import field, schema_string
+from tests.support.operations.statistics_repair import recompute, statistics
+from tests.support.operations.table_changes import NOW, RacedStore, built, lines, race
+from tests.support.rewrites.data_files import DataTable, field, schema_string
+from tests.support.rewrites.table_rows import latest
 
 INNER = {"type": "struct", "fields": [field("x", "long"), field("a.b", "date")]}
 FIELDS = [
@@ -57,12 +66,14 @@ def table_of(
     return table
 
 
-def change(table: TableBuilder, *by: str, none: bool = False) -> SetClusteringResult:
+CONTEXT = RunContext.at(NOW)
+
+
+def change(table: TableBuilder | DataTable, *by: str, none: bool = False) -> SetClusteringResult:
     opened = Table(table.store)
-    context = RunContext.at(NOW)
     options = SetClusteringOptions(by=by, none=none)
     return set_clustering.apply(
-        opened, set_clustering.plan(opened.snapshot(), options, context), context
+        opened, set_clustering.plan(opened.snapshot(), options, CONTEXT), CONTEXT
     )
 
 
@@ -168,31 +179,83 @@ def test_partitioned_tables_and_columns_without_statistics_are_refused() -> None
     assert domain(named)["clusteringColumns"] == [["text"], ["inner", "a.b"]]
 
 
+ROWS = pa.table({"id": [1, 5], "text": ["a", "b"], "real": [1.5, math.nan]})
+COMPLETE = json.dumps(
+    {"numRecords": 2, "minValues": {"id": 1}, "maxValues": {"id": 5}, "nullCount": {"id": 0}}
+)
+COLUMNS = (field("id", "long"), field("text", "string"), field("real", "double"))
+
+
 @pytest.mark.conformance("CLU-03", "RW-39")
 @pytest.mark.parametrize(
     "text",
     [
         None,
-        '{"numRecords":5}',
-        '{"numRecords":5,"nullCount":{"id":0},"minValues":{"id":1}}',
-        '{"numRecords":5,"nullCount":{"id":4},"minValues":{},"maxValues":{}}',
-        '{"numRecords":5,"minValues":{"id":1},"maxValues":{"id":1}}',
+        '{"numRecords":2}',
+        '{"numRecords":2,"nullCount":{"id":0},"minValues":{"id":1}}',
+        '{"numRecords":2,"nullCount":{"id":1},"minValues":{},"maxValues":{}}',
+        '{"numRecords":2,"minValues":{"id":1},"maxValues":{"id":1}}',
         "nonsense",
     ],
 )
-def test_a_file_without_statistics_of_a_joining_column_is_counted(text: str | None) -> None:
-    table = table_of(log.add("a", stats=stats(id=1, text="t")), log.add("b", stats=text))
-    with pytest.raises(RefusedError, match="1 file without statistics of .* recompute-stats"):
+def test_missing_statistics_of_a_joining_column_are_computed_first(text: str | None) -> None:
+    table = DataTable(*COLUMNS)
+    [path] = table.append(ROWS, stats=text)
+    opened = Table(table.store)
+    plan = set_clustering.plan(opened.snapshot(), SetClusteringOptions(by=("id",)), CONTEXT)
+    assert (plan.files_to_recompute, plan.statistics_commits) == (1, 1)
+    assert "the statistics of 1 file are computed first" in plan.reason
+    result = set_clustering.apply(opened, plan, CONTEXT)
+    assert (result.status, result.files_recomputed) == ("committed", 1)
+    assert latest(table.store) == plan.version + 2
+    found = statistics(table.store)[path]
+    assert [found[part]["id"] for part in ("minValues", "maxValues", "nullCount")] == [1, 5, 0]
+
+
+@pytest.mark.conformance("CLU-03", "STAT-04")
+def test_bounds_that_only_clustering_needs_are_computed_first() -> None:
+    table = DataTable(*COLUMNS)
+    [path] = table.append(ROWS)
+    assert recompute(table.store).status == "recomputed"
+    assert "real" not in statistics(table.store)[path]["maxValues"]
+    assert change(table, "real").files_recomputed == 1
+    assert statistics(table.store)[path]["maxValues"]["real"] == "NaN"
+
+
+@pytest.mark.conformance("CLU-03")
+def test_a_column_whose_bounds_cannot_be_stated_is_refused_by_name() -> None:
+    table = DataTable(*COLUMNS)
+    greatest = "\U0010ffff" * 40
+    table.append(pa.table({"id": [1], "text": [greatest], "real": [1.0]}))
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="1 file with values of the column text .* another"):
+            change(table, "text")
+    assert change(table, "id").status == "committed"
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    table = DataTable(*COLUMNS)
+    [path] = table.append(ROWS, stats=None)
+    table.store.delete_many([path])
+    with pytest.raises(RefusedError, match=f"{path}.* the data file is gone"):
         change(table, "id")
 
 
 @pytest.mark.conformance("CLU-03", "TXN-03")
-def test_a_file_that_is_added_meanwhile_is_a_conflict() -> None:
-    table = table_of(log.add("a", stats=stats(id=1)))
-    race(table, log.commit_info("WRITE"), log.add("late", stats=None))
-    assert change(table, "id").status == "conflict"
-    with pytest.raises(RefusedError, match="without statistics"):
-        change(table, "id")
+@pytest.mark.parametrize("at", ["statistics", "commit"])
+def test_a_file_that_is_added_meanwhile_is_a_conflict(at: str) -> None:
+    table = DataTable(*COLUMNS, store=RacedStore())
+    table.append(ROWS, stats=None if at == "statistics" else COMPLETE)
+    before = latest(table.store)
+    race(table.builder, log.commit_info("WRITE"), log.add("late", stats=None))
+    if at == "commit":
+        assert change(table, "id").status == "conflict"
+    else:
+        # The race is that of the first commit, which has the statistics.
+        with pytest.raises(CommitConflictError, match="without statistics .* run again"):
+            change(table, "id")
+    assert latest(table.store) == before + (2 if at == "statistics" else 1)
+    assert not Table(table.store).snapshot().domain_metadata
 
 
 @pytest.mark.conformance("CLU-01")

@@ -21,6 +21,8 @@ class Case:
     """The status of the first run."""
     noop: str = "nothing-to-do"
     """The status of the second one."""
+    planned: str = "planned"
+    """The status of a plan."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     refused: Mapping[str, Any]
     """Arguments with which it must fail immediately."""
@@ -141,7 +143,8 @@ CASES = (
         "layout",
         "does-not-pay",
         noop="does-not-pay",
-        refused={"options": {"where": ["nothing = 1 OR"]}},
+        planned="does-not-pay",
+        refused={"options": {"columns": ["nothing"]}},
     ),
     _case(
         operators.DeltaSetClusteringOperator,
@@ -149,7 +152,7 @@ CASES = (
         "committed",
         arguments={"by": ["id"]},
         refused={"by": ["nothing"]},
-        commits=1,
+        commits=2,
     ),
     _case(
         operators.DeltaClusterOperator,

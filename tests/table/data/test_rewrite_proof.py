@@ -23,7 +23,7 @@ from delta_maintenance.protocol.data_files.names import FileNaming
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data import data_file_reader, data_file_writer, read_back, rewrite
+from delta_maintenance.table.data import data_file_reader, data_file_writer, read_back
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, DataFileWriter
 from delta_maintenance.table.data.rewrite import rewrite_bin
@@ -313,12 +313,12 @@ def commit_versions_are_lost(patch: Patch) -> None:
 
 @fault
 def rows_come_from_another_partition(patch: Patch) -> None:
-    original = rewrite.read_back
+    original = read_back.read_back
 
     def other(*args: Any, **options: Any) -> Any:
         return original(*args, **options | {"partition": {"p": "other"}})
 
-    patch.setattr(rewrite, "read_back", other)
+    patch.setattr(read_back, "read_back", other)
 
 
 @fault

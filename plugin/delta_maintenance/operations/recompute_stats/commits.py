@@ -54,7 +54,7 @@ class StatisticsCommits:
         self._context = context
         self._expected = expected
         self._layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
-        self._required = required_statistics(snapshot)
+        self._required = required_statistics(snapshot, options)
         self.repair = StatisticsRepair(table.store, self._layout, self._required, options)
         self.version = snapshot.version
         self.commits = self.files = self.decoded = self.overtaken = 0

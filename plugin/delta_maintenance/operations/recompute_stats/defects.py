@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from delta_maintenance.operations.recompute_stats.options import ColumnAudit, RecomputeStatsOptions
 from delta_maintenance.operations.rewriting.models import ReasonCount
+from delta_maintenance.protocol.clustering.columns import named_columns
 from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.statistics.audit import (
     AUDITED,
@@ -161,9 +162,9 @@ class AuditTotals:
 def audit_files(snapshot: Snapshot, options: RecomputeStatsOptions) -> AuditTotals:
     """Examines all live files of a snapshot. Reads the log once, and no data file.
 
-    Raises `RefusedError` if the clustering columns cannot be determined.
+    Raises the errors of `required_statistics`.
     """
-    required = required_statistics(snapshot)
+    required = required_statistics(snapshot, options)
 
     def examined(batch: ActiveFiles) -> tuple[pa.ChunkedArray, Defects]:
         return batch.adds["size"], Defects.of(batch.adds, required, options)
@@ -193,9 +194,19 @@ def affected_files(
     return adds_for_commits(snapshot, in_parallel(chosen, snapshot.log.scan()))
 
 
-def required_statistics(snapshot: Snapshot) -> RequiredStatistics:
-    """Returns the statistics that the files of a version should have."""
-    return RequiredStatistics.of(snapshot.protocol, snapshot.metadata, snapshot.domain_metadata)
+def required_statistics(snapshot: Snapshot, options: RecomputeStatsOptions) -> RequiredStatistics:
+    """Returns the statistics that the files of a version should have.
+
+    Raises `InvalidRequestError` if the options name a column that the table does not have.
+    """
+    protocol, metadata = snapshot.protocol, snapshot.metadata
+    joining = named_columns(options.cluster_by, protocol, metadata)
+    return RequiredStatistics.of(
+        protocol,
+        metadata,
+        snapshot.domain_metadata,
+        joining={column.path for column in joining},
+    )
 
 
 def _any(masks: tuple[Mask, ...], nothing: Mask) -> Mask:

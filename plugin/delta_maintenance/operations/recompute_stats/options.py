@@ -34,6 +34,16 @@ class RecomputeStatsOptions(Record):
         bool, Flag(name="--all", help="recompute the statistics of all files, not only wrong ones")
     ] = False
     """Whether the statistics of all files are recomputed."""
+    cluster_by: Annotated[
+        tuple[str, ...],
+        Flag(
+            name="--cluster-by",
+            metavar="COLUMN",
+            help="a column by which the table is to be clustered; repeatable",
+        ),
+    ] = ()
+    """Columns by which the table is to be clustered, so that their bounds are stated also for NaN
+    and infinity."""
     files_per_commit: Annotated[
         int, AtLeast(1), Flag(help="files that one commit adds again, by default {default}")
     ] = 22_000

@@ -3,18 +3,30 @@
 One commit changes the domain `delta.clustering` and adds the features that it needs. No data file
 is changed: `cluster`, or OPTIMIZE in Delta Spark, orders the rows. Implements the requirements for
 writers of "Clustered Table": every live file must have statistics of every clustering column.
+Statistics that are missing are computed and committed first, by `recompute-stats`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+)
+from delta_maintenance.operations import recompute_stats
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.recompute_stats.options import (
+    RecomputeStatsOptions,
+    RecomputeStatsPlan,
+)
 from delta_maintenance.operations.set_clustering.options import (
     SetClusteringOptions,
     SetClusteringPlan,
@@ -37,6 +49,7 @@ from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_conf
 from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_consistent
 
 FEATURES = ("clustering", "domainMetadata")
@@ -48,6 +61,65 @@ class ClusteringDecision(Decision):
 
     columns_before: tuple[str, ...] = ()
     columns_after: tuple[str, ...] = ()
+    statistics: RecomputeStatsPlan | None = None
+    """The statistics to compute first."""
+
+
+def plan(
+    snapshot: Snapshot,
+    options: SetClusteringOptions | None = None,
+    context: RunContext | None = None,
+) -> SetClusteringPlan:
+    """Plans the change for the latest snapshot. Reads only the log, and writes nothing.
+
+    Raises `InvalidRequestError` for an invalid request, and `RefusedError` or
+    `UnsupportedFeatureError` if this table does not permit it.
+    """
+    return _VERB.plan(snapshot, options, context)
+
+
+def apply(
+    table: Table, plan: SetClusteringPlan, context: RunContext | None = None
+) -> SetClusteringResult:
+    """Computes missing statistics, and commits the planned change if a new plan would make it too.
+
+    Raises `RefusedError` if the table was replaced or must no longer be changed, or if statistics
+    cannot be computed, `CommitConflictError` if other writers add files without statistics at the
+    same time, and `CommitUnknownError` if the outcome of a commit is unknown.
+    """
+    context = context or RunContext()
+    recomputed = 0
+    if plan.files_to_recompute and not plan.is_noop:
+        recomputed = _compute_statistics(table, plan, context)
+
+    def examine(snapshot: Snapshot) -> None:
+        todo = _statistics_of(snapshot, plan.options)
+        if todo is not None:
+            raise CommitConflictError(
+                "another writer added files without statistics of the clustering columns",
+                table=snapshot.table,
+                version=snapshot.version,
+                remedy="run again",
+            )
+
+    result = _VERB.apply(table, plan, context, examine=examine if plan.joins else None)
+    return replace(result, files_recomputed=recomputed)
+
+
+def _compute_statistics(table: Table, plan: SetClusteringPlan, context: RunContext) -> int:
+    """Returns the number of files with new statistics."""
+    snapshot = table.snapshot()
+    todo = _statistics_of(snapshot, plan.options)
+    if todo is None:
+        return 0
+    done = recompute_stats.apply(table, todo, context.without_engine(), snapshot=snapshot)
+    if done.problem is not None:
+        raise RefusedError(
+            f"the statistics of the clustering columns cannot be computed: {done.problem}",
+            table=table.uri,
+            remedy="see with fsck --deep what is wrong with these files",
+        )
+    return done.files_recomputed
 
 
 def _decide(
@@ -90,7 +162,6 @@ def _decided(snapshot: Snapshot, options: SetClusteringOptions) -> ClusteringDec
             columns_after=names_after,
         )
     joining = [column for column in columns if column.path not in (old or ())]
-    _require_statistics(snapshot, joining)
     return ClusteringDecision(
         operation="CLUSTER BY",
         parameters={
@@ -108,6 +179,7 @@ def _decided(snapshot: Snapshot, options: SetClusteringOptions) -> ClusteringDec
         depends_on_files=bool(joining),
         columns_before=names_before,
         columns_after=names_after,
+        statistics=_statistics_of(snapshot, options),
     )
 
 
@@ -119,19 +191,36 @@ def _current(snapshot: Snapshot) -> tuple[ClusteringColumn, ...] | None:
         return None
 
 
-def _require_statistics(snapshot: Snapshot, columns: Sequence[ClusteringColumn]) -> None:
-    """Refuses columns of which a live file has no statistics."""
-    if not columns:
-        return
-    types = {column.path: to_arrow_type(column.type) or pa.null() for column in columns}
+def _statistics_of(snapshot: Snapshot, options: SetClusteringOptions) -> RecomputeStatsPlan | None:
+    """Returns the plan to compute statistics that new clustering columns lack, or None.
+
+    Raises `RefusedError` if bounds of such a column cannot be stated.
+    """
+    columns = named_columns(options.by, snapshot.protocol, snapshot.metadata)
+    before = {column.path for column in _current(snapshot) or ()}
+    joining = [column for column in columns if column.path not in before]
+    if not joining:
+        return None
+    types = {column.path: to_arrow_type(column.type) or pa.null() for column in joining}
     missing = snapshot.avoiding_damage(lambda sound: _missing(sound, types))
-    for column, files in zip(columns, missing, strict=True):
-        if files:
-            raise RefusedError(
-                f"{count_text(int(files), 'file')} without statistics of the column {column.name}, "
-                "which every file of a clustered table must have",
-                remedy="run recompute-stats first",
-            )
+    if not missing.any():
+        return None
+    todo = recompute_stats.plan(
+        snapshot,
+        RecomputeStatsOptions(cluster_by=options.by, other_writers=options.other_writers),
+    )
+    if todo.is_noop:
+        column, files = next(
+            (column, files)
+            for column, files in zip(joining, missing.tolist(), strict=True)
+            if files
+        )
+        raise RefusedError(
+            f"{count_text(files, 'file')} with values of the column {column.name} for which "
+            "statistics cannot state a bound, which every file of a clustered table must have",
+            remedy="cluster by another column",
+        )
+    return todo
 
 
 def _missing(
@@ -157,7 +246,25 @@ def _reason(decision: Decision) -> str:
     if decision.is_noop:
         return f"the table is already clustered by {after}"
     before = ", ".join(decision.columns_before) or "no columns"
-    return f"the table is clustered by {before}, and is to be clustered by {after}"
+    reason = f"the table is clustered by {before}, and is to be clustered by {after}"
+    if decision.statistics is None:
+        return reason
+    files = count_text(decision.statistics.files, "file")
+    return f"{reason}; the statistics of {files} are computed first"
+
+
+def _planned(decision: Decision) -> dict[str, Any]:
+    if not isinstance(decision, ClusteringDecision):
+        return {}
+    todo = decision.statistics
+    return {
+        "columns_before": decision.columns_before,
+        "columns_after": decision.columns_after,
+        "joins": decision.depends_on_files,
+        "files_to_recompute": 0 if todo is None else todo.files,
+        "bytes_to_open": 0 if todo is None else todo.bytes,
+        "statistics_commits": 0 if todo is None else todo.commits,
+    }
 
 
 _VERB = ChangeVerb(
@@ -166,12 +273,6 @@ _VERB = ChangeVerb(
     result_type=SetClusteringResult,
     decide=_decide,
     reason=_reason,
-    planned=lambda decision: (
-        {"columns_before": decision.columns_before, "columns_after": decision.columns_after}
-        if isinstance(decision, ClusteringDecision)
-        else {}
-    ),
+    planned=_planned,
     done=lambda plan: {"columns": plan.columns_after},
 )
-plan = _VERB.plan
-apply = _VERB.apply

@@ -41,6 +41,14 @@ class SetClusteringPlan(ChangePlan):
     columns_before: tuple[str, ...] = ()
     """The current clustering columns, by logical names."""
     columns_after: tuple[str, ...] = ()
+    joins: bool = False
+    """Whether there are new clustering columns, of which every file must have statistics."""
+    files_to_recompute: int = 0
+    """Files whose statistics are computed first, because those of a new column are missing."""
+    bytes_to_open: int = 0
+    """The size of these files. Far fewer bytes are read if footers are sufficient."""
+    statistics_commits: int = 0
+    """The estimated number of commits with statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +57,5 @@ class SetClusteringResult(ChangeResult):
 
     columns: tuple[str, ...] = ()
     """The new clustering columns; empty if nothing was committed."""
+    files_recomputed: int = 0
+    """Files with new statistics, which stay if the change is not made."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.core.facts import Facts
-from delta_maintenance.operations.core.operation import Effects, OperationRecord
+from delta_maintenance.operations.core.facts import Facts, count_text, size_text
+from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
 from delta_maintenance.operations.set_clustering.options import (
     SetClusteringOptions,
     SetClusteringPlan,
@@ -25,6 +25,7 @@ def plan_facts(plan: SetClusteringPlan) -> Facts:
     return change_facts.plan_facts(plan) | {
         "clustered by": ", ".join(plan.columns_before) or "no columns",
         "will be clustered by": ", ".join(plan.columns_after) or "no columns",
+        "statistics to compute": _files(plan.files_to_recompute, plan.bytes_to_open),
     }
 
 
@@ -35,10 +36,17 @@ def result_facts(result: SetClusteringResult) -> Facts:
         "version": result.version,
         "status": result.status,
         "clustered by": result.columns,
+        "statistics computed": count_text(result.files_recomputed, "file")
+        if result.files_recomputed
+        else None,
         "added features": result.added_features,
         "problem": result.problem,
         "notes": result.notes,
     }
+
+
+def _files(files: int, size: int) -> str | None:
+    return f"{count_text(files, 'file')} with {size_text(size)}" if files else None
 
 
 RECORD = OperationRecord(
@@ -47,8 +55,8 @@ RECORD = OperationRecord(
     summary="set or remove the clustering columns of a table",
     description=(
         "Set the columns by which the rows of a table are clustered, or remove them, in one commit "
-        "that adds the features which clustering needs. No data file is changed. Every live file "
-        "must have statistics of a new clustering column."
+        "that adds the features which clustering needs. No data file is changed. Statistics that "
+        "files lack of a new column are computed and committed first."
     ),
     prints="Prints the result; --dry-run prints the plan and the clients that would lose access.",
     options=SetClusteringOptions,
@@ -61,7 +69,9 @@ RECORD = OperationRecord(
     subjects=("by", "none"),
     decisive=(*DECISIVE, "columns_before", "columns_after"),
     asks_for_approval=raises_protocol,
-    planned_amounts=planned_amounts,
+    planned_amounts=lambda plan: Amounts(
+        commits=planned_amounts(plan).commits + plan.statistics_commits
+    ),
     done_amounts=lambda result: commits_of(result.status),
     plan_facts=plan_facts,
     result_facts=result_facts,

@@ -66,8 +66,17 @@ class ChangeVerb(Generic[Options, Plan, Result]):
             **self.planned(decision),
         )
 
-    def apply(self, table: Table, plan: Plan, context: RunContext | None = None) -> Result:
+    def apply(
+        self,
+        table: Table,
+        plan: Plan,
+        context: RunContext | None = None,
+        *,
+        examine: Callable[[Snapshot], None] | None = None,
+    ) -> Result:
         """Commits the planned change, if a new plan would make the same change.
+
+        `examine` is that of `execute`.
 
         Raises `RefusedError` if the table was replaced or must no longer be changed, and
         `CommitUnknownError` if the outcome of the commit is unknown.
@@ -78,6 +87,7 @@ class ChangeVerb(Generic[Options, Plan, Result]):
             plan,
             lambda snapshot: self.decide(snapshot, options, plan.operation_id),
             context=context or RunContext(),
+            examine=examine,
         )
         fields = self.done(plan) if ending.status == "committed" else {}
         return ending.as_result(self.result_type, plan, **fields)

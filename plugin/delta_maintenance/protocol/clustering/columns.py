@@ -48,13 +48,18 @@ def named_columns(
     for text in names:
         parsed = column_names(text)
         if parsed is None or len(parsed) != 1:
-            raise InvalidRequestError(f"{text!r} is not the name of a column")
+            raise InvalidRequestError(
+                f"{text!r} is not the name of a column",
+                remedy="enclose names with dots or commas in backticks",
+            )
         fields: list[StructField] = []
         inside: DeltaType = schema
         for part in parsed[0]:
             field = _member(inside, part)
             if field is None:
-                raise InvalidRequestError(f"the table has no column {text}")
+                raise InvalidRequestError(
+                    f"the table has no column {text}", remedy="name a column of the table"
+                )
             fields.append(field)
             inside = field.type
         if isinstance(inside, StructType):
@@ -68,7 +73,7 @@ def named_columns(
         )
     repeated = {column.path for column in found}
     if len(repeated) < len(found):
-        raise InvalidRequestError("a column is named twice")
+        raise InvalidRequestError("a column is named twice", remedy="name each column once")
     return tuple(found)
 
 
@@ -117,14 +122,16 @@ def require_allowed(
         )
     if len(columns) > MOST_COLUMNS:
         raise InvalidRequestError(
-            f"a table can be clustered by at most {MOST_COLUMNS} columns, not {len(columns)}"
+            f"a table can be clustered by at most {MOST_COLUMNS} columns, not {len(columns)}",
+            remedy="name those that most queries filter by",
         )
     collected = {leaf.path for leaf in StatisticsColumns.of(protocol, metadata, {}).leaves}
     for column in columns:
         if not has_bounds(column.type):
             raise InvalidRequestError(
                 f"the table cannot be clustered by {column.name}: statistics have no bounds of "
-                f"this type ({column.type})"
+                f"this type ({column.type})",
+                remedy="name columns of numbers, texts, dates or timestamps",
             )
         if column.path not in collected:
             raise RefusedError(

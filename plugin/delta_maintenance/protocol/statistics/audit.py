@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, Self
@@ -52,8 +52,18 @@ class RequiredStatistics:
     """The type of `stats_parsed`, in which bounds of floats are doubles, as JSON contains them."""
 
     @classmethod
-    def of(cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]) -> Self:
-        """Raises `RefusedError` if the clustering columns cannot be determined."""
+    def of(
+        cls,
+        protocol: Protocol,
+        metadata: Metadata,
+        domains: Mapping[str, str],
+        *,
+        joining: Collection[tuple[str, ...]] = (),
+    ) -> Self:
+        """Returns what the table requires, and will if it is clustered also by `joining`.
+
+        Raises `RefusedError` if the clustering columns cannot be determined.
+        """
         parsed_type = statistics_arrow_type(
             parse_schema(metadata.schema_string or ""),
             partition_columns=metadata.partition_columns,
@@ -61,7 +71,7 @@ class RequiredStatistics:
             tight_bounds=True,
         )
         return cls(
-            columns=StatisticsColumns.of(protocol, metadata, domains),
+            columns=StatisticsColumns.of(protocol, metadata, domains, joining=joining),
             parsed_type=_with_doubles(parsed_type),
         )
 
@@ -187,7 +197,7 @@ class AuditedFiles:
     def _is_unbounded(self, leaf: StatisticsLeaf) -> Mask:
         if not self.computed.any():
             return np.zeros(len(self.parsed), np.bool_)
-        return to_bools(pc.fill_null(pc.match_substring(self._unbounded, _quoted(leaf)), False))
+        return to_bools(pc.fill_null(pc.match_substring(self._unbounded, _entry(leaf)), False))
 
     @cached_property
     def _unbounded(self) -> pa.StringArray:
@@ -283,7 +293,7 @@ def with_statistics(
             both = (pc.is_valid(replaced[name, *leaf.path]) for name in ("minValues", "maxValues"))
             some = pc.less(replaced["nullCount", *leaf.path], counted)
             lacks = pc.and_(pc.invert(pc.and_(*both)), pc.fill_null(some, True))
-            name = pc.if_else(lacks, "," + _quoted(leaf), "")
+            name = pc.if_else(lacks, "," + _entry(leaf), "")
             unbounded = pc.binary_join_element_wise(unbounded, name, "")
     parsed = _rebuilt(audited.parsed, replaced, ())
     stats = render_statistics(parsed, required.parsed_type).values
@@ -350,8 +360,10 @@ def _as_list(tags: pa.MapArray) -> pa.ListArray:
     return tags.cast(kind)
 
 
-def _quoted(leaf: StatisticsLeaf) -> str:
-    return json.dumps(".".join(leaf.path))
+def _entry(leaf: StatisticsLeaf) -> str:
+    """Returns the entry of a column in the tag. That of a clustering column contains the other."""
+    name = json.dumps(".".join(leaf.path))
+    return f"{{{name}:true}}" if leaf.clustered else name
 
 
 def _with_doubles(kind: Any) -> Any:

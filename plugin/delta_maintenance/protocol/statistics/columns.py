@@ -63,10 +63,12 @@ class StatisticsColumns:
         domains: Mapping[str, str],
         *,
         also: Collection[tuple[str, ...]] = (),
+        joining: Collection[tuple[str, ...]] = (),
     ) -> StatisticsColumns:
         """Returns the columns that the table requires. `domains` are its domains by name.
 
-        `also` are further columns, by physical names.
+        `also` are further columns, and `joining` those by which the table is to be clustered, by
+        physical names.
 
         `RefusedError` if the clustering columns cannot be determined.
         """
@@ -87,7 +89,7 @@ class StatisticsColumns:
             leaf = StatisticsLeaf(
                 path=path,
                 bounded=has_bounds(fields[-1].type),
-                clustered=path in clustered,
+                clustered=path in clustered or path in joining,
                 name=".".join(item.name for item in fields),
             )
             every.append((tuple(item.name.lower() for item in fields), leaf))
@@ -101,7 +103,7 @@ class StatisticsColumns:
             }
         else:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
-        chosen |= {*clustered, *also}
+        chosen |= {*clustered, *also, *joining}
         return cls(
             leaves=tuple(leaf for _, leaf in every if leaf.path in chosen),
             tight_bounds=supports(protocol, "deletionVectors"),

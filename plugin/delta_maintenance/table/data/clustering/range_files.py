@@ -69,7 +69,7 @@ class RangeFile:
             self._sink.close()
             self._writer = self._sink = None
 
-    def delete(self) -> None:
+    def discard(self) -> None:
         """Deletes the file, so that the disk holds no more rows than necessary."""
         self.close()
         self._path.unlink(missing_ok=True)

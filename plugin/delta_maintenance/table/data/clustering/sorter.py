@@ -164,12 +164,12 @@ class RowSorter:
         if file.bytes <= self._clustering.sort_bytes:
             if file.rows:
                 yield from self._in_memory(list(file.read()))
-            file.delete()
+            file.discard()
         elif file.least == file.greatest:
             # The curve does not order these rows, so they need not be in memory together.
             for rows in file.read():
                 yield from self._in_memory([rows], complete=False)
-            file.delete()
+            file.discard()
         else:
             for part in self._split(file).files:
                 yield from self._of_file(part)
@@ -189,7 +189,7 @@ class RowSorter:
         for rows in file.read():
             parts.add(rows)
         parts.close()
-        file.delete()
+        file.discard()
         return parts
 
     def _in_memory(
