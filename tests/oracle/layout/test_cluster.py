@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from delta_maintenance.operations import cluster, set_clustering
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_clustering import SetClusteringOptions
+from delta_maintenance.protocol.clustering import tags
 from delta_maintenance.protocol.clustering.ranks import can_be_ranked
 from delta_maintenance.protocol.clustering.tags import CUBE
 from delta_maintenance.protocol.schema.data_columns import arrow_type
@@ -130,6 +132,28 @@ def test_delta_spark_takes_turns_with_us_and_has_nothing_to_do_after_us(
     rows = delta_spark.rows(f"SELECT count(*) AS n FROM delta.`{path}` WHERE x >= 0")
     assert str(200 * (ROUNDS + 3)) in rows[0]
     count_cases("rounds of turns with OPTIMIZE", ROUNDS)
+
+
+CUBE_SIZE = "spark.databricks.delta.optimize.clustering.mergeStrategy.{}CubeSize.threshold"
+
+
+@pytest.mark.conformance("CLU-04", "RW-06")
+def test_delta_spark_has_nothing_to_do_when_a_cube_outgrows_its_limit(
+    delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, limit = tmp_path / "cubes", 20_000
+    monkeypatch.setattr(tags, "CUBE_BYTES", limit)
+    create(delta_spark, path, "id BIGINT, x DOUBLE, t STRING", "CLUSTER BY (x)")
+    cubes: set[str] = set()
+    with ExitStack() as stack:
+        for name in ("min", "target"):
+            stack.enter_context(delta_spark.setting(CUBE_SIZE.format(name), str(limit)))
+        for number in range(5):
+            insert(delta_spark, path, 2 * number, rows=6000 if number == 1 else 150)
+            assert clustered(path).status == "rewritten"
+            cubes |= {add["tags"][CUBE] for add in live_adds(LocalStore(str(path))).values()}
+            assert optimized(delta_spark, path) == 0, f"round {number}"
+    assert len(cubes) > 1
 
 
 @pytest.mark.conformance("CLU-03", "STAT-04")

@@ -104,7 +104,7 @@ def _groups(files: LiveColumns, tags: ClusteringTags) -> Numbers:
     """
     own = _tag(files, GROUP, GROUP_COLUMNS, tags.group_columns)
     cube = _tag(files, CUBE, CUBE_COLUMNS, tags.cube_columns)
-    if tags.cube is None:
+    if not tags.cube_columns:
         cube = pa.nulls(files.count, pa.string())
     provided = pc.equal(files.provider.cast(pa.string()).combine_chunks(), PROVIDER)
     cube = pc.if_else(pc.fill_null(provided, False), cube, pa.scalar(None, pa.string()))
@@ -126,7 +126,7 @@ def _clustered_otherwise(files: LiveColumns, tags: ClusteringTags) -> Mask:
     Without clustering columns, the order of rows is a matter of each request, so that no file must
     be kept as it is.
     """
-    if tags.cube is None:
+    if not tags.cube_columns:
         return np.zeros(files.count, np.bool_)
     clustered = pc.or_(pc.is_valid(files.tags[CUBE]), pc.is_valid(files.tags[GROUP]))
     return to_bools(clustered.combine_chunks())

@@ -16,7 +16,7 @@ from delta_maintenance.operations.cluster.options import ClusterOptions
 from delta_maintenance.operations.rewriting.choice import limited
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers
-from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Numbers, live_columns
 from delta_maintenance.operations.rewriting.planning import (
     Survey,
     asked_partitions,
@@ -106,8 +106,7 @@ def surveyed(
     order = order_of(snapshot, options)
     files = live_columns(snapshot)
     target = options.target_bytes or target_size(snapshot, int(files.size.sum()))
-    tags = _tags(files, order, new_id)
-    contract = _contract(snapshot, options, order, tags, target)
+    tags = _tags(order)
     bin_bytes = min(BIN_BYTES, BIN_BYTES if options.max_bytes is None else options.max_bytes)
     partitions = asked_partitions(snapshot, files, options.where)
     lately = written_lately_in(files, options.quiet_for, now)
@@ -119,6 +118,9 @@ def surveyed(
         taken=None if options.as_of is None else files.modified > epoch_millis(options.as_of),
     )
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
+    if tags.cube_columns:
+        tags = replace(tags, cube=_cube(files, tags.cube_columns, choice.rows) or new_id())
+    contract = _contract(snapshot, options, order, tags, target)
     engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
     notes: tuple[str, ...] = ()
     if order.others:
@@ -138,18 +140,20 @@ def surveyed(
     )
 
 
-def _tags(files: LiveColumns, order: Order, new_id: NewId) -> ClusteringTags:
+def _tags(order: Order) -> ClusteringTags:
+    """Returns the tags of new files, except for their cube."""
     paths = columns_text([".".join(column.path) for column in order.columns])
     if not order.of_table or order.others:
         return ClusteringTags(group_columns=paths)
     names = columns_text([column.name for column in order.columns])
-    return ClusteringTags(
-        group_columns=paths, cube=_cube(files, names) or new_id(), cube_columns=names
-    )
+    return ClusteringTags(group_columns=paths, cube_columns=names)
 
 
-def _cube(files: LiveColumns, columns: str) -> str | None:
-    """Returns the cube that new files join; None if there is none with room."""
+def _cube(files: LiveColumns, columns: str, chosen: Numbers) -> str | None:
+    """Returns the cube that new files join; None if there is none with room.
+
+    `chosen` are the files that the new ones replace.
+    """
     cubes = files.tags[CUBE].cast(pa.string()).combine_chunks()
     of = files.tags[CUBE_COLUMNS].cast(pa.string()).to_numpy(zero_copy_only=False) == columns
     encoded = cubes.dictionary_encode()
@@ -158,7 +162,8 @@ def _cube(files: LiveColumns, columns: str) -> str | None:
     if not len(rows):
         return None
     count = len(encoded.dictionary)
-    sizes = np.bincount(codes[rows], files.size[rows], count).astype(np.int64)
+    stays = rows[~np.isin(rows, chosen)]
+    sizes = np.bincount(codes[stays], files.size[stays], count).astype(np.int64)
     times = np.full(count, -1, np.int64)
     np.maximum.at(times, codes[rows], files.modified[rows])
     known = np.flatnonzero(times >= 0)

@@ -3,7 +3,8 @@
 `ZCUBE_ID` and `ZCUBE_ZORDER_BY` are the tags of Delta Spark: files with the same ID are clustered
 together by the named columns, which are logical names. Delta Spark leaves cubes of 100 GiB and more
 alone, and clusters all smaller ones and all files without a cube again, unless only one smaller
-cube is left. All new files of a clustered table therefore get the ID of its newest smaller cube.
+cube is left. All new files of a clustered table therefore get the ID of the smaller cube, also if
+it reaches 100 GiB by them: a second smaller cube would make Delta Spark cluster both.
 
 Files that were sorted together are a group, which a tag of this library identifies: within a group,
 the bounds of files overlap little. Groups decide which files are clustered again.
@@ -60,9 +61,12 @@ def columns_text(columns: Sequence[str]) -> str:
 def newest_cube(
     cubes: Sequence[str], sizes: npt.NDArray[np.int64], times: npt.NDArray[np.int64]
 ) -> str | None:
-    """Returns the cube that new files join, given the size in bytes and the newest file of each.
+    """Returns the cube that new files join, given the newest file of each cube and the size in
+    bytes of its files that stay.
 
     None if there is no cube below `CUBE_BYTES`.
     """
-    open_cubes = np.flatnonzero(sizes < CUBE_BYTES)
-    return cubes[int(open_cubes[np.argmax(times[open_cubes])])] if len(open_cubes) else None
+    joinable = sizes < CUBE_BYTES
+    kept = joinable & (sizes > 0)
+    rows = np.flatnonzero(kept if kept.any() else joinable)
+    return cubes[int(rows[np.argmax(times[rows])])] if len(rows) else None
