@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
@@ -97,6 +98,49 @@ def test_new_files_join_groups_of_at_most_eight_times_their_size() -> None:
     assert made.cluster().files_before == 3
     assert set(made.tags(CUBE).values()) == cube
     assert len(made.rows()) == len(before) + 9000
+
+
+@pytest.mark.conformance("RW-06", "RW-46")
+def test_files_that_new_rows_do_not_overlap_stay() -> None:
+    made = ClusteredTable(columns=(["x"],))
+
+    def arrive(first: int, *, rows: int = 3000) -> pa.Table:
+        drawn = random_rows(rows, first)
+        drawn = drawn.set_column(1, "x", pc.add(drawn["x"], first))
+        made.table.append(drawn, stats=statistics(drawn))
+        return drawn
+
+    arrive(0)
+    made.cluster(target_bytes=SMALL)
+    before = live_adds(made.store)
+    assert len(before) > 8
+    # The values of the new file begin within the last tenth of those of the group.
+    arrive(9_000)
+    rows = made.rows()
+    planned = plan(made, target_bytes=SMALL)
+    reasons = {each.reason: each.files for each in planned.reasons}
+    assert reasons["not-clustered"] == 1 and 1 <= reasons["group-grew"] <= 3
+    (left,) = planned.left_alone
+    assert (left.reason, left.files) == ("no-overlap", len(before) - reasons["group-grew"])
+    made.cluster(target_bytes=SMALL)
+    after = live_adds(made.store)
+    for path in before.keys() - after.keys():
+        assert json.loads(before[path]["stats"])["maxValues"]["x"] >= 9_000
+    assert len(before.keys() & after.keys()) == left.files
+    assert made.rows() == rows
+    # A group of small files is sorted again as a whole, so that they are merged.
+    assert plan(made, target_bytes=1 << 30).is_noop
+    arrive(19_000)
+    assert not plan(made, target_bytes=1 << 30).left_alone
+
+
+def test_a_file_without_bounds_overlaps_every_file() -> None:
+    made = ClusteredTable(columns=(["x"],))
+    made.append(rows=3000)
+    made.cluster(target_bytes=SMALL)
+    late = random_rows(3000, 9)
+    made.table.append(late.set_column(1, "x", pc.add(late["x"], 1_000_000)), stats=None)
+    assert not plan(made, target_bytes=SMALL).left_alone
 
 
 def test_each_row_is_written_a_limited_number_of_times() -> None:

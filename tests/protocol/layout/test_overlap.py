@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout.overlap import histogram, overlaps
+from delta_maintenance.protocol.layout.overlap import histogram, overlap_elsewhere, overlaps
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 2)), min_size=1, max_size=12
@@ -30,6 +30,21 @@ def test_overlap_and_depth_are_those_of_all_pairs(ranges: list[tuple[int, int, i
     ]
     assert found.depth.tolist() == depth
     assert found.overlap.tolist() == overlap
+
+
+@given(RANGES)
+def test_overlap_with_other_units_is_that_of_all_pairs(ranges: list[tuple[int, int, int]]) -> None:
+    files = [(min(a, b), max(a, b), part) for a, b, part in ranges]
+    least, greatest, partition = (np.array(each, np.int64) for each in zip(*files, strict=True))
+    unit = 2 * partition + np.arange(len(files)) % 2
+    expected = [
+        any(
+            part == other and own != at and low <= highest and lowest <= high
+            for (lowest, highest, other), at in zip(files, unit, strict=True)
+        )
+        for (low, high, part), own in zip(files, unit, strict=True)
+    ]
+    assert overlap_elsewhere(least, greatest, partition, unit).tolist() == expected
 
 
 def test_the_histogram_has_a_bucket_for_each_small_depth_and_for_powers_of_two() -> None:

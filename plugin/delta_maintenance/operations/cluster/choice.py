@@ -8,11 +8,16 @@ log(N/n) / log(9/8) times while a table grows from n to N bytes, about 20 times 
 growth. A reader of one value opens about one file of each group, of which there are at most
 log(N/n) / log(9).
 
+Of such a group, files that are large enough stay as they are if they have no value in common with
+the other files of the run: a table whose rows arrive in the order of a clustering column is not
+written twice.
+
 All functions are pure and work on columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +43,7 @@ from delta_maintenance.protocol.clustering.tags import (
 from delta_maintenance.protocol.columns.arrays import to_bools
 
 NOT_CLUSTERED, GROWN, OTHER_COLUMNS = "not-clustered", "group-grew", "other-columns"
+NO_OVERLAP = "no-overlap"
 RATIO = 8
 """A group is sorted again with at least 1/8 of its bytes."""
 BIN_BYTES = 64 << 30
@@ -51,8 +57,16 @@ class ClusterRules:
     tags: ClusteringTags
     """The tags of files that are clustered by the same columns; of any group and cube."""
     bin_bytes: int = BIN_BYTES
+    target_bytes: int
+    """The size of new files. Files of half this size are large enough to stay."""
     full: bool = False
     """Whether files of other columns and other providers may be chosen."""
+
+
+Apart = Callable[[Numbers, Numbers], Mask]
+"""Returns which of some files have no value in common with files of other units, given the files
+and the unit of each.
+"""
 
 
 def choose(
@@ -61,6 +75,7 @@ def choose(
     *,
     partitions: Mask,
     written_lately: Mask,
+    apart: Apart,
     taken: Mask | None = None,
 ) -> Choice:
     """Chooses the files to cluster, and groups them into bins.
@@ -92,6 +107,8 @@ def choose(
     new_bytes = np.bincount(files.partition[fresh], files.size[fresh], len(files.last_write))
     grouped = (group >= 0) & allowed
     grown = _grown(files, group, grouped, np.ceil(new_bytes * ratio), rules.bin_bytes)
+    left[NO_OVERLAP] = _left_apart(files, fresh, grown, group, rules.target_bytes, apart)
+    grown &= ~left[NO_OVERLAP]
     rows, bins = _bins(files, fresh | grown, rules.bin_bytes)
     reasons = {NOT_CLUSTERED: fresh, GROWN: grown}
     return Choice(rows=rows, bins=bins, reasons=reasons, left=left, ratio=ratio)
@@ -169,6 +186,21 @@ def _grown(
     chosen[order] = taken
     found[rows[chosen[unit]]] = True
     return found
+
+
+def _left_apart(
+    files: LiveColumns, fresh: Mask, grown: Mask, group: Numbers, target_bytes: int, apart: Apart
+) -> Mask:
+    """Returns the files of groups that need not be sorted with the other files of the run."""
+    found = np.zeros(files.count, np.bool_)
+    large = grown & (2 * files.size >= target_bytes)
+    if not large.any():
+        return found
+    rows = np.flatnonzero(fresh | grown)
+    # The new files of a partition are a unit, and so is each group.
+    unit = np.where(fresh, files.partition, group + len(files.last_write))[rows]
+    found[rows] = apart(rows, unit)
+    return found & large
 
 
 def _bins(files: LiveColumns, chosen: Mask, bin_bytes: int) -> tuple[Numbers, Numbers]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.cluster.choice import BIN_BYTES, ClusterRules, choose
 from delta_maintenance.operations.cluster.options import ClusterOptions
+from delta_maintenance.operations.cluster.overlap import files_apart
 from delta_maintenance.operations.rewriting.choice import limited
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers
@@ -112,9 +114,10 @@ def surveyed(
     lately = written_lately_in(files, options.quiet_for, now)
     choice = choose(
         files,
-        ClusterRules(tags=tags, bin_bytes=bin_bytes, full=options.full),
+        ClusterRules(tags=tags, bin_bytes=bin_bytes, target_bytes=target, full=options.full),
         partitions=partitions,
         written_lately=lately,
+        apart=partial(files_apart, snapshot, files, order.columns),
         taken=None if options.as_of is None else files.modified > epoch_millis(options.as_of),
     )
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from delta_maintenance.protocol.layout.bounds import Keys, Numbers
+from delta_maintenance.protocol.layout.bounds import Keys, Mask, Numbers
 
 _EXACT = 16
 """Depths up to this one have buckets of their own; the others are rounded up to powers of two."""
@@ -46,6 +46,16 @@ def overlaps(least: Keys, greatest: Keys, partition: Numbers | None = None) -> O
     overlap = opened[last] - closed_before[first] - 1
     profile = (opened - closed_before)[is_lower]
     return Overlap(overlap, _greatest_between(profile, opened[first] - 1, opened[last] - 1))
+
+
+def overlap_elsewhere(least: Keys, greatest: Keys, partition: Numbers, unit: Numbers) -> Mask:
+    """Returns which files have a value in common with a file of another unit of their partition.
+
+    The files of a unit are in one partition.
+    """
+    every = overlaps(least, greatest, partition).overlap
+    found: Mask = every > overlaps(least, greatest, unit).overlap
+    return found
 
 
 def histogram(depth: Numbers) -> dict[int, int]:
