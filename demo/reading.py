@@ -53,8 +53,10 @@ def rows(table: str) -> dict[str, Any]:
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
-    query = QueryBuilder().register("t", DeltaTable(table))
-    found = pa.table(query.execute("SELECT * FROM t ORDER BY hour, device, at").read_all())
+    opened = DeltaTable(table)
+    order = ", ".join(f'"{field.name}"' for field in opened.schema().fields)
+    query = QueryBuilder().register("t", opened)
+    found = pa.table(query.execute(f"SELECT * FROM t ORDER BY {order}").read_all())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, found.schema) as stream:
         # One batch, so that the checksum does not depend on how the rows came.

@@ -1,5 +1,7 @@
 """The demo: two neglected tables, a run of the policy Dag, comparisons, and the health page.
 
+A third table is clustered, so that queries open fewer of its files.
+
     make demo
     .venv/bin/python demo/run.py [--engine local|spark] [--keep] [--serve]
 
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import clustered_rides
 import deltalake
 import neglected_table
 import pyarrow as pa
@@ -39,6 +42,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 HOME = ROOT / ".demo"
 TABLE = HOME / "telemetry"
 SMALL_FILES = HOME / "uploads"
+RIDES = HOME / "rides"
 AIRFLOW_LOG = HOME / "airflow.log"
 READERS = ("delta-maintenance", "deltalake")
 TRIES = 5
@@ -97,7 +101,9 @@ def main() -> int:
         proved = _prove(before, after)
         console.print(f"\n[bold]5. {SMALL_FILES.name}: fewer data files, the same rows?[/]")
         proved = _prove_rewrite(small_before, _look_at_data()) and proved
-        console.print("\n[bold]6. The health page[/]")
+        console.print(f"\n[bold]6. {RIDES.name}: which files does a query open?[/]")
+        proved = _cluster() and proved
+        console.print("\n[bold]7. The health page[/]")
         tables = (TABLE.name, SMALL_FILES.name)
         with served(airflow, tables, forms=arguments.serve) as page:
             console.print(f"\n{time.monotonic() - began:.0f} seconds in all.\n")
@@ -246,6 +252,24 @@ def _prove_rewrite(before: Data, after: Data) -> bool:
             f"{after.files} of {_megabytes(after.size)} after": after.files < before.files,
             f"the same {rows} as deltalake reads them, checksum {after.rows['checksum'][:12]}": (
                 before.rows == after.rows
+            ),
+        }
+    )
+
+
+def _cluster() -> bool:
+    clustered_rides.write_rides(RIDES)
+    rows, before = _in_a_process("rows", RIDES), clustered_rides.files_read(RIDES)
+    with timed("clustered by " + " and ".join(clustered_rides.COLUMNS) + " in {seconds:.0f} s"):
+        clustered_rides.cluster_rides(RIDES)
+    after = clustered_rides.files_read(RIDES)
+    clustered_rides.show_reading(before, after)
+    return _tell(
+        {
+            f"the same {rows['rows']:,} rows as deltalake reads them, checksum "
+            f"{rows['checksum'][:12]}": rows == _in_a_process("rows", RIDES),
+            "every query opens fewer files": all(
+                after[name][0] < before[name][0] for name in before
             ),
         }
     )
