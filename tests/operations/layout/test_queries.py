@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.layout import queries, query_files
 from delta_maintenance.operations.layout.pushed_filters import parse_pushed
 from delta_maintenance.operations.layout.queries import EVERYTHING, queries_of
 from delta_maintenance.protocol.schema.condition import Opaque, parse_condition
@@ -73,6 +77,70 @@ def test_an_event_log_has_the_scans_of_the_table(tmp_path: Path) -> None:
     }
 
 
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, "zstd", asbytes=True))
+
+
+EVENTS = [
+    json.dumps(
+        {
+            "Event": "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
+            "sparkPlanInfo": {
+                "metadata": {
+                    "Location": "[file:/lake/orders]",
+                    "PushedFilters": f"[EqualTo(a,{n})]",
+                }
+            },
+        }
+    ).encode()
+    for n in range(3)
+]
+
+
+@pytest.mark.parametrize("compressed", [zstd, gzip.compress, bytes])
+def test_a_rolled_event_log_is_a_folder(
+    compressed: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "eventlog_v2_app-1"
+    folder.mkdir()
+    for number, event in enumerate(EVENTS, 9):
+        (folder / f"events_{number}_app-1").write_bytes(compressed(event + b"\n"))
+    (folder / "events_12_app-1").write_bytes(compressed(EVENTS[0] + b"\n")[:-4])
+    (folder / "appstatus_app-1.inprogress").touch()
+    (folder / ".events_1_app-1.crc").write_bytes(b"crc")
+    seen = queries_of((), str(folder), table="file:///lake/orders")
+    # The last file is still being written.
+    assert [query.text for query in seen] == [f"EqualTo(a,{n})" for n in range(3)]
+
+
+def test_an_event_that_is_too_large_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_files, "MOST_BYTES", 400)
+    large = EVENTS[1][:-1] + b', "rest": "' + b"x" * 1000 + b'"}'
+    seen = found(
+        tmp_path, b"\n".join([EVENTS[0], large, EVENTS[2]]).decode(), "file:///lake/orders"
+    )
+    assert list(seen) == ["EqualTo(a,0)", "EqualTo(a,2)"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"LZ4Block\x26", "compressed by LZ4; .*zstd"),
+        (b"\x82SNAPPY\x00\x00", "compressed by Snappy"),
+        (b"a = 1\n" * 100, "larger than 0 MiB, and no event log"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(
+    data: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MOST_BYTES", 400)
+    (tmp_path / "log").write_bytes(data)
+    with pytest.raises(InvalidRequestError, match=message):
+        queries_of((), str(tmp_path / "log"), table="t")
+
+
 def test_a_file_without_queries_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="no query"):
         found(tmp_path, "-- nothing\n")
@@ -92,6 +160,35 @@ def test_a_file_without_queries_is_refused(tmp_path: Path) -> None:
 def test_pushed_filters_are_the_conditions_of_sql(pushed: str, sql: str) -> None:
     _, condition = parse_pushed({"PushedFilters": f"[{pushed}]"})
     assert condition == parse_condition(sql, lenient=True)
+
+
+@pytest.mark.parametrize(
+    ("filtered", "sql"),
+    [
+        ("(day#12 = 2026-01-02)", "day = '2026-01-02'"),
+        ("isnotnull(day#12)", "not day is null"),
+        ("isnull(s#3.`a`)", "s.a is null"),
+        ("(city#4 = New York, NY)", "city = 'New York, NY'"),
+        ("((n#1L >= 5) AND (n#1L < 9))", "n >= '5' and n < '9'"),
+        ("((n#1 = 5) OR isnull(n#1))", "n = '5' or n is null"),
+        ("NOT (n#1 = 5)", "not n = '5'"),
+        ("day#12 IN (2026-01-02,2026-01-03)", "day in ('2026-01-02', '2026-01-03')"),
+        ("StartsWith(city#4, New)", "city like 'New%'"),
+    ],
+)
+def test_partition_filters_are_the_conditions_of_sql(filtered: str, sql: str) -> None:
+    _, condition = parse_pushed({"PartitionFilters": f"[{filtered}]"})
+    assert condition == parse_condition(sql, lenient=True)
+
+
+@pytest.mark.parametrize(
+    "filtered",
+    ["(year(day#12) = 2026)", "(a#1 = b#2)", "city#4 LIKE %x%", "(cast(n#1 as string) = 5)", "("],
+)
+def test_other_partition_filters_skip_nothing(filtered: str) -> None:
+    text, condition = parse_pushed({"PartitionFilters": f"[{filtered}]"})
+    assert isinstance(condition, Opaque)
+    assert "#" not in text
 
 
 @pytest.mark.parametrize("pushed", ["EqualTo(a,x,y)", "StringContains(a,x)", "In(a, [1,2", "..."])

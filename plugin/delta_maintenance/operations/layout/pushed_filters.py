@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import reduce
+from itertools import accumulate
 
 from delta_maintenance.protocol.schema.condition import (
     Both,
@@ -22,7 +23,6 @@ from delta_maintenance.protocol.schema.condition import (
     OneOf,
     Opaque,
     Prefix,
-    parse_condition,
 )
 
 EVERYTHING = "(no condition)"
@@ -43,14 +43,12 @@ _SIGNS = {
 def parse_pushed(metadata: Mapping[str, str]) -> tuple[str, Condition | None]:
     """Returns the filters of a scan as text and as a condition; None for a scan without filters.
 
-    `PartitionFilters` are expressions of Spark, understood as far as they are SQL.
+    `PartitionFilters` are expressions of Spark such as `(day#12 = 2026-01-02)`, in which columns
+    have numbers and values have no quotes.
     """
     pushed = [_filter(part) for part in _listed(metadata.get("PushedFilters", ""))]
-    partitions = [
-        parse_condition(_EXPRESSION_ID.sub("", part), lenient=True)
-        for part in _listed(metadata.get("PartitionFilters", ""))
-    ]
-    parts = [part for part in (*partitions, *pushed) if part is not None]
+    partitions = [_expression(part) for part in _listed(metadata.get("PartitionFilters", ""))]
+    parts = [*partitions, *pushed]
     if not parts:
         return EVERYTHING, None
     text = ", ".join(
@@ -66,15 +64,61 @@ def _listed(text: str) -> list[str]:
     return _split(inside.removesuffix("]"))
 
 
-def _split(text: str) -> list[str]:
-    """Splits at commas outside of brackets."""
+def _split(text: str, separator: str = ",") -> list[str]:
+    """Splits at separators outside of brackets."""
     parts, inside, start = [], 0, 0
     for at, character in enumerate(text):
         inside += (character in "([") - (character in ")]")
-        if character == "," and not inside:
+        if not inside and text.startswith(separator, at):
             parts.append(text[start:at])
-            start = at + 1
+            start = at + len(separator)
     return [part.strip() for part in (*parts, text[start:]) if part.strip()]
+
+
+_OF_COLUMN = re.compile(r"([^\s()]+?)#\d+L?((?:\.[\w`]+)*)")
+_CALLS = {"isnull": "IsNull", "isnotnull": "IsNotNull", "StartsWith": "StringStartsWith"}
+_IN_BRACKETS = re.compile(r"\(.*\)", re.DOTALL)
+_COMPARED = re.compile(r"(\S+) (=|<=>|<|<=|>|>=) (.+)", re.DOTALL)
+_LISTED = re.compile(r"(\S+) IN \((.*)\)", re.DOTALL)
+
+
+def _expression(text: str) -> Condition:
+    text = text.strip()
+    if _IN_BRACKETS.fullmatch(text) and _is_closed(text[1:-1]):
+        return _expression(text[1:-1])
+    for word, kind in ((" OR ", Either), (" AND ", Both)):
+        parts = _split(text, word)
+        if len(parts) > 1:
+            return reduce(kind, map(_expression, parts))
+    if text.startswith("NOT "):
+        return Not(_expression(text[4:]))
+    call = _CALL.fullmatch(text)
+    try:
+        if call is not None and call[1] in _CALLS:
+            column, *values = _split(call[2])
+            return _MADE[_CALLS[call[1]]](_CALLS[call[1]], [_own(column), *values])
+        if (found := _LISTED.fullmatch(text)) is not None:
+            return OneOf(_column(_own(found[1])), tuple(map(_literal, _split(found[2]))))
+        found = _COMPARED.fullmatch(text)
+        if found is not None and not _EXPRESSION_ID.search(found[3]):
+            return Comparison(_column(_own(found[1])), found[2], _literal(found[3]))
+    except (ValueError, IndexError):
+        pass
+    return Opaque(_EXPRESSION_ID.sub("", text))
+
+
+def _is_closed(text: str) -> bool:
+    """Whether no bracket is closed that was not opened in the text."""
+    depths = accumulate((each in "([") - (each in ")]") for each in text)
+    return min(depths, default=0) >= 0
+
+
+def _own(text: str) -> str:
+    """Returns the name of a column that has a number."""
+    found = _OF_COLUMN.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return found[1] + found[2]
 
 
 def _filter(text: str) -> Condition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter
@@ -9,11 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.layout.pushed_filters import EVERYTHING, parse_pushed
+from delta_maintenance.operations.layout.query_files import (
+    EVENT,
+    MOST_BYTES,
+    lines_of,
+    open_queries,
+)
 from delta_maintenance.protocol.schema.condition import Condition, parse_condition
-from delta_maintenance.storage import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ def queries_of(
         found.add(" ".join(text.split()), parse_condition(text, lenient=True))
     if address is not None:
         before = sum(found.runs.values())
-        _read(_text_of(address, storage_options), table, found)
+        for name, stream in open_queries(address, storage_options):
+            _read(stream, name, table, found)
         if sum(found.runs.values()) == before:
             raise InvalidRequestError(
                 "the file contains no query of the table",
@@ -73,26 +79,28 @@ _AFTER = frozenset(
     ("group", "order", "limit", "having", "window", "qualify", "union", "intersect", "except",
      "cluster", "distribute", "sort", "offset")
 )  # fmt: skip
+_EXECUTION = b'"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart"'
 _SEVERAL_TABLES = frozenset(("join", "union", "intersect", "except", "lateral", "pivot"))
 
 
-def _text_of(address: str, storage_options: Mapping[str, str] | None) -> str:
-    location = Address.parse(address)
+def _read(stream: io.BufferedReader, name: str, table: str, found: _Found) -> None:
     try:
-        data = open_store(location.parent, storage_options).read(location.name)
-    except FileNotFoundError:
-        raise InvalidRequestError(
-            "the file with queries does not exist", file=address, remedy="correct its name"
-        ) from None
-    return data.decode(errors="replace")
-
-
-def _read(text: str, table: str, found: _Found) -> None:
-    if text.lstrip().startswith('{"Event"'):
-        for scan in _scans(text, table):
+        head = stream.peek(len(EVENT))
+    except OSError:
+        # The first block is still being written.
+        return
+    if head.lstrip().startswith(EVENT):
+        for scan in _scans(lines_of(stream), table):
             found.add(*parse_pushed(scan))
         return
-    plain = _COMMENT.sub(lambda match: match[1] or " ", text)
+    data = stream.read(MOST_BYTES)
+    if len(data) == MOST_BYTES:
+        raise InvalidRequestError(
+            f"the file with queries is larger than {MOST_BYTES >> 20} MiB, and no event log",
+            file=name,
+            remedy="pass fewer queries",
+        )
+    plain = _COMMENT.sub(lambda match: match[1] or " ", data.decode(errors="replace"))
     for piece in _statements(plain):
         text, condition = _condition_of(piece)
         found.add(text, condition)
@@ -134,12 +142,12 @@ def _condition_of(piece: str) -> tuple[str, Condition | None]:
     return " ".join(condition.split()), parse_condition(condition, lenient=True)
 
 
-def _scans(text: str, table: str) -> Iterator[Mapping[str, str]]:
+def _scans(lines: Iterable[bytes], table: str) -> Iterator[Mapping[str, str]]:
     """Yields the metadata of each scan of the table in an event log."""
     own = _plain(table)
-    for line in text.splitlines():
+    for line in lines:
         # The other events of a log are many and large.
-        if '"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart"' not in line[:200]:
+        if _EXECUTION not in line[:200]:
             continue
         try:
             event = json.loads(line)
