@@ -315,6 +315,7 @@ class OperationMethods:
         all_files: bool = ...,
         files_per_commit: int = ...,
         workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[False] = ...,
     ) -> RecomputeStatsResult: ...
@@ -326,6 +327,7 @@ class OperationMethods:
         all_files: bool = ...,
         files_per_commit: int = ...,
         workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[True],
     ) -> RecomputeStatsPlan: ...
