@@ -93,7 +93,9 @@ def typed_table(path: Path) -> DataTable:
         )
         for name, values in (("z", stamps), ("k", pairs), ("v", variant)):
             made = made.append_column(name, values)
-        [added] = table.append(made, partitionValues={"p": "xy"[number % 2]})
+        writing = {"bloom_filter_options": {"l": True}} if number == 5 else {}
+        part = {"p": "xy"[number % 2]}
+        [added] = table.append(made, partitionValues=part, writing=writing)
         if number > 3:
             table.delete(added, [0, 3, 149])
     return table
@@ -161,11 +163,13 @@ def key_columns(store: LocalStore, paths: Sequence[str], by: Sequence[str]) -> p
     """The clustering columns of new files, whose footers state the order of a single one."""
     files = [pq.ParquetFile(io.BytesIO(store.read(unquote(path)))) for path in paths]
     assert len(files) > 1
-    for file in files:
+    for path, file in zip(paths, files, strict=True):
         [group] = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
         stated = [group.column(each.column_index).path_in_schema for each in group.sorting_columns]
         assert stated == (list(by) if len(by) == 1 else [])
         assert group.column(0).has_column_index
+        has_filter = group.column(0).bloom_filter_offset is not None
+        assert has_filter == ("p=y" in path), "as one of the sources"
     rows = pa.concat_tables([file.read() for file in files]).combine_chunks().to_batches()[0]
     return clustering_by(by).key_columns(rows)
 

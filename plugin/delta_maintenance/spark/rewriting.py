@@ -206,10 +206,10 @@ class _Run:
 
     def _job(self, bins: tuple[Bin, ...]) -> list[BinOutcome]:
         self._spark.addTag(self._tag)
+        if len(bins) == 1 and self._is_sorted_by_many(bins[0]):
+            return self._sorted(bins[0])
         if self._ended:
             return []
-        if len(bins) == 1 and self._is_sorted_by_many(bins[0]):
-            return [self._sorted(bins[0])]
         task = replace(self._task, bins=bins)
         rows = self._spark.range(0, 1, 1, 1).mapInArrow(task.run, SCHEMA).collect()
         return [pickle.loads(row.outcome) for row in rows]
@@ -218,12 +218,14 @@ class _Run:
         size = sum(source.size for source in work.sources)
         return self._task.spec.clustering is not None and size >= self._sorted_bytes
 
-    def _sorted(self, work: Bin) -> BinOutcome:
+    def _sorted(self, work: Bin) -> list[BinOutcome]:
         """Rewrites a bin of which Spark sorts the rows."""
         task, address = self._task, self._task.address
         clustered = SparkSorting(self._spark, address)
         with self._sorting, address.store() as store:
-            return rewritten(store, work, task.spec, new_id=task.new_id, clustered=clustered)
+            if self._ended:
+                return []
+            return [rewritten(store, work, task.spec, new_id=task.new_id, clustered=clustered)]
 
     def _completed(
         self, future: Future[list[BinOutcome]], bins: tuple[Bin, ...], is_second: bool
