@@ -35,8 +35,11 @@ import json, sys, warnings
 warnings.simplefilter("ignore", FutureWarning)
 from delta_maintenance.spark.session import connected
 from delta_maintenance.spark.job import run
+from delta_maintenance.spark.rewriting import SparkRewriting
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec
+# Several tasks sort bins of any size.
+SparkRewriting.__init__.__kwdefaults__["sorted_bytes"] = 1
 with connected(sys.argv[1]) as spark:
     assert not hasattr(spark, "sparkContext")
     for text in sys.argv[2:]:
@@ -107,8 +110,20 @@ def test_every_operation_has_the_same_result_on_a_server(
     compact = counted(tmp_path / "compact", 1, 2)
     compact.commit([log.remove("f0"), log.add("f3")])
     counted(tmp_path / "optimize", 3, 4)
+    counted(tmp_path / "recompute-stats", 3, 4)
+    counted(tmp_path / "cluster", 3, 4)
 
-    vacuumed, examined, compared, filled, constrained, compacted, merged = run_all(
+    (
+        vacuumed,
+        examined,
+        compared,
+        filled,
+        constrained,
+        compacted,
+        merged,
+        recomputed,
+        clustered,
+    ) = run_all(
         server,
         {"operation": "vacuum", "table": str(tmp_path / "vacuum")},
         {"operation": "fsck", "table": str(tmp_path / "fsck"), "options": {"deep": True}},
@@ -129,6 +144,8 @@ def test_every_operation_has_the_same_result_on_a_server(
             "options": {"commits_per_file": 2},
         },
         {"operation": "optimize", "table": str(tmp_path / "optimize")},
+        {"operation": "recompute-stats", "table": str(tmp_path / "recompute-stats")},
+        {"operation": "cluster", "table": str(tmp_path / "cluster"), "options": {"by": ["id"]}},
     )
 
     assert (vacuumed["status"], vacuumed["deleted"]) == ("vacuumed", 2)
@@ -148,6 +165,8 @@ def test_every_operation_has_the_same_result_on_a_server(
     assert (compacted["status"], compacted["engine"]) == ("written", "spark")
     assert [(w["num_adds"], w["num_removes"]) for w in compacted["windows"]] == [(2, 1)]
     assert (merged["status"], merged["engine"]) == ("rewritten", "spark")
+    assert (recomputed["status"], recomputed["files_recomputed"]) == ("recomputed", 2)
+    assert (clustered["status"], clustered["rows"], clustered["files_after"]) == ("rewritten", 7, 1)
     assert (merged["files_before"], merged["files_after"], merged["rows"]) == (2, 1, 7)
     assert (constrained["checked"]["rows"], constrained["checked"]["violations"]) == (7, 0)
 

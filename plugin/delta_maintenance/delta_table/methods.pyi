@@ -316,6 +316,7 @@ class OperationMethods:
         cluster_by: Sequence[str] = ...,
         files_per_commit: int = ...,
         workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[False] = ...,
     ) -> RecomputeStatsResult: ...
@@ -328,6 +329,7 @@ class OperationMethods:
         cluster_by: Sequence[str] = ...,
         files_per_commit: int = ...,
         workers: int | None = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[True],
     ) -> RecomputeStatsPlan: ...

@@ -1,8 +1,10 @@
-"""The Spark engine of `optimize` and `purge`: executors rewrite bins as the local engine does.
+"""The Spark engine of `optimize`, `cluster` and `purge`: executors rewrite bins as the local engine
+does.
 
 A job has one task, which rewrites one bin, or several small ones one after another. As many jobs
 run at the same time as the cluster has cores, and a few more wait, so that finished bins are
-committed while others are rewritten. There is no shuffle, and no row reaches the driver, which
+committed while others are rewritten. Only large bins of `cluster` have several tasks and a shuffle;
+see `spark.clustering`. No row but a sample of these reaches the driver, which
 holds the bins of the running jobs and the outcomes of the finished ones. Only DataFrame operations
 are used, so that the engine also runs on Spark Connect.
 
@@ -24,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import BoundedSemaphore
 from typing import Self
 
 import pyarrow as pa
@@ -34,6 +37,7 @@ from delta_maintenance import clock
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import message_line
 from delta_maintenance.operations.rewriting.engine import BinOutcome, rewritten
+from delta_maintenance.spark.clustering import SparkSorting
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.session import JobSession, executor_options, is_connected
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
@@ -47,6 +51,12 @@ _BYTES_TO_OPEN = 256 << 10
 """The cost of opening a file, as the number of bytes that could be rewritten in that time."""
 _MOST_TASKS = 512
 """The maximum number of concurrent jobs; each has a thread in the driver."""
+_SORTED_BYTES = 1 << 30
+"""The size from which a bin is sorted by several tasks. One task sorts it in some minutes."""
+_MOST_SORTED = 2
+"""The number of such bins at the same time: tasks of one can run while the other waits for its
+last ones, and the rows of few are on the disks of executors.
+"""
 _MOST_FAILURES = 8
 """The number of consecutive failed jobs after which no bin is started, because the cluster does not
 work.
@@ -93,13 +103,18 @@ class SparkRewriting:
         *,
         new_id: NewId = clock.new_id,
         bytes_per_task: int = _BYTES_PER_TASK,
+        sorted_bytes: int = _SORTED_BYTES,
     ) -> None:
-        """Raises `RefusedError` for a table that executors cannot reach."""
+        """`sorted_bytes` is the size from which a bin is sorted by several tasks.
+
+        Raises `RefusedError` for a table that executors cannot reach.
+        """
         options = executor_options(table_uri, storage_options)
         self._spark = spark
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._new_id = new_id
         self._bytes_per_task = bytes_per_task
+        self._sorted_bytes = sorted_bytes
 
     @classmethod
     def of_job(cls, job: JobSession) -> Self:
@@ -111,18 +126,25 @@ class SparkRewriting:
     ) -> Iterator[BinOutcome]:
         """See `BinEngine`. Bins that wait for a core count as started."""
         task = BinTask(address=self._address, spec=spec, bins=(), new_id=self._new_id)
-        return _Run(self._spark, task, groups(bins, self._bytes_per_task)).outcomes(workers)
+        upcoming = groups(bins, self._bytes_per_task)
+        return _Run(self._spark, task, upcoming, self._sorted_bytes).outcomes(workers)
 
 
 class _Run:
     """The jobs of one call of the engine."""
 
     def __init__(
-        self, spark: SparkSession, task: BinTask, upcoming: Iterator[tuple[Bin, ...]]
+        self,
+        spark: SparkSession,
+        task: BinTask,
+        upcoming: Iterator[tuple[Bin, ...]],
+        sorted_bytes: int,
     ) -> None:
         self._spark = spark
         self._task = task
         self._upcoming = upcoming
+        self._sorted_bytes = sorted_bytes
+        self._sorting = BoundedSemaphore(_MOST_SORTED)
         self._tag = f"delta-maintenance-{clock.new_id()}"
         self._again: deque[tuple[Bin, BinOutcome]] = deque()
         """Bins that failed once, with the outcome of that failure."""
@@ -184,11 +206,26 @@ class _Run:
 
     def _job(self, bins: tuple[Bin, ...]) -> list[BinOutcome]:
         self._spark.addTag(self._tag)
+        if len(bins) == 1 and self._is_sorted_by_many(bins[0]):
+            return self._sorted(bins[0])
         if self._ended:
             return []
         task = replace(self._task, bins=bins)
         rows = self._spark.range(0, 1, 1, 1).mapInArrow(task.run, SCHEMA).collect()
         return [pickle.loads(row.outcome) for row in rows]
+
+    def _is_sorted_by_many(self, work: Bin) -> bool:
+        size = sum(source.size for source in work.sources)
+        return self._task.spec.clustering is not None and size >= self._sorted_bytes
+
+    def _sorted(self, work: Bin) -> list[BinOutcome]:
+        """Rewrites a bin of which Spark sorts the rows."""
+        task, address = self._task, self._task.address
+        clustered = SparkSorting(self._spark, address)
+        with self._sorting, address.store() as store:
+            if self._ended:
+                return []
+            return [rewritten(store, work, task.spec, new_id=task.new_id, clustered=clustered)]
 
     def _completed(
         self, future: Future[list[BinOutcome]], bins: tuple[Bin, ...], is_second: bool

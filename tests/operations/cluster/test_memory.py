@@ -13,7 +13,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import cluster
 from delta_maintenance.operations.cluster import ClusterOptions, planning
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.table.data.clustering.sorter import Clustering
+from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW

@@ -11,7 +11,7 @@ from delta_maintenance.operations.cluster import planning
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.data.clustering.sorter import Clustering
+from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.copying import row_groups
 from delta_maintenance.table.read.table import Table
 from tests.support.kills.kill_points import watching

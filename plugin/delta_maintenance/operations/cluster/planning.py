@@ -43,7 +43,7 @@ from delta_maintenance.protocol.clustering.tags import (
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.schema.data_columns import arrow_type
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
-from delta_maintenance.table.data.clustering.sorter import Clustering
+from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_writable
 

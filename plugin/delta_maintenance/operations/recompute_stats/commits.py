@@ -16,6 +16,7 @@ from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, 
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.recompute_stats.defects import affected_files, required_statistics
 from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
+from delta_maintenance.operations.recompute_stats.reading import StatisticsEngine
 from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.table.commit.concurrent_commits import advance
@@ -45,6 +46,7 @@ class StatisticsCommits:
         options: RecomputeStatsOptions,
         context: RunContext,
         *,
+        engine: StatisticsEngine,
         expected: int,
     ) -> None:
         """`expected` is the number of files that the plan found."""
@@ -55,7 +57,7 @@ class StatisticsCommits:
         self._expected = expected
         self._layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         self._required = required_statistics(snapshot, options)
-        self.repair = StatisticsRepair(table.store, self._layout, self._required, options)
+        self.repair = StatisticsRepair(engine, self._layout, self._required, options)
         self.version = snapshot.version
         self.commits = self.files = self.decoded = self.overtaken = 0
 

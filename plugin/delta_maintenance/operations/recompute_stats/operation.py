@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.recompute_stats.commits import StatisticsCommits
@@ -19,6 +19,7 @@ from delta_maintenance.operations.recompute_stats.options import (
     RecomputeStatsPlan,
     RecomputeStatsResult,
 )
+from delta_maintenance.operations.recompute_stats.reading import LocalStatistics
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -47,12 +48,13 @@ def plan(
         found = audit_files(snapshot, options)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+    engine, why = _engine(options, found.files)
     return RecomputeStatsPlan(
         table=snapshot.table,
         version=snapshot.version,
         planned_at=context.started,
         is_noop=not found.files,
-        reason=_reason(found),
+        reason=f"{_reason(found)}; {why}" if found.files else _reason(found),
         options=options,
         num_files=found.num_files,
         total_bytes=found.total_bytes,
@@ -63,6 +65,7 @@ def plan(
         defects=found.defects,
         columns=found.columns,
         commits=math.ceil(found.files / options.files_per_commit),
+        engine=engine,
         notes=snapshot.warnings,
     )
 
@@ -85,12 +88,22 @@ def apply(
         return RecomputeStatsResult(
             table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
         )
+    if plan.engine == "spark" and context.engine is None:
+        raise InvalidRequestError(
+            "the plan is for Spark",
+            table=table.uri,
+            version=plan.version,
+            remedy="submit the Spark job, or plan with the local engine",
+        )
+    engine = context.engine if plan.engine == "spark" else LocalStatistics(table.store)
     snapshot = snapshot if snapshot is not None else table.snapshot()
     problem: str | None = None
     run: StatisticsCommits | None = None
     try:
         require_writable(snapshot, Operation.COMMIT)
-        run = StatisticsCommits(table, snapshot, plan.options, context, expected=plan.files)
+        run = StatisticsCommits(
+            table, snapshot, plan.options, context, engine=engine, expected=plan.files
+        )
         run.run()
     except DeltaMaintenanceError as error:
         if run is None or not run.commits or isinstance(error, CommitUnknownError):
@@ -128,6 +141,16 @@ def _result(table: Table, run: StatisticsCommits, problem: str | None) -> Recomp
         problem=problem,
         notes=tuple(notes),
     )
+
+
+def _engine(options: RecomputeStatsOptions, files: int) -> tuple[Literal["local", "spark"], str]:
+    """Returns the engine for a number of files to open, and the reason."""
+    if options.engine != "auto":
+        asked = "the local engine" if options.engine == "local" else "Spark"
+        return options.engine, f"{asked} was asked for"
+    if files >= options.auto_spark_files:
+        return "spark", "these are more files than one process should open"
+    return "local", "these are few enough files for one process"
 
 
 def _reason(found: AuditTotals) -> str:

@@ -54,7 +54,12 @@ class RecomputeStatsOptions(Record):
             help="files that are decoded at the same time; by default one for each processor",
         ),
     ] = None
-    """Files that are decoded at the same time; by default one for each processor, at most 8."""
+    """Files that are decoded at the same time; by default one for each processor, at most 8 in this
+    process and one for each core on Spark."""
+    engine: flags.Engine = "auto"
+    """The engine that opens the files."""
+    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
+    """With `engine="auto"`: the number of files to open from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
     """The other writers of the table; required for tables on S3."""
 
@@ -106,6 +111,7 @@ class RecomputeStatsPlan(Document):
     first."""
     commits: int = 0
     """The estimated number of commits."""
+    engine: Literal["local", "spark"] = "local"
     notes: tuple[str, ...] = ()
 
     @property

@@ -36,8 +36,14 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     why, due_at = since(_NAME, None if last is None else last.at, rule.every, context.now)
     if due_at is not None:
         return not_due(_NAME, why, due_at)
+    engine = context.rules.engine
     options = RecomputeStatsOptions(
-        check_writers=rule.check_writers, **given(other_writers=context.rules.other_writers)
+        check_writers=rule.check_writers,
+        **given(
+            engine=engine.prefer,
+            auto_spark_files=engine.spark_files,
+            other_writers=context.rules.other_writers,
+        ),
     )
     plan = recompute_stats.plan(context.snapshot, options, context=RunContext.at(context.now))
     share = plan.bytes / plan.total_bytes if plan.total_bytes else 0.0
@@ -53,6 +59,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         operation=_NAME,
         status="due",
         reason=plan.reason,
+        engine=plan.engine,
         options=plan.options,
         bytes_to_read=context.health.bytes_to_open,
         requests=2 * plan.files + 3 * plan.commits,

@@ -8,6 +8,7 @@ from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
     PolicyPart,
+    SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.recompute_stats.options import (
@@ -27,6 +28,7 @@ def plan_facts(plan: RecomputeStatsPlan) -> Facts:
         facts |= {
             "files": plan.num_files,
             "files to open": plan.files,
+            "engine": plan.engine,
             "commits": plan.commits,
             "defects": Grid(
                 ("defect", "files", "bytes"),
@@ -100,6 +102,7 @@ RECORD = OperationRecord(
     },
     effects=Effects(commits=True),
     requires=("commit",),
+    spark=SparkPart(engine="delta_maintenance.spark.statistics:SparkStatistics.of_job"),
     policy=PolicyPart(
         key="statistics",
         rule="delta_maintenance.operations.recompute_stats.policy:StatisticsRule",

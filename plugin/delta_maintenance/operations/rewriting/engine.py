@@ -15,6 +15,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, VerificationError
 from delta_maintenance.parquet.decoded_sizes import MOST_ROW, READING_BYTES
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
+from delta_maintenance.table.data.clustering.clustered_bin import ClusteredRewrite, clustered_bin
 from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from delta_maintenance.table.parallel import IdleWorkers
@@ -95,10 +96,13 @@ def rewritten(
     *,
     new_id: NewId = new_id,
     idle_workers: IdleWorkers | None = None,
+    clustered: ClusteredRewrite = clustered_bin,
 ) -> BinOutcome:
     """Rewrites one bin. Failures become outcomes, so that they do not affect other bins."""
     try:
-        done = rewrite_bin(store, work, spec, new_id=new_id, idle_workers=idle_workers)
+        done = rewrite_bin(
+            store, work, spec, new_id=new_id, idle_workers=idle_workers, clustered=clustered
+        )
     except VerificationError as error:
         return BinOutcome(number=work.number, failure="not-proved", problem=str(error))
     except (DeltaMaintenanceError, pa.ArrowException, OSError, MemoryError) as error:

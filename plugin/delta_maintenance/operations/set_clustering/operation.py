@@ -207,7 +207,9 @@ def _statistics_of(snapshot: Snapshot, options: SetClusteringOptions) -> Recompu
         return None
     todo = recompute_stats.plan(
         snapshot,
-        RecomputeStatsOptions(cluster_by=options.by, other_writers=options.other_writers),
+        RecomputeStatsOptions(
+            cluster_by=options.by, engine="local", other_writers=options.other_writers
+        ),
     )
     if todo.is_noop:
         column, files = next(

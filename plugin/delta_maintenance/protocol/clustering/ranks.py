@@ -32,7 +32,7 @@ class ColumnRanks:
     @classmethod
     def of(cls, sample: pa.Array, *, bits: int) -> ColumnRanks:
         """Returns ranks of at most this number of bits for a sample of the column."""
-        values = _comparable(sample)
+        values = comparable(sample)
         is_nan = _is_nan(values)
         finite = (values if is_nan is None else values.filter(pc.invert(is_nan))).drop_null()
         has_nulls = values.null_count > 0
@@ -60,7 +60,7 @@ class ColumnRanks:
 
     def ranks(self, column: pa.Array) -> Ranks:
         """Returns the rank of each value of an array with the type of the sample."""
-        values = _comparable(column)
+        values = comparable(column)
         is_nan = _is_nan(values)
         found = _count_at_most(self.cuts, values) + np.uint64(self.has_nulls)
         if is_nan is not None:
@@ -81,11 +81,11 @@ def can_be_ranked(kind: pa.DataType) -> bool:
     )
 
 
-def _comparable(values: pa.Array) -> pa.Array:
+def comparable(values: pa.Array) -> pa.Array:
     """Returns the values in a form with the same order."""
     kind = values.type
     if pa.types.is_dictionary(kind):
-        return _comparable(values.dictionary_decode())
+        return comparable(values.dictionary_decode())
     if pa.types.is_string(kind):
         return values.cast(pa.binary())
     if pa.types.is_date(kind):

@@ -94,12 +94,24 @@ def require_same_rows(
     digest: RowDigest,
     idle_workers: IdleWorkers | None = None,
 ) -> None:
-    """Raises `VerificationError` unless the new files contain the rows with the expected digest.
+    """Raises `VerificationError` unless new files have the expected rows; see `require_sums`."""
+    found = stored_sums(
+        store, work, spec, outputs, writers, digest=digest, idle_workers=idle_workers
+    )
+    require_sums(work, found, expected)
 
-    Their number must also be that of the live rows of the bin in the log. `writers` are those of
-    the new files.
-    """
-    require_rows(work, sum(output.rows for output in outputs))
+
+def stored_sums(
+    store: Store,
+    work: Bin,
+    spec: RewriteSpec,
+    outputs: Sequence[WrittenFile],
+    writers: Sequence[DataFileWriter],
+    *,
+    digest: RowDigest,
+    idle_workers: IdleWorkers | None = None,
+) -> RowSums:
+    """Returns the digest of the rows of new files of a bin. `writers` are those of the files."""
     found = RowSums()
     for output, writer in zip(outputs, writers, strict=True):
         found += read_back(
@@ -111,6 +123,15 @@ def require_same_rows(
             dictionaries=writer.dictionaries,
             idle_workers=idle_workers,
         )
+    return found
+
+
+def require_sums(work: Bin, found: RowSums, expected: RowSums) -> None:
+    """Raises `VerificationError` unless new files with the digest `found` have the expected rows.
+
+    Their number must also be that of the live rows of the bin in the log.
+    """
+    require_rows(work, found.rows)
     if found != expected:
         raise VerificationError(
             f"the rows that were written are not those that were read: {found} instead of "

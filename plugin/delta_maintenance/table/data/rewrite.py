@@ -36,7 +36,7 @@ from delta_maintenance.table.data.bins import (
     fetched,
     source_rows,
 )
-from delta_maintenance.table.data.clustering.clustered_bin import clustered_bin
+from delta_maintenance.table.data.clustering.clustered_bin import ClusteredRewrite, clustered_bin
 from delta_maintenance.table.data.copying.copied_bin import copied_bin, copied_sources
 from delta_maintenance.table.data.data_file_reader import (
     DataFileReader,
@@ -60,8 +60,11 @@ def rewrite_bin(
     *,
     new_id: NewId = new_id,
     idle_workers: IdleWorkers | None = None,
+    clustered: ClusteredRewrite = clustered_bin,
 ) -> RewrittenBin:
     """Rewrites one bin, in the calling thread and in idle workers.
+
+    `clustered` rewrites bins with a clustering.
 
     A source that cannot be preserved exactly is left out, and the bin is started again without it.
     If the remaining sources are then not worth rewriting, nothing is written: the result has
@@ -78,10 +81,10 @@ def rewrite_bin(
         _require_one_partition(work)
         try:
             if spec.clustering is not None:
-                clustered = clustered_bin(
+                done = clustered(
                     store, work, spec, spec.clustering, new_id=new_id, idle_workers=idle_workers
                 )
-                return replace(clustered, refused=tuple(refused))
+                return replace(done, refused=tuple(refused))
             copied = copied_bin(store, work, spec, new_id=new_id)
             if copied is not None:
                 return replace(copied, refused=tuple(refused))

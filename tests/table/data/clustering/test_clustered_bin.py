@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from delta_maintenance.protocol.clustering.ranks import can_be_ranked
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import RewriteSpec
-from delta_maintenance.table.data.clustering.sorter import Clustering
+from delta_maintenance.table.data.clustering.keys import Clustering
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, field, parquet, put, source
 from tests.support.rewrites.typed_bins import bins, prepared, rewritten, spec_of, stored
 

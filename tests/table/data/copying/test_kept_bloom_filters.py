@@ -12,7 +12,7 @@ import pytest
 
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data import rewrite
-from delta_maintenance.table.data.clustering.sorter import Clustering
+from delta_maintenance.table.data.clustering.keys import Clustering
 from tests.support.rewrites.data_files import field, put, source
 from tests.support.rewrites.typed_bins import rewritten, spec_of
 

@@ -6,15 +6,19 @@ rows does not depend on their order. `sorter` bounds the memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Protocol
 
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId, new_id
+from delta_maintenance.protocol.clustering.bounds import Path as ColumnPath
 from delta_maintenance.protocol.clustering.bounds import file_bounds
+from delta_maintenance.protocol.clustering.curve import Ranks
 from delta_maintenance.protocol.clustering.depth import depth_of
+from delta_maintenance.protocol.clustering.ranks import ColumnRanks
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.protocol.schema.types import StructType
@@ -27,11 +31,28 @@ from delta_maintenance.table.data.bins import (
     fetched,
     source_rows,
 )
-from delta_maintenance.table.data.clustering.sorter import Clustering, RowSorter
+from delta_maintenance.table.data.clustering.keys import Clustering, SourceBoxes
+from delta_maintenance.table.data.clustering.sorter import RowSorter, SortedRows
 from delta_maintenance.table.data.data_file_reader import DataFileReader
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
 from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.parallel import IdleWorkers
+
+
+class ClusteredRewrite(Protocol):
+    """Rewrites a bin like `clustered_bin`."""
+
+    def __call__(
+        self,
+        store: Store,
+        work: Bin,
+        spec: RewriteSpec,
+        clustering: Clustering,
+        *,
+        new_id: NewId,
+        idle_workers: IdleWorkers | None = None,
+    ) -> RewrittenBin:
+        """See `clustered_bin`."""
 
 
 def clustered_bin(
@@ -54,7 +75,7 @@ def clustered_bin(
     read = RowSums()
     reader = DataFileReader(store, layout, bloom_filters=spec.files.bloom_filters)
     with RowSorter(
-        layout.schema, clustering, lambda: _key_columns(store, work, layout, clustering)
+        layout.schema, clustering, lambda: key_columns(store, work, layout, clustering)
     ) as sorter:
         for number, data in enumerate(fetched(store, reader, work.sources)):
             for found in source_rows(reader, work, number, data=data):
@@ -66,7 +87,16 @@ def clustered_bin(
                 if live.num_rows:
                     sorter.add(number, live)
         read += digested.total()
-        writers = _written(store, work, spec, clustering, sorter, new_id, idle_workers)
+        size = sum(source.size for source in work.sources)
+        writers = written(
+            store,
+            work,
+            spec,
+            sorter.sorted(),
+            most_rows=-(-sorter.rows // max(1, round(size / spec.target_bytes))),
+            new_id=new_id,
+            idle_workers=idle_workers,
+        )
         outputs = tuple(writer.result() for writer in writers)
         require_same_rows(
             store, work, spec, outputs, writers, read, digest=digest, idle_workers=idle_workers
@@ -76,14 +106,21 @@ def clustered_bin(
             outputs=outputs,
             runs=(),
             sums=read,
-            clustered=_outcome(sorter, outputs, layout.schema, new_id()),
+            clustered=measured(
+                layout.schema,
+                outputs,
+                ranks=sorter.columns,
+                sources=sorter.sources,
+                points=sorter.points,
+                group=new_id(),
+            ),
         )
 
 
-def _key_columns(
+def key_columns(
     store: Store, work: Bin, layout: DataFileLayout, clustering: Clustering
 ) -> Iterator[pa.RecordBatch]:
-    """Reads the clustering columns of all sources."""
+    """Reads the clustering columns of all sources, with the columns of structs around them."""
     wanted = {path[0] for path in clustering.columns}
     columns = tuple(item for item in layout.columns.fields if item.name in wanted)
     narrow = replace(
@@ -99,24 +136,23 @@ def _key_columns(
             yield found.live()
 
 
-def _written(
+def written(
     store: Store,
     work: Bin,
     spec: RewriteSpec,
-    clustering: Clustering,
-    sorter: RowSorter,
+    parts: Iterable[SortedRows],
+    *,
+    most_rows: int,
     new_id: NewId,
-    idle_workers: IdleWorkers | None,
+    idle_workers: IdleWorkers | None = None,
 ) -> list[DataFileWriter]:
-    """Writes the rows to files of about equal numbers of rows."""
-    size = sum(source.size for source in work.sources)
-    files = max(1, round(size / spec.target_bytes))
-    most_rows = -(-sorter.rows // files)
+    """Writes rows in their order to files of at most this number of rows."""
+    assert spec.clustering is not None
     partition = dict(work.partition_values)
     writers: list[DataFileWriter] = []
     with ExitStack() as open_file:
         by_value: bool | None = None
-        for part in sorter.sorted():
+        for part in parts:
             rows = part.rows
             while rows.num_rows:
                 writer = writers[-1] if writers else None
@@ -130,7 +166,7 @@ def _written(
                     by_value = part.by_value
                     codec = spec.files.codec
                     name = spec.naming.name(partition, len(writers), new_id(), codec)
-                    path = clustering.columns[0] if by_value else None
+                    path = spec.clustering.columns[0] if by_value else None
                     writer = DataFileWriter(store, name, spec.files, idle_workers, sorted_by=path)
                     writers.append(open_file.enter_context(writer))
                 taken = min(rows.num_rows, most_rows - writer.rows)
@@ -139,18 +175,24 @@ def _written(
     return writers
 
 
-def _outcome(
-    sorter: RowSorter, outputs: tuple[WrittenFile, ...], schema: pa.Schema, group: str
+def measured(
+    schema: pa.Schema,
+    outputs: Sequence[WrittenFile],
+    *,
+    ranks: Mapping[ColumnPath, ColumnRanks],
+    sources: SourceBoxes,
+    points: Ranks,
+    group: str,
 ) -> ClusteredOutcome:
     """Measures the depth of the sources by their rows, and of the new files by their statistics."""
-    types = {path: _type_at(schema, path) for path in sorter.columns}
+    types = {path: _type_at(schema, path) for path in ranks}
     stats = pa.array([output.stats for output in outputs], pa.string())
     bounds = file_bounds(stats, types)
     missing = [path for path in types if not bounds.is_complete(path).all()]
     return ClusteredOutcome(
         group=group,
-        before=depth_of(sorter.boxes(), sorter.points),
-        after=depth_of(bounds.boxes(sorter.columns), sorter.points),
+        before=depth_of(sources.boxes(), points),
+        after=depth_of(bounds.boxes(ranks), points),
         unbounded=".".join(missing[0]) if missing else None,
     )
 

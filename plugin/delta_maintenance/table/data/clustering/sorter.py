@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.clustering.bounds import Path as ColumnPath
-from delta_maintenance.protocol.clustering.curve import Curve, Ranks, bits_for, curve_keys
-from delta_maintenance.protocol.clustering.depth import Boxes
+from delta_maintenance.protocol.clustering.curve import Ranks
 from delta_maintenance.protocol.clustering.ranks import ColumnRanks
 from delta_maintenance.scratch import scratch_folder
+from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys, SourceBoxes
 from delta_maintenance.table.data.clustering.range_files import (
     KEY,
     MOST_FILES,
@@ -32,24 +32,10 @@ from delta_maintenance.table.data.clustering.range_files import (
 )
 from delta_maintenance.table.data.clustering.sample import RowSample
 
-SORT_BYTES = 128 << 20
-"""The size in memory of the rows that are sorted at once."""
 _LEAST_SAMPLE = 1 << 20
 """The size in memory up to which values are sampled even if less is sorted at once."""
 _OUTPUT_ROWS = 1 << 16
 """The number of rows that are put into their order at once."""
-_POINTS = 1 << 11
-"""The number of sampled rows for which the depth is measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clustering:
-    """How the rows of new files are ordered. Can be sent to executors."""
-
-    columns: tuple[ColumnPath, ...]
-    """The physical names of the columns, whose values have ranks."""
-    curve: Curve
-    sort_bytes: int = SORT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +68,9 @@ class RowSorter:
         self._folder: Path | None = None
         self._ranges: RangeFiles | None = None
         self._splits = 0
-        self._low: dict[int, Ranks] = {}
-        self._high: dict[int, Ranks] = {}
-        self._source_rows: dict[int, int] = {}
-        self.columns: Mapping[ColumnPath, ColumnRanks] = {}
-        """The ranks of the clustering columns; empty before the first rows are sorted."""
+        self._keys: CurveKeys | None = None
+        """Set when the first rows are sorted."""
+        self.sources = SourceBoxes()
         self.points: Ranks = np.zeros((0, len(clustering.columns)), np.uint64)
         """The ranks of a sample of all rows."""
         self.rows = 0
@@ -99,6 +83,11 @@ class RowSorter:
             for file in self._ranges.files:
                 file.close()
         self._stack.close()
+
+    @property
+    def columns(self) -> Mapping[ColumnPath, ColumnRanks]:
+        """The ranks of the clustering columns; empty before the first rows are sorted."""
+        return {} if self._keys is None else self._keys.columns
 
     def add(self, source: int, rows: pa.RecordBatch) -> None:
         """Adds rows of a source. String columns must not be dictionaries."""
@@ -119,28 +108,19 @@ class RowSorter:
             for file in self._ranges.files:
                 yield from self._of_file(file)
             return
-        sample = self._learn(self._key_columns(rows) for _, rows in self._held)
+        sample = self._learn(self._clustering.key_columns(rows) for _, rows in self._held)
         if sample is None:
             return
         rows = [self._keyed(source, rows) for source, rows in self._held]
         self._held = []
         yield from self._in_memory(rows)
 
-    def boxes(self) -> Boxes:
-        """Returns the ranks between which the rows of each source are."""
-        sources = sorted(self._low)
-        return Boxes(
-            low=np.array([self._low[source] for source in sources], np.uint64),
-            high=np.array([self._high[source] for source in sources], np.uint64),
-            rows=np.array([self._source_rows[source] for source in sources], np.int64),
-        )
-
     def _begin_ranges(self) -> None:
         """Divides the keys into ranges, and writes the rows that are held to their files."""
         sort_bytes = self._clustering.sort_bytes
         sample = self._sample()
         for batch in self._sampled():
-            sample.offer(self._key_columns(batch))
+            sample.offer(self._clustering.key_columns(batch))
         found = sample.rows()
         assert found is not None
         keys = self._learn_from(found)
@@ -200,7 +180,7 @@ class RowSorter:
         single = len(self._clustering.columns) == 1
         if single:
             # Values with the same rank can differ.
-            values = self._key_columns(rows).column(0)
+            values = self._clustering.key_columns(rows).column(0)
             keyed = {"key": rows.column(rows.num_columns - 1), "value": values}
             if values.null_count:
                 keyed = {"key": keyed["key"], "known": pc.is_valid(values), "value": values}
@@ -215,10 +195,6 @@ class RowSorter:
     def _sample(self) -> RowSample:
         return RowSample(most_bytes=max(_LEAST_SAMPLE, self._clustering.sort_bytes // 4))
 
-    def _key_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [column_at(rows, path) for path in self._clustering.columns]
-        return pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
-
     def _learn(self, batches: Iterable[pa.RecordBatch]) -> Ranks | None:
         sample = self._sample()
         for batch in batches:
@@ -228,37 +204,16 @@ class RowSorter:
 
     def _learn_from(self, sample: pa.RecordBatch) -> Ranks:
         """Determines the ranks of all columns from a sample. Returns the keys of the sample."""
-        paths = self._clustering.columns
-        bits = bits_for(len(paths))
-        self.columns = {
-            path: ColumnRanks.of(column, bits=bits)
-            for path, column in zip(paths, sample.columns, strict=True)
-        }
-        ranks, keys = self._ranked(sample)
-        self.points = np.stack(ranks, axis=1)[:_POINTS]
-        return keys
-
-    def _ranked(self, keys: pa.RecordBatch) -> tuple[list[Ranks], Ranks]:
-        found = list(zip(self.columns.values(), keys.columns, strict=True))
-        ranks = [column.ranks(values) for column, values in found]
-        bits = [column.bits for column, _ in found]
-        return ranks, curve_keys(ranks, bits, self._clustering.curve)
+        self._keys = CurveKeys.learned(self._clustering, sample)
+        self.points = self._keys.points(sample)
+        return self._keys.ranked(sample)[1]
 
     def _keyed(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Appends the keys, and notes the ranks of the source."""
-        ranks, keys = self._ranked(self._key_columns(rows))
-        low = np.array([rank.min() for rank in ranks], np.uint64)
-        high = np.array([rank.max() for rank in ranks], np.uint64)
-        self._low[source] = np.minimum(low, self._low.get(source, low))
-        self._high[source] = np.maximum(high, self._high.get(source, high))
-        self._source_rows[source] = self._source_rows.get(source, 0) + rows.num_rows
+        assert self._keys is not None
+        ranks, keys = self._keys.ranked(self._clustering.key_columns(rows))
+        self.sources.add(source, ranks)
         return pa.RecordBatch.from_arrays([*rows.columns, pa.array(keys)], schema=self._schema)
-
-
-def column_at(rows: pa.RecordBatch, path: ColumnPath) -> pa.Array:
-    """Returns a column, or a field of a struct."""
-    column = rows.column(path[0])
-    return pc.struct_field(column, list(path[1:])) if len(path) > 1 else column
 
 
 def _without_key(rows: pa.RecordBatch) -> pa.RecordBatch:
