@@ -61,7 +61,6 @@ _VERB = _ClusterVerb(
     rules=_rules,
     footer_reasons=lambda options: (),
     reason=_reason,
-    target_bytes=lambda options: options.target_bytes,
 )
 
 plan = _VERB.plan

@@ -21,7 +21,7 @@ from delta_maintenance.operations.rewriting.planning import (
     Survey,
     asked_partitions,
     chosen_engine,
-    target_size,
+    contract_for,
     written_lately_in,
 )
 from delta_maintenance.protocol.clustering.columns import (
@@ -103,9 +103,8 @@ def surveyed(
     require_writable(snapshot, Operation.REWRITE_DATA)
     order = order_of(snapshot, options)
     files = live_columns(snapshot)
-    target = options.target_bytes or target_size(snapshot, int(files.size.sum()))
     tags = _tags(files, order, new_id)
-    contract = _contract(snapshot, options, order, tags, target)
+    contract = _contract(snapshot, options, order, tags, int(files.size.sum()))
     bin_bytes = min(BIN_BYTES, BIN_BYTES if options.max_bytes is None else options.max_bytes)
     partitions = asked_partitions(snapshot, files, options.where)
     lately = written_lately_in(files, options.quiet_for, now)
@@ -169,9 +168,9 @@ def _contract(
     options: ClusterOptions,
     order: Order,
     tags: ClusteringTags,
-    target: int,
+    total_bytes: int,
 ) -> Contract:
-    contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
+    contract = contract_for(snapshot, options, total_bytes)
     paths = tuple(column.path for column in order.columns)
     statistics = StatisticsColumns.of(
         snapshot.protocol, snapshot.metadata, snapshot.domain_metadata, also=paths

@@ -81,6 +81,19 @@ def clustered_by(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(known[path].name for path in _clustering(snapshot, known)[0])
 
 
+def depth_by(snapshot: Snapshot, paths: Sequence[Path]) -> float | None:
+    """Returns the mean number of files that may contain a combination of values of these columns.
+
+    `paths` are physical names. None if not all columns have bounds, or if there are no files.
+    """
+    columns = {column.physical: column for column in columns_of(snapshot).values()}
+    found = [columns[path] for path in paths if path in columns and columns[path].is_bounded]
+    if len(found) < len(paths):
+        return None
+    files = read_bounds(snapshot, found)
+    return _depth(Measured(files, target_bytes=1), [column.path for column in found])
+
+
 def _check(options: LayoutOptions) -> None:
     percent = options.fail_under
     if percent is not None and not options.where and options.queries is None:

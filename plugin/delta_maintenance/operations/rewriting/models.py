@@ -73,6 +73,21 @@ class RewriteOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewFileOptions(RewriteOptions):
+    """Options of the operations that choose the form of new files."""
+
+    target_bytes: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="the size of new files in bytes; by default the table's delta.targetFileSize, "
+            "else 128 MiB to 1 GiB by the size of the table"
+        ),
+    ] = None
+    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
+    by the size of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount(Record):
     """The number of files for one reason."""
 

@@ -41,7 +41,12 @@ from delta_maintenance.operations.rewriting.live_columns import (
     Mask,
     live_columns,
 )
-from delta_maintenance.operations.rewriting.models import PartitionPlan, ReasonCount, RewriteOptions
+from delta_maintenance.operations.rewriting.models import (
+    NewFileOptions,
+    PartitionPlan,
+    ReasonCount,
+    RewriteOptions,
+)
 from delta_maintenance.operations.rewriting.run import COMMIT_BYTES, MOST_COMMITS
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
 from delta_maintenance.protocol.features.registry import Operation
@@ -88,7 +93,6 @@ def survey(
     rules: Callable[[int], ChoiceRules],
     *,
     now: datetime,
-    target_bytes: int | None = None,
     footer_reasons: Sequence[str] = (),
 ) -> Survey:
     """Chooses the bins. `rules` returns the rules for a given size of new files in bytes.
@@ -100,8 +104,7 @@ def survey(
     """
     require_writable(snapshot, Operation.REWRITE_DATA)
     files = live_columns(snapshot)
-    target = target_bytes or target_size(snapshot, int(files.size.sum()))
-    contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
+    contract = contract_for(snapshot, options, int(files.size.sum()))
     asked = asked_partitions(snapshot, files, options.where)
     written_lately = written_lately_in(files, options.quiet_for, now)
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
@@ -117,7 +120,7 @@ def survey(
     chosen = partial(
         choose,
         files,
-        rules(target),
+        rules(contract.spec.target_bytes),
         partitions=asked,
         written_lately=written_lately,
         taken=taken,
@@ -180,6 +183,16 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "notes": (*surveyed.notes, *surveyed.snapshot.warnings),
     }
     return fields | _partitions(files, choice, new_files)
+
+
+def contract_for(snapshot: Snapshot, options: RewriteOptions, total_bytes: int) -> Contract:
+    """Returns how new files are written: as the table requires, and as the options ask.
+
+    `total_bytes` is the size of the table. Raises the errors of `Contract.of`.
+    """
+    asked = options if isinstance(options, NewFileOptions) else NewFileOptions()
+    target = asked.target_bytes or target_size(snapshot, total_bytes)
+    return Contract.of(snapshot, target_bytes=target, proof=options.proof)
 
 
 def target_size(snapshot: Snapshot, total_bytes: int) -> int:
