@@ -17,11 +17,11 @@ from delta_maintenance.operations.rewriting.choice import limited
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
+from delta_maintenance.operations.rewriting.new_files import contract_for
 from delta_maintenance.operations.rewriting.planning import (
     Survey,
     asked_partitions,
     chosen_engine,
-    contract_for,
     written_lately_in,
 )
 from delta_maintenance.protocol.clustering.columns import (

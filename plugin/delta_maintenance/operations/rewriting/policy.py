@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.evaluation import EvaluationContext, give
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.rewriting.models import RewritePlan
+from delta_maintenance.operations.rewriting.models import Reader, RewritePlan
 
 
 class RewriteRule(Rule):
@@ -47,13 +47,26 @@ class NewFileRule(RewriteRule):
 
     min_files_saved: Annotated[int, Field(ge=1)] = 10
     """Due if a run would reduce the number of files by this number."""
+    reader: Reader | None = None
+    """The main reader of the table, for which the size and the row groups of new files are chosen;
+    `target_bytes` and `row_group_rows` override the choice."""
     target_bytes: Bytes | None = None
     """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
     by the size of the table."""
+    row_group_rows: Annotated[int, Field(ge=1)] | None = None
+    """The rows of a row group in new files; fewer if these would take more than 256 MiB of memory.
+    By default 1,048,576, or as many as take 32 MiB."""
+    bloom: tuple[str, ...] = ()
+    """The columns for which new files get bloom filters, besides those that the old files have."""
 
     def shared_options(self, context: EvaluationContext) -> dict[str, Any]:
         """Returns the fields of `NewFileOptions` that the policy sets."""
-        return super().shared_options(context) | given(target_bytes=self.target_bytes)
+        return super().shared_options(context) | given(
+            reader=self.reader,
+            target_bytes=self.target_bytes,
+            row_group_rows=self.row_group_rows,
+            bloom=self.bloom,
+        )
 
 
 def files_saved(rule: NewFileRule, plan: RewritePlan) -> tuple[bool, str]:
