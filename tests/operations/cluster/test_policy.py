@@ -76,6 +76,8 @@ def test_the_rule_sets_the_options_of_a_run() -> None:
         max_bytes=1 << 30,
         max_duration=timedelta(hours=1),
     )
+    quiet = assessed(made, cluster={"quiet_for": "9999 days"})["cluster"]
+    assert (quiet.status, "are left alone" in quiet.reason) == ("not-due", True)
     lately = LastRun(operation="cluster", at=NOW, version=9, status="rewritten")
     waiting = assessed(made, lately, **rules)["cluster"]
     assert (waiting.status, waiting.due_at) == ("not-due", NOW + timedelta(days=1))
