@@ -311,6 +311,7 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         checksum=True,
         fsck=True,
         layout=True,
+        cluster=True,
         optimize=True,
         purge=True,
         statistics=True,

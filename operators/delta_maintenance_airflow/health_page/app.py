@@ -124,7 +124,7 @@ class Pages:
     def table(self, request: Request, name: str) -> Response:
         """One table with its log over time."""
         row = self._row(name)
-        drawn = charts(row.health, row.layout) if row.health is not None else ()
+        drawn = charts(row.health) if row.health is not None else ()
         return self._page(request, "table.html", row=row, charts=drawn)
 
     def run(self, request: Request, name: str, operation: str = "") -> Response:

@@ -16,7 +16,6 @@ from delta_maintenance_airflow.health_page import formats
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, SizeBucket, TableHealth
-    from delta_maintenance.operations.layout import LayoutResult
 
 _WIDTH, _HEIGHT = 620, 300
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -37,11 +36,8 @@ class Chart:
     """The newest values, or all values, as text for screen readers."""
 
 
-def charts(health: TableHealth, layout: LayoutResult | None = None) -> tuple[Chart, ...]:
-    """The charts of a table, with its newest report on the layout of files, if there is one.
-
-    Empty if Pygal is not installed.
-    """
+def charts(health: TableHealth) -> tuple[Chart, ...]:
+    """The charts of a table; empty if Pygal is not installed."""
     try:
         _library()
     except ImportError:
@@ -51,8 +47,6 @@ def charts(health: TableHealth, layout: LayoutResult | None = None) -> tuple[Cha
         found += [_replay(health), _commits(health)]
     if health.file_sizes:
         found.append(_sizes(health))
-    if layout is not None and layout.columns:
-        found.append(_depth(layout))
     return tuple(found)
 
 
@@ -181,28 +175,6 @@ def _sizes(health: TableHealth) -> Chart:
         f"Live data files; those below {formats.size(health.small_file_bytes)} are small",
         _drawn(chart),
         ("From this size", "Files", "Bytes"),
-        tuple(rows),
-    )
-
-
-def _depth(layout: LayoutResult) -> Chart:
-    """The column by which clustering gains most, or the one whose files overlap most."""
-    keys = layout.proposals[0].new_keys if layout.proposals else ()
-    column = next((each for each in layout.columns if each.name in keys), layout.columns[0])
-    chart = _library().Bar(**_settings("Overlapping files"), x_title="Files to read for one value")
-    chart.show_legend = False
-    chart.value_formatter = lambda value: f"{value:,.0f}"
-    chart.y_labels = _whole_ticks(0, max((each.files for each in column.depths), default=0))
-    chart.x_labels = [f"{each.up_to:,}" for each in column.depths]
-    chart.truncate_label = -1
-    chart.add(column.name, [each.files for each in column.depths])
-    rows = [(f"{each.up_to:,}", formats.count(each.files), "") for each in column.depths]
-    return Chart(
-        f"Depth by {column.name}",
-        f"Files by the number of files that share a value of {column.name}; 1 is the best, "
-        f"the mean is {column.average_depth:,.1f}",
-        _drawn(chart),
-        ("Depth, up to", "Files", ""),
         tuple(rows),
     )
 

@@ -199,7 +199,6 @@ class OperationMethods:
         *,
         by: Sequence[str] = ...,
         curve: Literal["hilbert", "z-order", "linear"] = ...,
-        target_bytes: int | None = ...,
         full: bool = ...,
         where: str | None = ...,
         quiet_for: timedelta | str | None = ...,
@@ -210,6 +209,10 @@ class OperationMethods:
         workers: int | None = ...,
         engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        reader: Literal["spark", "sql-endpoint", "direct-lake"] | None = ...,
+        target_bytes: int | None = ...,
+        row_group_rows: int | None = ...,
+        bloom: Sequence[str] = ...,
         dry_run: Literal[False] = ...,
     ) -> ClusterResult: ...
     @overload
@@ -218,7 +221,6 @@ class OperationMethods:
         *,
         by: Sequence[str] = ...,
         curve: Literal["hilbert", "z-order", "linear"] = ...,
-        target_bytes: int | None = ...,
         full: bool = ...,
         where: str | None = ...,
         quiet_for: timedelta | str | None = ...,
@@ -229,13 +231,16 @@ class OperationMethods:
         workers: int | None = ...,
         engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        reader: Literal["spark", "sql-endpoint", "direct-lake"] | None = ...,
+        target_bytes: int | None = ...,
+        row_group_rows: int | None = ...,
+        bloom: Sequence[str] = ...,
         dry_run: Literal[True],
     ) -> ClusterPlan: ...
     @overload
     def optimize(
         self,
         *,
-        target_bytes: int | None = ...,
         min_files: int = ...,
         deleted_percent: int = ...,
         int96: bool = ...,
@@ -250,13 +255,16 @@ class OperationMethods:
         workers: int | None = ...,
         engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        reader: Literal["spark", "sql-endpoint", "direct-lake"] | None = ...,
+        target_bytes: int | None = ...,
+        row_group_rows: int | None = ...,
+        bloom: Sequence[str] = ...,
         dry_run: Literal[False] = ...,
     ) -> OptimizeResult: ...
     @overload
     def optimize(
         self,
         *,
-        target_bytes: int | None = ...,
         min_files: int = ...,
         deleted_percent: int = ...,
         int96: bool = ...,
@@ -271,6 +279,10 @@ class OperationMethods:
         workers: int | None = ...,
         engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        reader: Literal["spark", "sql-endpoint", "direct-lake"] | None = ...,
+        target_bytes: int | None = ...,
+        row_group_rows: int | None = ...,
+        bloom: Sequence[str] = ...,
         dry_run: Literal[True],
     ) -> OptimizePlan: ...
     @overload

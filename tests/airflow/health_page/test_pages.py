@@ -12,7 +12,7 @@ import pytest
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.layout import LayoutResult
-from delta_maintenance.operations.layout.options import ColumnLayout, Depths, Reading
+from delta_maintenance.operations.layout.options import ColumnLayout, Depths, KeyProposal, Reading
 from delta_maintenance.policies.approval import PutOff
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import OperationOutcome
@@ -341,6 +341,16 @@ def test_the_newest_report_on_the_layout_of_files_is_drawn(site: Site) -> None:
         point=Reading(files=1.0, bytes=1.0, bytes_after=0.1),
         range=Reading(files=1.0, bytes=1.0, bytes_after=0.1),
     )
+    proposal = KeyProposal(
+        old_keys=("ordered_at",),
+        new_keys=("customer",),
+        changed=True,
+        pays=True,
+        reason="",
+        bytes_read=0.6,
+        bytes_read_after=0.1,
+        bytes_to_rewrite=10**11,
+    )
     report = LayoutResult(
         table="s3://lake/sales/orders",
         version=3,
@@ -348,9 +358,10 @@ def test_the_newest_report_on_the_layout_of_files_is_drawn(site: Site) -> None:
         bytes=10**11,
         partitions=1,
         target_bytes=10**8,
-        clustering_columns=(),
+        clustering_columns=("ordered_at",),
+        clustering_depth=4.25,
         columns=(column,),
-        proposals=(),
+        proposals=(proposal,),
         status="pays",
         reason="clustering by customer pays",
     )
@@ -367,7 +378,13 @@ def test_the_newest_report_on_the_layout_of_files_is_drawn(site: Site) -> None:
     site.store.save(assessment(health=health()), run)
     page = site.get("/table?name=orders").text
     assert "Depth by customer" in page and "the mean is 31.5" in page
-    assert "<td>32</td><td>113</td>" in page
+    assert re.search('17–32</th>.*<rect width="100.0" .*>113<', page)
+    assert "clustering would pay clustering by customer pays Report on version 3" in words(page)
+    assert "clustered by ordered_at: a reader of one value opens 4.2 files." in words(page)
+    better = replace(report, proposals=(replace(proposal, pays=False),)).to_json()
+    later = replace(run, outcomes=(replace(outcome, result=better),))
+    site.store.save(assessment(health=health()), later)
+    assert "clustering does not pay" in site.get("/table?name=orders").text
     other = {**report.to_json(), "unknown": 1}
     changed = replace(outcome, result=other)
     site.store.save(assessment(health=health()), replace(run, outcomes=(changed,)))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance.operations import clean_log, vacuum
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.health import SMALL_FILE_BYTES
+from delta_maintenance.operations.health import SMALL_FILE_BYTES, measure
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import (
     OMIT,
     add,
@@ -24,6 +25,7 @@ from delta_maintenance.testing.actions import (
     remove,
 )
 from tests.support.operations.table_health import DAY, gone, health
+from tests.support.rewrites.data_files import DataTable, field
 from tests.support.suite.play import examples
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
@@ -269,6 +271,16 @@ def test_unsupported_operations_are_listed_with_the_reason() -> None:
         "change-metadata",
     }
     assert all("teleportation" in problem for problem in refused.values())
+
+
+def test_clustering_columns_have_their_logical_names() -> None:
+    table = DataTable(
+        field("id", "long", **{"delta.columnMapping.physicalName": "col-1"}),
+        features=["columnMapping", "clustering", "domainMetadata"],
+        configuration={"delta.columnMapping.mode": "name"},
+        domains={"delta.clustering": '{"clusteringColumns":[["col-1"]]}'},
+    )
+    assert measure(Table(table.store).snapshot(), now=NOW).clustering_columns == ("id",)
 
 
 @pytest.mark.parametrize("configuration", ["", "{}", "[]", "nonsense", '{"clusteringColumns": 3}'])

@@ -191,7 +191,7 @@ def test_an_empty_table_has_a_report() -> None:
     assert [each.average_depth for each in seen.columns] == [0, 0]
 
 
-def test_a_policy_makes_the_report_due_only_if_clustering_would_pay() -> None:
+def test_a_policy_makes_the_report_due_if_clustering_would_pay_and_once_it_no_longer_pays() -> None:
     rule = {"columns": ["id"]}
     seen = only(assess(piled().open().snapshot(), asked(layout=rule), now=NOW))
     assert (seen.status, seen.operation) == ("due", "layout")
@@ -203,6 +203,10 @@ def test_a_policy_makes_the_report_due_only_if_clustering_would_pay() -> None:
     last = LastRun(operation="layout", at=NOW - timedelta(days=1), version=1, status="pays")
     later = only(assess(piled().open().snapshot(), asked(layout={}), now=NOW, last_runs=(last,)))
     assert (later.status, later.due_at) == ("not-due", NOW + timedelta(days=6))
+    # The last report is outdated, and pages show it.
+    told = LastRun(operation="layout", at=NOW - timedelta(days=8), version=1, status="pays")
+    outdated = assess(apart().open().snapshot(), asked(layout=rule), now=NOW, last_runs=(told,))
+    assert only(outdated).status == "due"
 
 
 def test_statistics_in_columns_and_in_json_give_the_same_report(tmp_path: Path) -> None:

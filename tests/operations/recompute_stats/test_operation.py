@@ -12,9 +12,13 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.policies.assess import assess
+from delta_maintenance.table.read.table import Table
 from tests.support.operations.statistics_repair import planned, recompute, statistics
 from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field
+from tests.support.rewrites.rewritten_tables import NOW
 from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows
+from tests.support.tables.policy_tables import asked, only
 
 ROWS = pa.table({"a": pa.array([1, 5, None], pa.int64()), "s": ["x", "y" * 40, None]})
 FIELDS = (field("a", "long"), field("s", "string"))
@@ -75,6 +79,17 @@ def test_the_audit_states_the_bytes_that_a_filter_reads_for_nothing() -> None:
     assert plan.bytes_without_bounds == 1500
     columns = [(c.column, c.files_without_bounds, c.bytes_without_bounds) for c in plan.columns]
     assert columns == [("a", 2, 1500), ("s", 1, 500)]
+
+
+def test_a_policy_repairs_the_statistics_of_more_than_a_share_of_the_bytes() -> None:
+    table = DataTable(*FIELDS)
+    table.append(ROWS, stats=json.dumps(COMPLETE), size=7500)
+    table.append(ROWS, stats=json.dumps(without("minValues", "a")), size=2500)
+    snapshot = Table(table.store).snapshot()
+    for share, status in ((0.24, "due"), (0.25, "not-due")):
+        found = only(assess(snapshot, asked(statistics={"above_share": share}), now=NOW))
+        assert (found.operation, found.status) == ("recompute-stats", status)
+    assert "25.0% of the bytes" in found.reason
 
 
 @pytest.mark.conformance("STAT-08", "CLU-03")

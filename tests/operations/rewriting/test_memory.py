@@ -10,6 +10,9 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.operations.rewriting import new_files
+from delta_maintenance.operations.rewriting.models import Reader
+from delta_maintenance.table.data.data_file_writer import GROUP_BYTES
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW, ids
@@ -26,14 +29,18 @@ def texts(count: int) -> pa.Table:
 
 
 @pytest.mark.conformance("RW-43")
-def test_a_rewrite_takes_no_more_memory_than_its_plan_states() -> None:
+@pytest.mark.parametrize("reader", [None, "direct-lake"])
+def test_a_rewrite_takes_no_more_memory_than_its_plan_states(
+    reader: Reader | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_files, "LARGE_GROUP_BYTES", GROUP_BYTES)
     made = DataTable(field("b", "string"))
     rows = 24_000
     file = texts(rows)
     made.append(file, file, writing={"compression": "zstd", "use_dictionary": False})
     del file
     made.store.now_ms = lambda: epoch_millis(NOW)
-    settings = OptimizeOptions(workers=1)
+    settings = OptimizeOptions(workers=1, reader=reader)
     table = Table(made.store)
     planned = optimize.plan(table.snapshot(), settings, context=RunContext.at(NOW))
     # The table is larger, so that a rewrite that held it as a whole would exceed the bound.

@@ -42,6 +42,8 @@ class _ClusterVerb(RewriteVerb[ClusterOptions, ClusterPlan, ClusterResult]):
 
 def _reason(fields: Mapping[str, Any]) -> str:
     if fields["is_noop"]:
+        if fields["reasons"] or fields["left_alone"]:
+            return "the files that are not clustered are left alone"
         return "all files are clustered"
     files = count_text(fields["files"], "file")
     after = f"{fields['files_after']:,} with {size_text(fields['bytes_after'])}"
@@ -61,7 +63,6 @@ _VERB = _ClusterVerb(
     rules=_rules,
     footer_reasons=lambda options: (),
     reason=_reason,
-    target_bytes=lambda options: options.target_bytes,
 )
 
 plan = _VERB.plan

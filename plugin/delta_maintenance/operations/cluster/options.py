@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core.flags import Flag
-from delta_maintenance.operations.core.record import AtLeast
-from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
+from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOptions(RewriteOptions):
+class ClusterOptions(NewFileOptions):
     """Options that select the files to cluster, and the order of their rows."""
 
     by: Annotated[
@@ -34,15 +33,6 @@ class ClusterOptions(RewriteOptions):
     ] = "hilbert"
     """The order of rows by several columns: `hilbert` and `z-order` serve all columns alike,
     `linear` the first one best."""
-    target_bytes: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag(
-            help="the size of new files in bytes; by default the table's delta.targetFileSize, "
-            "else 128 MiB to 1 GiB by the size of the table"
-        ),
-    ] = None
-    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
-    by the size of the table."""
     full: Annotated[
         bool,
         Flag(help="also cluster files of other clustering columns or providers again"),

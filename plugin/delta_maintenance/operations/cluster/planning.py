@@ -19,11 +19,11 @@ from delta_maintenance.operations.rewriting.choice import limited
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Numbers, live_columns
+from delta_maintenance.operations.rewriting.new_files import contract_for
 from delta_maintenance.operations.rewriting.planning import (
     Survey,
     asked_partitions,
     chosen_engine,
-    target_size,
     written_lately_in,
 )
 from delta_maintenance.protocol.clustering.columns import (
@@ -107,14 +107,19 @@ def surveyed(
     require_writable(snapshot, Operation.REWRITE_DATA)
     order = order_of(snapshot, options)
     files = live_columns(snapshot)
-    target = options.target_bytes or target_size(snapshot, int(files.size.sum()))
     tags = _tags(order)
+    contract = _contract(snapshot, options, order, int(files.size.sum()))
     bin_bytes = min(BIN_BYTES, BIN_BYTES if options.max_bytes is None else options.max_bytes)
     partitions = asked_partitions(snapshot, files, options.where)
     lately = written_lately_in(files, options.quiet_for, now)
     choice = choose(
         files,
-        ClusterRules(tags=tags, bin_bytes=bin_bytes, target_bytes=target, full=options.full),
+        ClusterRules(
+            tags=tags,
+            bin_bytes=bin_bytes,
+            target_bytes=contract.spec.target_bytes,
+            full=options.full,
+        ),
         partitions=partitions,
         written_lately=lately,
         apart=partial(files_apart, snapshot, files, order.columns),
@@ -123,7 +128,6 @@ def surveyed(
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
     if tags.cube_columns:
         tags = replace(tags, cube=_cube(files, tags.cube_columns, choice.rows) or new_id())
-    contract = _contract(snapshot, options, order, tags, target)
     engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
     notes: tuple[str, ...] = ()
     if order.others:
@@ -135,7 +139,7 @@ def surveyed(
         snapshot=snapshot,
         files=files,
         choice=choice,
-        contract=contract,
+        contract=replace(contract, clustering=tags),
         engine=engine,
         why=why,
         workers=options.workers or (default_workers() if engine == "local" else None),
@@ -178,10 +182,9 @@ def _contract(
     snapshot: Snapshot,
     options: ClusterOptions,
     order: Order,
-    tags: ClusteringTags,
-    target: int,
+    total_bytes: int,
 ) -> Contract:
-    contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
+    contract = contract_for(snapshot, options, total_bytes)
     paths = tuple(column.path for column in order.columns)
     statistics = StatisticsColumns.of(
         snapshot.protocol, snapshot.metadata, snapshot.domain_metadata, also=paths
@@ -191,7 +194,7 @@ def _contract(
         files=replace(contract.spec.files, statistics=statistics),
         clustering=Clustering(columns=paths, curve=options.curve),
     )
-    return replace(contract, spec=spec, clustering=tags)
+    return replace(contract, spec=spec)
 
 
 def _names(columns: Sequence[ClusteringColumn]) -> str:

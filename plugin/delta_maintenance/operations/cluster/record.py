@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from delta_maintenance.operations.cluster.options import ClusterOptions, ClusterPlan, ClusterResult
+from delta_maintenance.operations.core.operation import PolicyPart
 from delta_maintenance.operations.rewriting.record import rewrite_record
 
 _RECORD = rewrite_record(
@@ -21,5 +22,11 @@ _RECORD = rewrite_record(
     options=ClusterOptions,
     plan=ClusterPlan,
     result=ClusterResult,
+    policy=PolicyPart(
+        key="cluster",
+        rule="delta_maintenance.operations.cluster.policy:ClusterRule",
+        description="Sorting of the rows of data files by the clustering columns.",
+        due="delta_maintenance.operations.cluster.policy:due",
+    ),
 )
 RECORD = replace(_RECORD, decisive=(*_RECORD.decisive, "columns"))

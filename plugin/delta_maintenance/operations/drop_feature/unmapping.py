@@ -37,8 +37,9 @@ from delta_maintenance.operations.rewriting.live_columns import (
     Mask,
     live_columns,
 )
+from delta_maintenance.operations.rewriting.new_files import target_size
 from delta_maintenance.operations.rewriting.pending import Pending
-from delta_maintenance.operations.rewriting.planning import adoptable, target_size, with_adopted
+from delta_maintenance.operations.rewriting.planning import adoptable, with_adopted
 from delta_maintenance.operations.rewriting.run import JOURNAL_EVERY, Work
 from delta_maintenance.operations.rewriting.sources import chosen_adds
 from delta_maintenance.protocol.changes.usage import without_mapping

@@ -30,6 +30,7 @@ from delta_maintenance.operations.health.models import (
     TableHealth,
 )
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
+from delta_maintenance.protocol.clustering.columns import current_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import (
     is_expired,
@@ -233,9 +234,7 @@ def _metadata(snapshot: Snapshot) -> dict[str, Any]:
         "refused": tuple(_refusals(snapshot)),
         "row_tracking": row_tracking_state(protocol, metadata.configuration).value,
         "partition_columns": tuple(metadata.partition_columns),
-        "clustering_columns": tuple(
-            ".".join(path) for path in clustering_columns(snapshot.domain_metadata) or ()
-        ),
+        "clustering_columns": _clustering_names(snapshot),
         "log_retention": properties.log_retention,
         "deleted_file_retention": properties.deleted_file_retention,
         # Configurations from Parquet can contain nulls, which count as absent.
@@ -243,6 +242,16 @@ def _metadata(snapshot: Snapshot) -> dict[str, Any]:
             key: value for key, value in sorted(metadata.configuration.items()) if value is not None
         },
     }
+
+
+def _clustering_names(snapshot: Snapshot) -> tuple[str, ...]:
+    """Returns the names of the clustering columns; the stored ones if the table lacks a column."""
+    domains = snapshot.domain_metadata
+    try:
+        found = current_columns(snapshot.protocol, snapshot.metadata, domains)
+    except DeltaMaintenanceError:
+        return tuple(".".join(path) for path in clustering_columns(domains) or ())
+    return tuple(column.name for column in found)
 
 
 def _refusals(snapshot: Snapshot) -> Iterator[Refusal]:

@@ -27,7 +27,7 @@ from delta_maintenance.operations.layout.options import (
 from delta_maintenance.operations.layout.proposals import propose
 from delta_maintenance.operations.layout.queries import Query, queries_of
 from delta_maintenance.operations.layout.reading import Column, columns_of, read_bounds
-from delta_maintenance.operations.rewriting.planning import target_size
+from delta_maintenance.operations.rewriting.new_files import target_size
 from delta_maintenance.protocol.layout.bounds import Path
 from delta_maintenance.protocol.layout.probes import mean_depth
 from delta_maintenance.protocol.layout.skipping import column_in
@@ -79,6 +79,19 @@ def clustered_by(snapshot: Snapshot) -> tuple[str, ...]:
     """Returns the logical names of the clustering columns; empty if not all can be measured."""
     known = columns_of(snapshot)
     return tuple(known[path].name for path in _clustering(snapshot, known)[0])
+
+
+def depth_by(snapshot: Snapshot, paths: Sequence[Path]) -> float | None:
+    """Returns the mean number of files that may contain a combination of values of these columns.
+
+    `paths` are physical names. None if not all columns have bounds, or if there are no files.
+    """
+    columns = {column.physical: column for column in columns_of(snapshot).values()}
+    found = [columns[path] for path in paths if path in columns and columns[path].is_bounded]
+    if len(found) < len(paths):
+        return None
+    files = read_bounds(snapshot, found)
+    return _depth(Measured(files, target_bytes=1), [column.path for column in found])
 
 
 def _check(options: LayoutOptions) -> None:

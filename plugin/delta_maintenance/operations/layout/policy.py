@@ -27,7 +27,7 @@ class LayoutRule(Rule):
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
-    """Due if clustering would pay, and no report has said so lately."""
+    """Due if clustering would pay, and no report has said so lately; and once it no longer pays."""
     rule = context.rule("layout", LayoutRule)
     if rule is None:
         return None
@@ -46,7 +46,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
             return not_due("layout", "neither conditions nor clustering columns are known")
     options = LayoutOptions(**given(where=rule.where, queries=rule.queries, columns=named))
     plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
-    if plan.status != "pays":
+    if plan.status != "pays" and (last is None or last.status != "pays"):
         return not_due("layout", plan.reason)
     return AssessedOperation(
         operation="layout",

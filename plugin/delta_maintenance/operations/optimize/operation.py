@@ -56,7 +56,6 @@ _VERB = RewriteVerb(
     rules=_rules,
     footer_reasons=_footer_reasons,
     reason=_reason,
-    target_bytes=lambda options: options.target_bytes,
 )
 
 plan = _VERB.plan

@@ -7,22 +7,13 @@ from typing import Annotated
 
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast
-from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
+from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeOptions(RewriteOptions):
+class OptimizeOptions(NewFileOptions):
     """Options that select the files to merge or rewrite."""
 
-    target_bytes: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag(
-            help="the size of new files in bytes; by default the table's delta.targetFileSize, "
-            "else 128 MiB to 1 GiB by the size of the table"
-        ),
-    ] = None
-    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
-    by the size of the table."""
     min_files: Annotated[
         int,
         AtLeast(2),

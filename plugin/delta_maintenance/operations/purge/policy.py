@@ -29,7 +29,7 @@ class PurgeRule(RewriteRule):
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due if a live file has deleted rows or values of dropped columns."""
-    return due_rewrite("purge", context, PurgeRule, _planned, _why_not)
+    return due_rewrite("purge", context, PurgeRule, _planned, _judged)
 
 
 def _planned(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
@@ -38,5 +38,5 @@ def _planned(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
     return purge.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 
-def _why_not(_: PurgeRule, plan: PurgePlan) -> str | None:
-    return plan.reason if plan.is_noop else None
+def _judged(_: PurgeRule, plan: PurgePlan) -> tuple[bool, str]:
+    return not plan.is_noop, plan.reason

@@ -213,7 +213,8 @@ def forget(store: Store, path: str) -> None:
 def fingerprint(contract: Contract) -> str:
     """Returns a digest that is equal for contracts with which the same files are written."""
     files = contract.spec.files
-    said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat))
+    form = files.group_rows, files.group_bytes, sorted(files.bloom_filters)
+    said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat, form))
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
 
 

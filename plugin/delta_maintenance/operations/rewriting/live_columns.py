@@ -28,7 +28,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     deletion_vector_ids,
 )
 from delta_maintenance.protocol.actions.paths import PathAudit
-from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
+from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS, GROUP
 from delta_maintenance.protocol.columns.arrays import to_bools
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
@@ -136,8 +136,9 @@ class LiveColumns:
 
     @property
     def clustered(self) -> Mask:
-        """Whether each file has a clustering provider."""
-        return to_bools(pc.is_valid(self.provider).combine_chunks())
+        """Whether each file has a clustering provider, or belongs to a group of sorted files."""
+        found = pc.or_(pc.is_valid(self.provider), pc.is_valid(self.tags[GROUP]))
+        return to_bools(found.combine_chunks())
 
     @property
     def live_bytes(self) -> Numbers:

@@ -11,6 +11,8 @@ from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 
+Reader = Literal["spark", "sql-endpoint", "direct-lake"]
+"""A reader for which the form of new files can be chosen."""
 DELETED_ROWS = "deleted-rows"
 """The reason for rewriting files with too many deleted rows."""
 
@@ -73,6 +75,50 @@ class RewriteOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewFileOptions(RewriteOptions):
+    """Options of the operations that choose the form of new files."""
+
+    reader: Annotated[
+        Reader | None,
+        Flag(
+            help="the main reader of the table, for which the size and the row groups of new files "
+            "are chosen: spark, the SQL analytics endpoint of Fabric, or Direct Lake of Power BI; "
+            "--target-bytes and --row-group-rows override the choice"
+        ),
+    ] = None
+    """The main reader of the table, for which the size and the row groups of new files are chosen;
+    `target_bytes` and `row_group_rows` override the choice."""
+    target_bytes: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="the size of new files in bytes; by default the table's delta.targetFileSize, "
+            "else 128 MiB to 1 GiB by the size of the table"
+        ),
+    ] = None
+    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
+    by the size of the table."""
+    row_group_rows: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="the rows of a row group in new files; fewer if these would take more than "
+            "256 MiB of memory; by default 1,048,576, or as many as take 32 MiB"
+        ),
+    ] = None
+    """The rows of a row group in new files; fewer if these would take more than 256 MiB of memory.
+    By default 1,048,576, or as many as take 32 MiB."""
+    bloom: Annotated[
+        tuple[str, ...],
+        Flag(
+            metavar="COLUMN",
+            help="a column for which new files get bloom filters, so that readers of one value "
+            "skip row groups; repeatable; filters of the old files are kept anyway",
+        ),
+    ] = ()
+    """The columns for which new files get bloom filters, besides those that the old files have.
+    Dots separate the names of nested columns; names with dots are in backticks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount(Record):
     """The number of files for one reason."""
 
@@ -132,6 +178,8 @@ class RewritePlan(Document):
     """The estimated number of commits."""
     target_bytes: int = 0
     """The size of new files."""
+    row_group_rows: int = 0
+    """The maximum number of rows in a row group of new files; those with long rows have fewer."""
     engine: Literal["local", "spark"] = "local"
     workers: int | None = 1
     """Bins that are rewritten at the same time; None for one on each core of the Spark cluster."""

@@ -42,6 +42,7 @@ from delta_maintenance.operations.rewriting.live_columns import (
     live_columns,
 )
 from delta_maintenance.operations.rewriting.models import PartitionPlan, ReasonCount, RewriteOptions
+from delta_maintenance.operations.rewriting.new_files import contract_for
 from delta_maintenance.operations.rewriting.run import COMMIT_BYTES, MOST_COMMITS
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
 from delta_maintenance.protocol.features.registry import Operation
@@ -58,8 +59,6 @@ _WEEK = timedelta(days=7)
 _SAMPLED_FILES = 8
 """The number of files of which some rows are read to learn the size of new files."""
 _SHOWN_PARTITIONS = 100
-_SMALLEST, _LARGEST = 128 << 20, 1 << 30
-_SMALL_TABLE, _LARGE_TABLE, _HUGE_TABLE = 10 << 30, 2_560 << 30, 10 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,6 @@ def survey(
     rules: Callable[[int], ChoiceRules],
     *,
     now: datetime,
-    target_bytes: int | None = None,
     footer_reasons: Sequence[str] = (),
 ) -> Survey:
     """Chooses the bins. `rules` returns the rules for a given size of new files in bytes.
@@ -100,8 +98,7 @@ def survey(
     """
     require_writable(snapshot, Operation.REWRITE_DATA)
     files = live_columns(snapshot)
-    target = target_bytes or target_size(snapshot, int(files.size.sum()))
-    contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
+    contract = contract_for(snapshot, options, int(files.size.sum()))
     asked = asked_partitions(snapshot, files, options.where)
     written_lately = written_lately_in(files, options.quiet_for, now)
     since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
@@ -117,7 +114,7 @@ def survey(
     chosen = partial(
         choose,
         files,
-        rules(target),
+        rules(contract.spec.target_bytes),
         partitions=asked,
         written_lately=written_lately,
         taken=taken,
@@ -168,6 +165,7 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "adopted_bins": len(surveyed.adopted),
         "commits": _commits(bytes_after) if count else 0,
         "target_bytes": target,
+        "row_group_rows": contract.spec.files.group_rows,
         "engine": surveyed.engine,
         "workers": surveyed.workers,
         "memory_bytes": memory_bound(
@@ -180,21 +178,6 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "notes": (*surveyed.notes, *surveyed.snapshot.warnings),
     }
     return fields | _partitions(files, choice, new_files)
-
-
-def target_size(snapshot: Snapshot, total_bytes: int) -> int:
-    """Returns the size of new files in bytes: `delta.targetFileSize`, or a default by the size of
-    the table, its `total_bytes`.
-
-    The default is 128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
-    """
-    wanted = snapshot.properties.target_file_size
-    if wanted is not None:
-        return wanted
-    if total_bytes < _SMALL_TABLE:
-        return _SMALLEST
-    share = (total_bytes - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
-    return int(2 * _SMALLEST + min(max(share, 0.0), 1.0) * (_LARGEST - 2 * _SMALLEST))
 
 
 def chosen_engine(options: RewriteOptions, size: int) -> tuple[Literal["local", "spark"], str]:

@@ -38,6 +38,8 @@ def plan_facts(plan: RewritePlan) -> Facts:
             "vacuum",
             "deleted rows": plan.deleted_rows or None,
             "size of new files": size_text(plan.target_bytes),
+            "rows of a row group": f"at most {plan.row_group_rows:,}",
+            "bloom filters": ", ".join(getattr(plan.options, "bloom", ())) or None,
             "bins": plan.bins,
             "bins of an earlier run": plan.adopted_bins or None,
             "commits": plan.commits,

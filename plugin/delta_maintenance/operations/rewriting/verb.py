@@ -39,8 +39,6 @@ class RewriteVerb(Generic[Options, Plan, Result]):
     """Returns the requested reasons that require the footers of data files."""
     reason: Callable[[Mapping[str, Any]], str]
     """Returns the reason of a plan, given its fields."""
-    target_bytes: Callable[[Options], int | None] = lambda _: None
-    """Returns the size of new files in bytes, if the options contain one."""
 
     def plan(
         self, snapshot: Snapshot, options: Options | None = None, context: RunContext | None = None
@@ -115,7 +113,6 @@ class RewriteVerb(Generic[Options, Plan, Result]):
             options,
             partial(self.rules, options),
             now=now,
-            target_bytes=self.target_bytes(options),
             footer_reasons=self.footer_reasons(options),
         )
 

@@ -48,6 +48,8 @@ class RewriteSpec:
     """The minimum average size in bytes of row groups that are copied without decoding, if they
     have the form of new ones. Smaller row groups are merged instead. None: all rows are decoded.
     """
+    required_filters: frozenset[str] = frozenset()
+    """The leaves without whose bloom filters no row group is copied."""
     copied_codec: str | None = None
     """The only codec of row groups that are copied; None for any."""
     clustering: Clustering | None = None

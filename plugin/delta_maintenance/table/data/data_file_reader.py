@@ -379,12 +379,23 @@ def require_bloom_filters(
 
 def _bloom_filters(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str]:
     """Returns the paths of the leaves of a schema that have a bloom filter in any row group."""
-    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
-    chunks = (group.column(at) for group in groups for at in range(group.num_columns))
-    # Older versions of Arrow neither show nor write filters.
-    found = frozenset(
-        chunk.path_in_schema
-        for chunk in chunks
-        if getattr(chunk, "bloom_filter_offset", None) is not None
-    )
+    found = frozenset[str]().union(*_filters_by_group(metadata))
     return found & filterable_paths(schema) if found else found
+
+
+def has_bloom_filters(metadata: pq.FileMetaData, paths: frozenset[str]) -> bool:
+    """Whether each row group of a file has bloom filters of these leaves."""
+    return not paths or all(paths <= found for found in _filters_by_group(metadata))
+
+
+def _filters_by_group(metadata: pq.FileMetaData) -> Iterator[frozenset[str]]:
+    """Yields the paths of the leaves with a bloom filter in each row group."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = map(group.column, range(group.num_columns))
+        # Older versions of Arrow neither show nor write filters.
+        yield frozenset(
+            chunk.path_in_schema
+            for chunk in chunks
+            if getattr(chunk, "bloom_filter_offset", None) is not None
+        )

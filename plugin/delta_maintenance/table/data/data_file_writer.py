@@ -74,6 +74,7 @@ class DataFileSpec:
     codec: str = "zstd"
     page_version: str = "1.0"
     group_bytes: int = GROUP_BYTES
+    group_rows: int = GROUP_ROWS
     bloom_filters: frozenset[str] = frozenset()
     """The paths of the leaves that get bloom filters, as in `leaf_paths`."""
 
@@ -167,14 +168,18 @@ class DataFileWriter:
         """Adds rows with the columns of the layout; string columns may be dictionaries."""
         if not batch.num_rows:
             return
-        for piece in _pieces(batch):
+        taken = 0
+        while taken < batch.num_rows:
+            piece = batch.slice(taken, self._spec.group_rows - self._waiting_rows)
+            taken += piece.num_rows
             self._waiting.append(piece)
             self._waiting_bytes += memory_bytes(piece) + self._new_dictionary_bytes(piece)
             self._waiting_rows += piece.num_rows
             self._rows += piece.num_rows
             if self._repeated is None and self._waiting_rows >= _SAMPLE:
                 self._choose_encodings()
-            if self._waiting_bytes >= self._spec.group_bytes or self._waiting_rows >= GROUP_ROWS:
+            is_full = self._waiting_rows >= self._spec.group_rows
+            if is_full or self._waiting_bytes >= self._spec.group_bytes:
                 self._write_group()
 
     def result(self) -> WrittenFile:
@@ -338,11 +343,6 @@ class _Output(io.RawIOBase):
         return (self._file if self.held is None else self.held).write(data)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for at in range(0, batch.num_rows, GROUP_ROWS):
-        yield batch.slice(at, GROUP_ROWS)
-
-
 def _one_group(
     batches: Sequence[pa.RecordBatch], schema: pa.Schema, dictionaries: Sequence[str]
 ) -> pa.Table:
@@ -423,6 +423,11 @@ def filterable_paths(schema: pa.Schema) -> frozenset[str]:
         for names, kind in _leaves(column.type, (column.name,))
         if not pa.types.is_boolean(kind)
     )
+
+
+def writes_bloom_filters() -> bool:
+    """Whether this version of Arrow shows and writes bloom filters."""
+    return hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
 
 
 def leaf_names(schema: pa.Schema, columns: Sequence[str]) -> list[tuple[str, ...]]:

@@ -51,6 +51,7 @@ from delta_maintenance.table.data.copying.sources import (
 from delta_maintenance.table.data.data_file_reader import (
     DataFileReader,
     FileRows,
+    has_bloom_filters,
     require_bloom_filters,
 )
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
@@ -146,7 +147,7 @@ def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice |
     sources = []
     budget = _BUDGET
     for number, source in enumerate(work.sources):
-        copy = _opened(store, work, number, spec.files, own, least, budget)
+        copy = _opened(store, work, number, spec, own, least, budget)
         found = _Source(number=number, size=source.size, copy=None)
         if copy is not None and codecs in (None, copy.frame.codecs):
             with reading_sources():
@@ -220,7 +221,7 @@ def _opened(
     store: Store,
     work: Bin,
     number: int,
-    spec: DataFileSpec,
+    spec: RewriteSpec,
     own: OwnFile,
     least: int,
     budget: CopyBudget,
@@ -229,15 +230,19 @@ def _opened(
     source = work.sources[number]
     if source.size < least or not _COPIED_REASONS.issuperset(work.reasons[number]):
         return None
-    if spec.layout.tracks_rows and None in source.row_ids:
+    if spec.files.layout.tracks_rows and None in source.row_ids:
         return None
     try:
         with reading_sources():
             opened = partial(store.open, location_of(store, source.path))
-            found = CopySource.of(opened, spec, own, size=source.size, least=least, budget=budget)
+            found = CopySource.of(
+                opened, spec.files, own, size=source.size, least=least, budget=budget
+            )
     except NotCopiedError:
         return None
     if found is None or source.num_records not in (None, found.metadata.num_rows):
+        return None
+    if not has_bloom_filters(found.metadata, spec.required_filters):
         return None
     return found
 

@@ -62,7 +62,6 @@ from delta_maintenance.table.data.copying.sources import (
     reading_sources,
 )
 from delta_maintenance.table.data.data_file_writer import (
-    GROUP_ROWS,
     DataFileSpec,
     DataFileWriter,
     WrittenFile,
@@ -176,7 +175,7 @@ class GroupEncoder:
         self._waiting.append(batch)
         self._bytes += memory_bytes(batch)
         self._rows += batch.num_rows
-        if self._bytes >= self._spec.group_bytes or self._rows >= GROUP_ROWS:
+        if self._bytes >= self._spec.group_bytes or self._rows >= self._spec.group_rows:
             yield from self.flush()
 
     def flush(self) -> Iterator[EncodedGroup]:
