@@ -331,6 +331,7 @@ class OperationMethods:
         engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[False] = ...,
+        report: str | None = ...,
     ) -> RecomputeStatsResult: ...
     @overload
     def recompute_stats(
@@ -344,6 +345,7 @@ class OperationMethods:
         engine: Literal["auto", "local", "spark"] = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         dry_run: Literal[True],
+        report: str | None = ...,
     ) -> RecomputeStatsPlan: ...
     @overload
     def checkpoint(

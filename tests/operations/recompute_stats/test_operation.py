@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import math
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.table.read.table import Table
 from tests.support.operations.statistics_repair import planned, recompute, statistics
@@ -228,3 +233,36 @@ def test_unknown_clustering_columns_are_refused() -> None:
     table.append(ROWS)
     with pytest.raises(RefusedError, match="clustering columns"):
         planned(table.store)
+
+
+def test_every_file_with_a_defect_is_listed(tmp_path: Path) -> None:
+    table = DataTable(*FIELDS)
+    table.append(ROWS, stats=json.dumps(COMPLETE))
+    [bare] = table.append(ROWS, stats=None, size=700)
+    [half] = table.append(ROWS, stats=json.dumps(without("minValues", "s")), size=500)
+    # The newest files come first.
+    expected = [
+        {"path": half, "size": 500, "defects": ["bounds"], "columns": ["s"]},
+        {"path": bare, "size": 700, "defects": ["no-statistics"], "columns": ["a", "s"]},
+    ]
+    report = tmp_path / "files.parquet"
+    context = RunContext.at(NOW, report=str(report))
+    prepared = find("recompute-stats").prepare(Table(table.store), RecomputeStatsOptions(), context)
+    assert prepared is not None and prepared.listing is not None
+    assert pq.read_table(report).to_pylist() == expected
+    [(name, files)] = prepared.listing.json_lists()
+    assert (name, list(files)) == ("file_list", expected)
+    lines = list(prepared.listing.lines(reported=False))
+    assert lines == [f"500\tbounds\t{half}", f"700\tno-statistics\t{bare}"]
+    assert prepared.apply().status == "recomputed"
+
+
+def test_people_see_the_first_files_of_a_long_list() -> None:
+    table = DataTable(*FIELDS)
+    table.append(*[ROWS] * 23, stats=None)
+    prepared = find("recompute-stats").prepare(
+        Table(table.store), RecomputeStatsOptions(), RunContext.at(NOW)
+    )
+    assert prepared is not None and prepared.listing is not None
+    *shown, last = prepared.listing.lines(reported=False)
+    assert len(shown) == 20 and last == "3 more files are in a --report, and in --json"

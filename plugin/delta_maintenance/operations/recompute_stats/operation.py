@@ -7,13 +7,16 @@ statistics in batches. The rows of the table, and all other fields of its files,
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.operations.core.parquet_report import write_batches
 from delta_maintenance.operations.recompute_stats.commits import StatisticsCommits
 from delta_maintenance.operations.recompute_stats.defects import WRITER, AuditTotals, audit_files
+from delta_maintenance.operations.recompute_stats.listing import SCHEMA, DefectListing
 from delta_maintenance.operations.recompute_stats.options import (
     RecomputeStatsOptions,
     RecomputeStatsPlan,
@@ -68,6 +71,25 @@ def plan(
         engine=engine,
         notes=snapshot.warnings,
     )
+
+
+def prepare(
+    table: Table, options: RecomputeStatsOptions, context: RunContext
+) -> Prepared[RecomputeStatsPlan, RecomputeStatsResult]:
+    """Plans, and writes the report that the context requests."""
+    snapshot = context.snapshot_of(table)
+    planned = plan(snapshot, options, context)
+    listing = DefectListing(snapshot=snapshot, options=planned.options, files=planned.files)
+    if context.report is not None:
+        write_batches(
+            listing.batches(),
+            SCHEMA,
+            context.report,
+            table=table.store,
+            storage_options=context.storage_options(context.report),
+        )
+    execute = partial(apply, table, planned, context, snapshot=snapshot)
+    return Prepared(plan=planned, apply=execute, listing=listing)
 
 
 def apply(

@@ -109,7 +109,7 @@ RECORD = OperationRecord(
         description="Statistics of data files that are missing or wrong.",
         due="delta_maintenance.operations.recompute_stats.policy:due",
     ),
-    reuses_snapshot=True,
+    report="every file with a defect, its size, defects and columns",
     decisive=("files", "bytes"),
     planned_amounts=lambda plan: Amounts(commits=plan.commits),
     done_amounts=lambda result: Amounts(commits=result.num_commits),
