@@ -81,13 +81,15 @@ def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
         if column.name.lower() in partitioned:
             raise InvalidRequestError(
                 f"{column.name} is a partition column, of which all rows of a file have the same "
-                "value"
+                "value",
+                remedy="name other columns",
             )
     ordered = tuple(column for column in wanted if can_be_ranked(arrow_type(column.type)))
     others = tuple(column for column in wanted if column not in ordered)
     if not ordered or (others and not current):
         raise RefusedError(
-            f"rows cannot be ordered by {_names(others)}: the type has no order for clustering"
+            f"rows cannot be ordered by {_names(others)}: the type has no order for clustering",
+            remedy="name other columns, or change those of the table with set-clustering",
         )
     return Order(columns=ordered[:KEY_BITS], others=others, of_table=bool(current))
 

@@ -48,13 +48,19 @@ def named_columns(
     for text in names:
         parsed = column_names(text)
         if parsed is None or len(parsed) != 1:
-            raise InvalidRequestError(f"{text!r} is not the name of a column")
+            raise InvalidRequestError(
+                f"{text!r} is not the name of a column",
+                remedy="separate the names of nested columns by dots, and write names with dots in "
+                "backticks",
+            )
         fields: list[StructField] = []
         inside: DeltaType = schema
         for part in parsed[0]:
             field = _member(inside, part)
             if field is None:
-                raise InvalidRequestError(f"the table has no column {text}")
+                raise InvalidRequestError(
+                    f"the table has no column {text}", remedy="name a column of its schema"
+                )
             fields.append(field)
             inside = field.type
         if isinstance(inside, StructType):
@@ -68,7 +74,7 @@ def named_columns(
         )
     repeated = {column.path for column in found}
     if len(repeated) < len(found):
-        raise InvalidRequestError("a column is named twice")
+        raise InvalidRequestError("a column is named twice", remedy="name each column once")
     return tuple(found)
 
 
