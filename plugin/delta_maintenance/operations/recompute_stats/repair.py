@@ -108,7 +108,13 @@ class StatisticsRepair:
         found = Defects.of(adds, self._required, self._options)
         tasks = self._tasks(adds, found)
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            tasks = [task for task in pool.map(self._from_footer, tasks) if self._is_needed(task)]
+            footers = self._footers.read_all([task.file for task in tasks], pool)
+            for task, found_there in zip(tasks, footers, strict=True):
+                if isinstance(found_there, FooterStatistics):
+                    self._take_in(task, found_there)
+                else:
+                    task.problem = found_there
+        tasks = [task for task in tasks if self._is_needed(task)]
         ready = [task for task in tasks if not task.to_decode]
         if ready:
             yield Repaired(adds=self._with_statistics(adds, found, ready), decoded=False)
@@ -155,15 +161,6 @@ class StatisticsRepair:
                 )
             )
         ]
-
-    def _from_footer(self, task: _Task) -> _Task:
-        try:
-            found = self._footers.read(task.file)
-        except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
-            task.problem = error
-        else:
-            self._take_in(task, found)
-        return task
 
     def _take_in(self, task: _Task, found: FooterStatistics) -> None:
         """Uses the statistics of a footer, and finds the columns to decode."""
