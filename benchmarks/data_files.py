@@ -76,6 +76,8 @@ class Shape:
     deleted_percent: int = 0
     mapped: bool = False
     tracked: bool = False
+    floats: bool = True
+    """Whether there are floating point numbers, of which footers by Arrow state no safe bounds."""
     small_files: int = 0
     """Further files of 20,000 rows among the others, of a table without deletion vectors."""
 
@@ -84,17 +86,24 @@ def generate(table: Path, shape: Shape) -> None:
     """Writes the table."""
     files, rows_per_file, different = shape.files, shape.rows_per_file, shape.different
     partitions, mapped, tracked = shape.partitions, shape.mapped, shape.tracked
+    properties = {"mapped": mapped, "tracked": tracked}
     small_files = shape.small_files
+    names = [name for name, kind in _COLUMNS.items() if shape.floats or kind != "double"]
     log = table / "_delta_log"
     log.mkdir(parents=True)
     originals = [table / f"different-{number}.parquet" for number in range(different)]
     for number, file in enumerate(originals):
-        own = _mapped(rows(number, rows_per_file)) if mapped else rows(number, rows_per_file)
+        own = rows(number, rows_per_file).select(names)
+        own = _mapped(own) if mapped else own
         pq.write_table(own, file, compression="snappy", store_schema=False)
     vectors = _vectors(table, originals, rows_per_file, shape.deleted_percent)
     lines: list[dict[str, object]] = [
-        {"protocol": _protocol(vectors=bool(vectors), mapped=mapped, tracked=tracked)},
-        {"metaData": _metadata(partitions, vectors=bool(vectors), mapped=mapped, tracked=tracked)},
+        {"protocol": _protocol(vectors=bool(vectors), **properties)},
+        {
+            "metaData": _metadata(
+                names, partitions, vectors=bool(vectors), mapped=mapped, tracked=tracked
+            )
+        },
     ]
     if tracked:
         total = files * rows_per_file + small_files * _SMALL_ROWS
@@ -104,7 +113,10 @@ def generate(table: Path, shape: Shape) -> None:
     small = table / "small.parquet"
     if small_files:
         pq.write_table(
-            rows(different, _SMALL_ROWS), small, compression="snappy", store_schema=False
+            rows(different, _SMALL_ROWS).select(names),
+            small,
+            compression="snappy",
+            store_schema=False,
         )
     next_row = 0
     for number in range(files + small_files):
@@ -196,8 +208,10 @@ def _protocol(*, vectors: bool, mapped: bool, tracked: bool) -> dict[str, object
     }
 
 
-def _metadata(partitions: int, *, vectors: bool, mapped: bool, tracked: bool) -> dict[str, object]:
-    columns = _COLUMNS | ({"p": "string"} if partitions > 1 else {})
+def _metadata(
+    names: Sequence[str], partitions: int, *, vectors: bool, mapped: bool, tracked: bool
+) -> dict[str, object]:
+    columns = {name: _COLUMNS[name] for name in names} | ({"p": "string"} if partitions > 1 else {})
     fields = [
         {
             "name": name,
@@ -244,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--deleted-percent", type=int, default=0)
     parser.add_argument("--mapped", type=int, default=0)
     parser.add_argument("--tracked", type=int, default=0)
+    parser.add_argument("--floats", type=int, default=1)
     parser.add_argument("--small-files", type=int, default=0)
     given = vars(parser.parse_args(arguments))
     generate(given.pop("table"), Shape(**given))

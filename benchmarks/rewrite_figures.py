@@ -1,7 +1,10 @@
-"""What rewriting data files costs: `optimize` and `cluster` as processes, against `deltalake`."""
+"""What rewriting data files costs: `optimize` and `cluster` as processes, against `deltalake`. And
+what `recompute-stats` and `layout` cost, which nothing else offers.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
@@ -27,7 +30,9 @@ _MEMORY_FILES = (700, 7_000)
 CLUSTER = [CHECKPOINT[0], "cluster"]
 COLUMNS = ("user", "amount")
 CLUSTERED_BYTES = 32 << 20
+_FOOTERS = 100_000
 _BOXES = 1_000
+_PREDICATES = 100
 _SIDE = 0.1
 """The share of the values of each of the two columns in a box, so that it has 1% of the rows."""
 
@@ -88,19 +93,40 @@ def planning(settings: Settings) -> Outcome:
         run_process([*OPTIMIZE, str(table), "--dry-run", "--json"]) for _ in range(settings.runs)
     ]
     report = runs[0].report
-    rows = [
-        Row(name=name, unit=unit, ours=amounts, peer=None, target=target)
-        for name, unit, amounts, target in [
-            ("wall time", "s", [run.seconds for run in runs], "5 s"),
-            ("CPU time", "s", [run.cpu_seconds for run in runs], ""),
-            ("peak memory", "MB", [run.peak_mb for run in runs], "1074 MB"),
-        ]
-    ]
     return Outcome(
-        rows=rows,
+        rows=_alone(runs, ("5 s", "", "1074 MB")),
         # The generated log names data files that do not exist, so that none can be opened.
         notes=[f"{report['files']} of {report['num_files']} files are to be rewritten"],
     )
+
+
+def statistics(settings: Settings) -> Outcome:
+    """The statistics of many files from their footers."""
+    table = _generated(settings, files=_FOOTERS, rows_per_file=100, floats=0)
+    runs = []
+    for _ in range(settings.runs):
+        with tables.linked_whole(table) as copy:
+            runs.append(run_process([CHECKPOINT[0], "recompute-stats", str(copy), "--json"]))
+    report = runs[0].report
+    return Outcome(
+        rows=_alone(runs, ("", "60 s", "1000 MB")),
+        notes=[f"{report['files_recomputed']} files, {report['files_decoded']} of them decoded"],
+    )
+
+
+def layout(settings: Settings) -> Outcome:
+    """The report for a million files in a checkpoint, and the files alone."""
+    table = tables.generated(settings.work, by="generate_state", files=_PLANNED_FILES)
+    tables.warm(table)
+    runs = run_pairs(
+        lambda: run_process([CHECKPOINT[0], "layout", str(table), "--json"]),
+        lambda: run_process(
+            [sys.executable, "-m", "benchmarks.subjects", "files-ours", str(table)]
+        ),
+        runs=settings.runs,
+        label="layout",
+    )
+    return Outcome(rows=[*_alone(runs[0], ("", "5 s", "")), _cpu(*runs, "over the files alone: ")])
 
 
 def z_order(settings: Settings) -> Outcome:
@@ -157,24 +183,38 @@ def touched_by_boxes(table: Path) -> Mapping[str, float]:
         for at in range(len(adds["path"]))
     ]
     chance, amounts = random.Random(0), NormalDist(100, 30)
-    count, size = 0, 0
-    for _ in range(_BOXES):
-        user, amount = (chance.uniform(0.001, 0.999 - _SIDE) for _ in COLUMNS)
-        box = (
-            (user * 1_000_000, (user + _SIDE) * 1_000_000),
-            (amounts.inv_cdf(amount), amounts.inv_cdf(amount + _SIDE)),
+
+    def side(share: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        user, amount = (chance.uniform(0.001, 0.999 - share) for _ in COLUMNS)
+        return (
+            (user * 1_000_000, (user + share) * 1_000_000),
+            (amounts.inv_cdf(amount), amounts.inv_cdf(amount + share)),
         )
-        for at, bounds in enumerate(files):
+
+    def touched(box: tuple[tuple[float, float], ...]) -> tuple[int, int]:
+        sizes = [
+            adds["size_bytes"][at]
+            for at, bounds in enumerate(files)
             if all(
                 low <= to and high >= since
                 for (low, high), (since, to) in zip(bounds, box, strict=True)
-            ):
-                count += 1
-                size += adds["size_bytes"][at]
+            )
+        ]
+        return len(sizes), sum(sizes)
+
+    found = [touched(side(_SIDE)) for _ in range(_BOXES)]
+    everything = (-math.inf, math.inf)
+    predicates = []
+    for number in range(_PREDICATES):
+        user, amount = side(_SIDE if number % 2 else _SIDE**2)
+        box = ((user, amount), (user, everything), (user, amount), (everything, amount))[number % 4]
+        predicates.append(touched(box)[1])
     return {
         "files": len(files),
-        "files_touched": count / _BOXES,
-        "mb_touched": size / _BOXES / 1e6,
+        "files_touched": sum(count for count, _ in found) / _BOXES,
+        "mb_touched": sum(size for _, size in found) / _BOXES / 1e6,
+        "percent_touched": sum(size for _, size in found) / _BOXES / sum(adds["size_bytes"]) * 100,
+        "mb_of_predicates": sum(predicates) / 1e6,
     }
 
 
@@ -213,6 +253,18 @@ def _compared(
         notes=agreement("files before", {"files": ours[0].report["files_before"]}, peer[0].report)
         + [f"{ours[0].report['files_after']} files afterwards, and {peer[0].report['after']}"],
     )
+
+
+def _alone(runs: list[Run], targets: tuple[str, str, str]) -> list[Row]:
+    """Wall time, CPU time and memory, without a peer."""
+    return [
+        Row(name=name, unit=unit, ours=amounts, peer=None, target=target)
+        for name, unit, amounts, target in [
+            ("wall time", "s", [run.seconds for run in runs], targets[0]),
+            ("CPU time", "s", [run.cpu_seconds for run in runs], targets[1]),
+            ("peak memory", "MB", [run.peak_mb for run in runs], targets[2]),
+        ]
+    ]
 
 
 def _cpu(ours: list[Run], peer: list[Run], prefix: str) -> Row:
@@ -286,6 +338,8 @@ FIGURES: Mapping[str, Figure] = {
         ("optimize-memory", "`optimize` of 10 GB, and of 1 GB", memory),
         ("cluster", "`cluster` of 1 GB by two columns, against deltalake", z_order),
         ("cluster-memory", "`cluster` of 10 GB, and of 1 GB", cluster_memory),
+        ("statistics", f"`recompute-stats` of {_FOOTERS:,} files from footers", statistics),
+        ("layout", f"`layout` of {_PLANNED_FILES:,} files", layout),
         ("optimize-plan", f"the plan of `optimize` for {_PLANNED_FILES:,} files", planning),
     ]
 }

@@ -1,4 +1,6 @@
-"""What rewriting data files costs on Spark: `optimize` as a job, against Delta Spark."""
+"""What rewriting data files costs, against Delta Spark: `optimize` as a job on Spark, and `cluster`
+as a process.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.measure import ROOT, ProcessFailed
+from benchmarks.measure import ROOT, ProcessFailed, run_process
 from benchmarks.outcome import Figure, Outcome, Row, Settings, agreement
+from benchmarks.rewrite_figures import CLUSTER, COLUMNS
+from benchmarks.spark_rewrites import CLUSTERED_BYTES
 
 _WARM_FILES = 40
+_CLUSTERED_FILES = 200
+_APPENDS = 50
+_BY = [word for name in COLUMNS for word in ("--by", name)]
 _NEEDS = "import pyspark, os; os.environ['JAVA_HOME']"
 
 
@@ -74,6 +81,123 @@ def t5(settings: Settings) -> Outcome:
     return _compared(settings, "optimize-spark-t5", "0.6", **shape)
 
 
+def clustering(settings: Settings) -> Outcome:
+    """300 MB, once by the clustering columns of the table, and once by those of the request."""
+    files = max(2, round(_CLUSTERED_FILES * settings.share))
+    shape = {"rows_per_file": 20_000}
+    table = tables.generated(settings.work, by="data_files", files=files, different=files, **shape)
+    small = tables.generated(settings.work, by="data_files", files=2, different=2, **shape)
+    found: dict[str, list[dict[str, Any]]] = {}
+    with _session("delta", settings.work) as session:
+        for warm, source in ((True, small), *((False, table) for _ in range(settings.runs))):
+            for command, columns in (("cluster", []), ("z-order", _BY)):
+                for who in ("ours", "delta"):
+                    with tables.linked_whole(source) as copy:
+                        if not columns:
+                            _set_clustering(copy)
+                        if who == "delta":
+                            run = session.tell(command, copy)
+                        else:
+                            run = _cluster(copy, columns)
+                        if not warm:
+                            found.setdefault(f"{command} {who}", []).append(run | _boxes(copy))
+                            _say(f"{command} {who}", run)
+    return Outcome(
+        rows=[
+            Row(
+                name=f"{title}: {quantity}",
+                unit=unit,
+                ours=[run[key] for run in found[f"{command} ours"]],
+                peer=[run[key] for run in found[f"{command} delta"]],
+                target=target if command == of else "",
+            )
+            for command, title in (("cluster", "Hilbert curve"), ("z-order", "ZORDER BY"))
+            for quantity, unit, key, of, target in _QUANTITIES
+        ],
+        notes=[f"{who}: {runs[0]['files']} files" for who, runs in found.items()],
+    )
+
+
+def appends(settings: Settings) -> Outcome:
+    """50 appends of 1% of the rows each, and clustering after each of them."""
+    table = tables.generated(
+        settings.work, by="data_files", files=20, rows_per_file=20_000, different=20
+    )
+    found: dict[str, dict[str, Any]] = {}
+    with _session("delta", settings.work) as session:
+        for who in ("ours", "delta"):
+            with tables.linked_whole(table) as copy:
+                _set_clustering(copy)
+                spent = 0.0
+                for number in range(1 + _APPENDS):
+                    if number:
+                        session.tell("append", copy)
+                    run = _cluster(copy, []) if who == "ours" else session.tell("cluster", copy)
+                    if not number:
+                        first = _rewritten(copy)
+                        continue
+                    spent += run["cpu_seconds"]
+                    _say(f"append {number} {who}", run)
+                mb = (_rewritten(copy) - first) / 1e6
+                found[who] = {"mb": mb, "cpu_seconds": spent} | _boxes(copy)
+    return Outcome(
+        rows=[
+            Row(
+                name=name,
+                unit=unit,
+                ours=[found["ours"][key]],
+                peer=[found["delta"][key]],
+                target=target,
+            )
+            for name, unit, key, target in (
+                ("rewritten bytes", "MB", "mb", "0.15"),
+                ("CPU time", "s", "cpu_seconds", ""),
+                ("files that a box of 1% of the rows touches in the end", "", "files_touched", ""),
+                ("share of the bytes that such a box touches", "%", "percent_touched", "1.2"),
+            )
+        ],
+        notes=[f"{who}: {run['files']} files in the end" for who, run in found.items()],
+    )
+
+
+_QUANTITIES = (
+    ("wall time", "s", "seconds", "z-order", "0.8"),
+    ("CPU time", "s", "cpu_seconds", "", ""),
+    ("files that a box of 1% of the rows touches", "", "files_touched", "cluster", "1.1"),
+    ("bytes that 100 predicates touch", "MB", "mb_of_predicates", "cluster", "1.0"),
+)
+
+
+def _set_clustering(table: Path) -> None:
+    """Makes the columns those of the table. Every file needs their statistics then."""
+    run_process([CLUSTER[0], "recompute-stats", str(table)])
+    run_process([CLUSTER[0], "set-clustering", str(table), *_BY])
+
+
+def _cluster(table: Path, options: list[str]) -> dict[str, Any]:
+    run = run_process([*CLUSTER, str(table), *options, "--target-bytes", str(CLUSTERED_BYTES)])
+    return {"seconds": run.seconds, "cpu_seconds": run.cpu_seconds}
+
+
+def _boxes(table: Path) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "benchmarks.subjects", "boxes", str(table)]
+    return dict(run_process(argv).report)
+
+
+def _rewritten(table: Path) -> int:
+    """The bytes of all files that were added without a change of data."""
+    lines = (
+        line for log in (table / "_delta_log").glob("0*.json") for line in log.open() if "{" in line
+    )
+    adds = (json.loads(line).get("add") or {} for line in lines)
+    return sum(add["size"] for add in adds if add.get("dataChange") is False)
+
+
+def _say(what: str, run: Mapping[str, Any]) -> None:
+    seconds, spent = run["seconds"], run["cpu_seconds"]
+    print(f"{what}: {seconds:.2f} s, {spent:.2f} s of CPU", file=sys.stderr, flush=True)
+
+
 def _compared(settings: Settings, name: str, target: str, *, files: int, **shape: int) -> Outcome:
     """Both jobs on copies of the table, in sessions that have rewritten a smaller one before."""
     files = max(2, round(files * settings.share))
@@ -86,7 +210,8 @@ def _compared(settings: Settings, name: str, target: str, *, files: int, **shape
     )
     times: dict[str, list[dict[str, Any]]] = {"ours": [], "delta": []}
     digests: dict[str, dict[str, Any]] = {}
-    with _sessions(settings.work) as sessions:
+    with _session("ours", settings.work) as own, _session("delta", settings.work) as peer:
+        sessions = {"ours": own, "delta": peer}
         for session in sessions.values():
             for _ in range(2):
                 with tables.linked_whole(small) as copy:
@@ -99,12 +224,7 @@ def _compared(settings: Settings, name: str, target: str, *, files: int, **shape
                     times[who].append(run)
                     if not pair:
                         digests[who] = sessions["delta"].tell("digest", copy)
-                print(
-                    f"{name} {pair + 1}/{settings.runs} {who}: {run['seconds']:.2f} s, "
-                    f"{run['cpu_seconds']:.2f} s of CPU",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                _say(f"{name} {pair + 1}/{settings.runs} {who}", run)
     ours, delta = times["ours"], times["delta"]
     kept = ("rows", "digest", "row_ids")
     was = {key: digests["before"][key] for key in kept}
@@ -130,22 +250,21 @@ def _compared(settings: Settings, name: str, target: str, *, files: int, **shape
 
 
 @contextmanager
-def _sessions(work: Path) -> Iterator[Mapping[str, _Session]]:
-    sessions: dict[str, _Session] = {}
+def _session(who: str, work: Path) -> Iterator[_Session]:
+    session = _Session(who, work)
     try:
-        for who in ("ours", "delta"):
-            sessions[who] = _Session(who, work)
-        yield sessions
+        yield session
     finally:
-        for session in sessions.values():
-            session.close()
+        session.close()
 
 
 FIGURES: Mapping[str, Figure] = {
-    name: Figure(title=f"{title}, against Delta Spark, both warm", needs=_NEEDS, measure=measure)
+    name: Figure(title=f"{title}, against a warm Delta Spark", needs=_NEEDS, measure=measure)
     for name, title, measure in [
         ("optimize-spark", "`optimize` on Spark of 2,000 files of 1 MB", t1),
         ("optimize-spark-t4", "`optimize` on Spark of 40 files of 64 MB with deleted rows", t4),
         ("optimize-spark-t5", "`optimize` on Spark of 2,000 mapped and tracked files", t5),
+        ("cluster-spark", "`cluster` of 300 MB by two columns", clustering),
+        ("cluster-appends", f"`cluster` after each of {_APPENDS} appends of 1%", appends),
     ]
 }

@@ -2,8 +2,9 @@
 
 Reads commands from stdin, one JSON object a line, and answers each with one on stdout:
 ``{"optimize": TABLE}`` with the time of the job alone, ``{"digest": TABLE}`` with a digest of the
-rows as Delta Spark reads them. Both sessions run on ``local[2]``. Needs JAVA_HOME; Delta Spark
-comes from Maven.
+rows as Delta Spark reads them. Delta Spark also does ``cluster`` by the columns of the table,
+``z-order``, and ``append`` of rows that differ in each append to a table. Both sessions run on
+``local[2]``. Needs JAVA_HOME; Delta Spark comes from Maven.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 TARGET_BYTES = 128 << 20
+CLUSTERED_BYTES = 2 << 20
+APPENDED_ROWS = 4_000
 _DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 _JARS = Path(__file__).resolve().parent.parent / ".tools" / "ivy"
 _OF_SPARK = "com.fasterxml.jackson.core:*,org.slf4j:*,commons-logging:*,org.roaringbitmap:*"
@@ -39,12 +42,12 @@ _OF_DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # The codec and the size of new files of ours.
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.databricks.delta.optimize.maxFileSize": str(TARGET_BYTES),
-    "spark.databricks.delta.optimize.minFileSize": str(TARGET_BYTES * 3 // 4),
     # As many as the machine has cores: more cost Delta Spark time.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+
+_appends: dict[str, int] = {}
 
 
 def optimize_ours(spark: Any, table: str) -> dict[str, Any]:
@@ -59,7 +62,36 @@ def optimize_ours(spark: Any, table: str) -> dict[str, Any]:
 
 def optimize_delta(spark: Any, table: str) -> dict[str, Any]:
     """Rewrites the table by the statement of Delta Spark."""
-    [row] = spark.sql(f"OPTIMIZE delta.`{table}`").collect()
+    return _optimized(spark, table, "", TARGET_BYTES)
+
+
+def cluster_delta(spark: Any, table: str) -> dict[str, Any]:
+    """Clusters the table along a Hilbert curve, by its own columns."""
+    return _optimized(spark, table, "", CLUSTERED_BYTES)
+
+
+def z_order_delta(spark: Any, table: str) -> dict[str, Any]:
+    """Sorts the table, which has no clustering columns."""
+    return _optimized(spark, table, "ZORDER BY (user, amount)", CLUSTERED_BYTES)
+
+
+def append_delta(spark: Any, table: str) -> dict[str, Any]:
+    """Appends one file."""
+    import pyarrow.parquet as pq
+
+    from benchmarks.data_files import rows
+
+    number = _appends[table] = _appends.get(table, 1_000) + 1
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(rows(number, APPENDED_ROWS), f"{folder}/rows.parquet")
+        spark.read.parquet(folder).coalesce(1).write.format("delta").mode("append").save(table)
+    return {"rows": APPENDED_ROWS}
+
+
+def _optimized(spark: Any, table: str, clause: str, target: int) -> dict[str, Any]:
+    for name, size in (("max", target), ("min", target * 3 // 4)):
+        spark.conf.set(f"spark.databricks.delta.optimize.{name}FileSize", str(size))
+    [row] = spark.sql(f"OPTIMIZE delta.`{table}` {clause}").collect()
     metrics = row["metrics"]
     return {
         "status": "rewritten",
@@ -126,6 +158,9 @@ def main(who: str) -> None:
         spark = builder.getOrCreate()
         commands: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
             "optimize": optimize_delta if who == "delta" else optimize_ours,
+            "cluster": cluster_delta,
+            "z-order": z_order_delta,
+            "append": append_delta,
             "digest": digest,
         }
         for line in sys.stdin:

@@ -22,7 +22,7 @@ from delta_maintenance.parquet.footers import (
 SMALL_FOOTER = 16 << 20
 """The maximum memory of a small footer in bytes."""
 _SMALL_BYTES = 1 << 20
-_MOST_ROWS = 1 << 36
+MOST_ROWS = 1 << 36
 """To pass so many rows takes minutes, even without a column."""
 _WHAT = "the footer of the data file"
 
@@ -45,6 +45,14 @@ class DataFileFooter:
             self._load(self._size)
 
     @property
+    def in_short_tail(self) -> bytes | None:
+        """The bytes of the footer, without its length; None if it is not in the last `TAIL_BYTES`
+        bytes of the file.
+        """
+        short = END_BYTES < self._size <= min(len(self._tail), TAIL_BYTES)
+        return self._tail[-self._size : -END_BYTES] if short else None
+
+    @property
     def is_large(self) -> bool:
         """Whether it may take more than `SMALL_FOOTER` bytes of memory."""
         return self._size > _SMALL_BYTES or self._memory(exact_above=1 << 62) > SMALL_FOOTER
@@ -64,7 +72,7 @@ class DataFileFooter:
         if memory > most:
             raise too_large(_WHAT, memory, most=most)
         metadata = pq.read_metadata(self._ahead)
-        if metadata.num_rows > _MOST_ROWS:
+        if metadata.num_rows > MOST_ROWS:
             raise CorruptTableError(f"the data file claims to have {metadata.num_rows} rows")
         return metadata, memory
 

@@ -1,7 +1,11 @@
-"""Delta Spark on tables that `set-clustering` and `cluster` have changed."""
+"""Delta Spark on tables that `set-clustering` and `cluster` have changed.
+
+`DELTA_MAINTENANCE_TURNS` sets the number of rounds in which both cluster one table.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -30,7 +34,7 @@ from tests.support.suite.play import some
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 
-ROUNDS = 5
+ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_TURNS", "5"))
 
 
 def clustered(path: Path, **options: Any) -> ClusterResult:
@@ -87,7 +91,7 @@ def selection(spark: DeltaSpark, path: Path, predicate: str) -> list[str]:
 
 
 def optimized(spark: DeltaSpark, path: Path) -> int:
-    """Runs OPTIMIZE. Returns the bytes that it removed."""
+    """Runs OPTIMIZE. Returns the number of files that it removed."""
     before = set(live_adds(LocalStore(str(path))))
     spark.forget()
     spark.sql(f"OPTIMIZE delta.`{path}`")
@@ -101,6 +105,12 @@ def insert(spark: DeltaSpark, path: Path, seed: int, rows: int = 200) -> None:
         f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, rand({seed}) * 1000, "
         f"concat('t', cast(rand({seed + 1}) * 1000 AS INT)) FROM range({rows})"
     )
+
+
+def cubes(path: Path) -> set[str]:
+    """The cubes of the live files that are in one."""
+    adds = live_adds(LocalStore(str(path))).values()
+    return {add["tags"][CUBE] for add in adds if CUBE in (add.get("tags") or {})}
 
 
 @pytest.mark.conformance("CLU-02", "CLU-03", "CLU-04", "RW-06", "TXN-10")
@@ -117,20 +127,22 @@ def test_delta_spark_takes_turns_with_us_and_has_nothing_to_do_after_us(
     delta_spark.forget()
     detail = " ".join(delta_spark.rows(f"DESCRIBE DETAIL delta.`{path}`"))
     assert '"clusteringColumns":["x","t"]' in detail
+    appended = 1
     for number in range(1, ROUNDS + 1):
-        insert(delta_spark, path, 2 * number)
+        insert(delta_spark, path, 10 * number)
+        before = cubes(path)
         assert clustered(path).status == "rewritten"
-        assert optimized(delta_spark, path) == 0, f"round {number}"
-    insert(delta_spark, path, 100)
-    # Delta Spark clusters the whole table again, and we continue with its cube.
-    assert optimized(delta_spark, path) > 1
-    cubes = {add["tags"][CUBE] for add in live_adds(LocalStore(str(path))).values()}
-    insert(delta_spark, path, 200)
-    assert clustered(path).status == "rewritten"
-    assert {add["tags"][CUBE] for add in live_adds(LocalStore(str(path))).values()} == cubes
-    assert optimized(delta_spark, path) == 0
+        # We continue with the cube of Delta Spark, or with our own.
+        assert number == 1 or cubes(path) == before, f"round {number}"
+        between = number % 4 == 3
+        if between:
+            insert(delta_spark, path, 10 * number + 5)
+        # Delta Spark clusters the whole table again for one new file.
+        assert (optimized(delta_spark, path) > 1) is between, f"round {number}"
+        assert len(cubes(path)) == 1
+        appended += 1 + between
     rows = delta_spark.rows(f"SELECT count(*) AS n FROM delta.`{path}` WHERE x >= 0")
-    assert str(200 * (ROUNDS + 3)) in rows[0]
+    assert f":{200 * appended}}}" in rows[0]
     count_cases("rounds of turns with OPTIMIZE", ROUNDS)
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 
 from delta_maintenance import clock
-from delta_maintenance.operations import cluster, optimize, purge
+from delta_maintenance.operations import cluster, optimize, purge, recompute_stats
 from delta_maintenance.operations.cluster import planning
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.rewriting import contract, run
@@ -55,7 +55,20 @@ def clustered(root: str, workers: int = 1) -> str:
     return cluster.apply(table, planned).status
 
 
-AGAIN = {"optimize": optimized, "purge": purged, "cluster": clustered}
+def recompute_in_many_commits(root: str) -> str:
+    table = Table(LocalStore(root))
+    options = recompute_stats.RecomputeStatsOptions(files_per_commit=2, workers=2)
+    context = RunContext.at(clock.now())
+    planned = recompute_stats.plan(table.snapshot(), options, context)
+    return recompute_stats.apply(table, planned, context).status
+
+
+AGAIN = {
+    "optimize": optimized,
+    "purge": purged,
+    "cluster": clustered,
+    "recompute": recompute_in_many_commits,
+}
 """The next run after a kill, by the first word of the work."""
 
 

@@ -1,4 +1,5 @@
-"""A race with Delta Spark: its threads append, delete and merge beside an optimizer, on HDFS.
+"""A race with Delta Spark: its threads append, delete, update and merge beside an optimizer, on
+HDFS.
 
 On a local disk, Delta Spark replaces a commit that another process creates at the same instant. On
 HDFS it does not.
@@ -62,11 +63,11 @@ class SparkRace:
         for name in _COPIES:
             self._copying.conf().set(name, "false")
 
-    def create(self) -> None:
-        """Creates the table."""
+    def create(self, layout: str = "PARTITIONED BY (p)") -> None:
+        """Creates the table, partitioned or clustered."""
         self._spark.sql(
             f"CREATE TABLE {self._table} (id LONG, v LONG, text STRING, p STRING) USING delta "
-            "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
+            f"{layout} TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
             "'delta.enableRowTracking' = 'true')"
         )
 
@@ -160,7 +161,16 @@ class SparkRace:
             old = chosen(self._ledgers, MERGING, set(), chance, most=3)
             if not old:
                 continue
-            value, new, part = value + 1, new + BLOCK, partition_of(old[0])
+            value, part = value + 1, partition_of(old[0])
+            session = self._copying if value % 2 else self._spark.jvm_session()
+            if value % 3 == 0:
+                statement = (
+                    f"UPDATE {self._table} SET v = {value}L "
+                    f"WHERE p = '{part}' AND id IN ({', '.join(map(str, old))})"
+                )
+                self._act(ledger, "merge", old, statement, session, value=value)
+                continue
+            new += BLOCK
             while partition_of(new) != part:
                 new += BLOCK
             ids = [*old, new, new + 1]
@@ -170,7 +180,6 @@ class SparkRace:
                 f"ON t.id = s.id AND t.p = s.p AND t.p = '{part}' "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
-            session = self._copying if value % 2 else self._spark.jvm_session()
             self._act(ledger, "merge", ids, statement, session, value=value)
 
     def _optimize(self, optimizer: Optimizer) -> None:

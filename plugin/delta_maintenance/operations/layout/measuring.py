@@ -47,6 +47,7 @@ class Measured:
         rows = np.flatnonzero(known)
         at = pa.array(rows)
         low, high, drawn = order_keys(bounds.least.take(at), bounds.greatest.take(at), values)
+        self._clustering.know(column.path, low, high)
         found = overlaps(low, high, files.partition[rows])
         alone = bounds.all_null.copy()
         alone[rows] = found.overlap == 0

@@ -78,16 +78,13 @@ class StatisticsReading:
         else:
             footers = FooterReader(store, self.layout, self.leaves)
             with ThreadPoolExecutor(PARALLEL_READS) as pool:
-                yield from pool.map(lambda work: self._from_footer(footers, work), files)
-
-    def _from_footer(self, footers: FooterReader, work: FileWork) -> FileWork:
-        try:
-            found = footers.read(work.file)
-        except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
-            work.problem = error
-        else:
-            self._take_in(work, found)
-        return work
+                found = footers.read_all([work.file for work in files], pool)
+                for work, each in zip(files, found, strict=True):
+                    if isinstance(each, FooterStatistics):
+                        self._take_in(work, each)
+                    else:
+                        work.problem = each
+                    yield work
 
     def _take_in(self, work: FileWork, found: FooterStatistics) -> None:
         """Uses the statistics of a footer, and finds the columns to decode."""

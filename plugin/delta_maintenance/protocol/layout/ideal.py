@@ -20,6 +20,7 @@ from delta_maintenance.protocol.layout.bounds import (
     Keys,
     Numbers,
     Path,
+    by_number,
     order_keys,
 )
 
@@ -36,6 +37,13 @@ class Clustering:
         self._rows = np.bincount(files.partition, np.maximum(files.rows, 0), files.partitions)
         self._target = max(target_bytes, int(self._bytes.sum()) // MOST_FILES, 1)
         self._extents: dict[Path, _Extent] = {}
+
+    def know(self, path: Path, least: Keys, greatest: Keys) -> None:
+        """Takes over the order keys of the files with bounds of a column."""
+        files = self._files
+        self._extents[path] = _Extent(
+            files.columns[path], files.partition, files.partitions, (least, greatest)
+        )
 
     def by(
         self,
@@ -83,12 +91,18 @@ def _slices(files: npt.NDArray[np.float64], keys: int) -> Numbers:
 class _Extent:
     """The range of a column in each partition."""
 
-    def __init__(self, column: ColumnBounds, partition: Numbers, partitions: int) -> None:
+    def __init__(
+        self,
+        column: ColumnBounds,
+        partition: Numbers,
+        partitions: int,
+        keys: tuple[Keys, Keys] | None = None,
+    ) -> None:
         self._column = column
         known = np.flatnonzero(column.known)
         at, own = pa.array(known), partition[known]
         least, greatest = column.least.take(at), column.greatest.take(at)
-        low, high = order_keys(least, greatest)
+        low, high = keys or order_keys(least, greatest)
         first, last = _rows_of_least(low, own, partitions), _rows_of_least(-high, own, partitions)
         # One value for each partition, null for a partition without bounds.
         self._least, self._greatest = least.take(_or_null(first)), greatest.take(_or_null(last))
@@ -140,7 +154,7 @@ def _rows_of_least(keys: Keys, partition: Numbers, partitions: int) -> Numbers:
     """Returns a row with the least key of each partition; -1 for a partition without rows."""
     found = np.full(partitions, -1, np.int64)
     if len(keys):
-        order = np.argsort(partition, kind="stable") if partitions > 1 else np.arange(len(keys))
+        order = by_number(partition)
         starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
         least = np.zeros(partitions, keys.dtype)
         least[partition[order[starts]]] = np.minimum.reduceat(keys[order], starts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from delta_maintenance.protocol.layout.bounds import Keys, Mask, Numbers
+from delta_maintenance.protocol.layout.bounds import Keys, Mask, Numbers, by_number
 
 _EXACT = 16
 """Depths up to this one have buckets of their own; the others are rounded up to powers of two."""
@@ -31,12 +31,10 @@ def overlaps(least: Keys, greatest: Keys, partition: Numbers | None = None) -> O
     count = len(least)
     if not count:
         return Overlap(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    # Where ends are equal, the lower ends come first, because a range includes both of its ends.
-    ends = np.concatenate([least, np.maximum(least, greatest)])
-    if partition is None or not partition.any():
-        order = np.argsort(ends, kind="stable")
-    else:
-        order = _by_partition(ends, np.concatenate([partition, partition]))
+    order = _ordered(least, np.maximum(least, greatest))
+    if partition is not None and partition.any():
+        # A stable sort keeps the order in each partition.
+        order = order[by_number(np.concatenate([partition, partition])[order])]
     is_lower = order < count
     opened = np.cumsum(is_lower)
     closed_before = np.arange(2 * count) - opened + is_lower
@@ -65,11 +63,17 @@ def histogram(depth: Numbers) -> dict[int, int]:
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
-def _by_partition(ends: Keys, partition: Numbers) -> Numbers:
-    order = np.argsort(ends, kind="stable")
-    # Radix sort, which takes no more than a pass for each byte of short numbers.
-    small = partition.astype(np.uint16) if int(partition.max()) < 1 << 16 else partition
-    found: Numbers = order[np.argsort(small[order], kind="stable")]
+def _ordered(least: Keys, greatest: Keys) -> Numbers:
+    """Sorts all ends. Where they are equal, the lower ends come first, because a range includes
+    both of its ends.
+    """
+    lower, upper = np.argsort(least), np.argsort(greatest)
+    # Twice as fast as a stable sort of all ends.
+    first, last = least[lower], greatest[upper]
+    found = np.empty(2 * len(least), np.int64)
+    at = np.arange(len(least))
+    found[at + np.searchsorted(last, first, side="left")] = lower
+    found[at + np.searchsorted(first, last, side="right")] = len(least) + upper
     return found
 
 

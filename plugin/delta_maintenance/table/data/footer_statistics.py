@@ -8,7 +8,9 @@ for rows that are not decoded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from errno import ENOENT
@@ -17,32 +19,30 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.parquet.data_file_footer import DataFileFooter
-from delta_maintenance.parquet.nan_bounds import omits_bounds_of_nan
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
+from delta_maintenance.parquet.footers import end_of_file
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.copying.proof import bounds_of
+from delta_maintenance.table.data.alike_footers import AlikeFooters, FooterColumn, safe_bounds
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import reading_error, require_column_ids
 from delta_maintenance.table.data.row_counts import MOST_FOOTER, stated_rows
 
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column of the table in files with one schema."""
-
-    leaf: StatisticsLeaf
-    kind: pa.DataType
-    at: int | None
-    """The number of the leaf in the file; None if its footers cannot be used."""
-    is_stored: bool
-    """Whether the file contains the column."""
+_TOGETHER = 256
+"""Footers that are held in memory, each of at most 64 KiB."""
+_MOST_FORMS = 8
+"""Forms with which footers are compared before they are read alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,80 @@ class FooterReader:
         self._layout = layout
         self._leaves = leaves
         self._alone = Lock()
+        self._forms: list[AlikeFooters] = []
         # Files of one writer usually have the same schema.
-        self._last: tuple[pq.ParquetSchema, bool, list[_Column]] | None = None
+        self._last: tuple[pq.ParquetSchema, bool, list[FooterColumn]] | None = None
+
+    def read_all(
+        self, files: Sequence[SourceFile], pool: ThreadPoolExecutor
+    ) -> Iterator[FooterStatistics | DeltaMaintenanceError]:
+        """Yields the statistics of each file, or the error of `read`. Errors of the store are
+        raised.
+
+        Footers that are alike are read together, all others each by itself.
+        """
+        for start in range(0, len(files), _TOGETHER):
+            part = files[start : start + _TOGETHER]
+            alike = self._read_part(part, list(pool.map(self._short_footer, part)))
+            others = [file for at, file in enumerate(part) if at not in alike]
+            alone = pool.map(self._read, others)
+            yield from (alike[at] if at in alike else next(alone) for at in range(len(part)))
+
+    def _read(self, file: SourceFile) -> FooterStatistics | DeltaMaintenanceError:
+        try:
+            return self.read(file)
+        except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
+            return error
+
+    def _read_part(
+        self, files: Sequence[SourceFile], footers: Sequence[bytes | None]
+    ) -> dict[int, FooterStatistics]:
+        """Returns the statistics of files whose footers are alike, by the position of the file."""
+        found: dict[int, FooterStatistics] = {}
+        left = {at: footer for at, footer in enumerate(footers) if footer is not None}
+        known = iter(list(self._forms))
+        for _ in range(_MOST_FORMS):
+            if not left:
+                break
+            alike = next(known, None)
+            if alike is None:
+                alike = self._alike(left[next(iter(left))])
+                if alike is None:
+                    break
+                self._forms = [alike, *self._forms[: _MOST_FORMS - 2]]
+            matched, rows, bounds = alike.read(list(left.values()))
+            places = [at for at, each in zip(left, matched.tolist(), strict=True) if each]
+            for at, count, of_file in zip(places, rows, bounds, strict=True):
+                del left[at]
+                # Otherwise the footer contradicts itself or the log, which `read` reports.
+                if count >= 0 and files[at].num_records in (None, count):
+                    found[at] = FooterStatistics(
+                        rows=count, created_by=alike.created_by, bounds=of_file
+                    )
+        return found
+
+    def _short_footer(self, file: SourceFile) -> bytes | None:
+        """Returns a footer that can be read with others, which `read` does not do."""
+        try:
+            with self._store.open(location_of(self._store, file.path)) as source:
+                footer = DataFileFooter(source)
+                return footer.in_short_tail if footer.file_size == file.size else None
+        except (DeltaMaintenanceError, pa.ArrowException, ValueError, OSError):
+            # `read` says what is wrong.
+            return None
+
+    def _alike(self, footer: bytes) -> AlikeFooters | None:
+        """Returns the form of a footer; None if it must be read by itself."""
+        tail = end_of_file(footer)
+        decoding = DataFileFooter(io.BytesIO(tail))
+        try:
+            metadata, _ = decoding.decoded(most=SMALL_FOOTER)
+            decoding.require_readable_columns(metadata.schema)
+            hybrid = is_hybrid(metadata.metadata, int96=False)
+            columns = self._columns(metadata, hybrid=hybrid)
+            return AlikeFooters.like(footer, metadata, columns)
+        except (DeltaMaintenanceError, pa.ArrowException, ValueError, OSError):
+            return None
 
     def read(self, file: SourceFile) -> FooterStatistics:
         """Reads the footer of a file.
@@ -95,7 +167,6 @@ class FooterReader:
     def _statistics(self, metadata: pq.FileMetaData) -> FooterStatistics:
         key_values, created_by = metadata.metadata, metadata.created_by or ""
         hybrid = is_hybrid(key_values, int96=False)
-        trusted = omits_bounds_of_nan(created_by)
         groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
         found: list[ColumnBounds | None] = []
         for column in self._columns(metadata, hybrid=hybrid):
@@ -103,19 +174,16 @@ class FooterReader:
                 found.append(ColumnBounds(nulls=metadata.num_rows, kind=column.kind))
                 continue
             total: ColumnBounds | None = ColumnBounds(nulls=0, kind=column.kind)
-            is_float = column.leaf.bounded and pa.types.is_floating(column.kind)
             for group in groups:
                 bounds = None
                 if column.at is not None and total is not None:
                     chunk = group.column(column.at)
-                    bounds = bounds_of(column.leaf, column.kind, chunk, created_by)
-                    if bounds is not None and is_float and bounds.least is not None and not trusted:
-                        bounds = None
+                    bounds = safe_bounds(column, chunk, created_by)
                 total = None if bounds is None or total is None else total.joined(bounds)
             found.append(total)
         return FooterStatistics(rows=metadata.num_rows, created_by=created_by, bounds=tuple(found))
 
-    def _columns(self, metadata: pq.FileMetaData, *, hybrid: bool) -> list[_Column]:
+    def _columns(self, metadata: pq.FileMetaData, *, hybrid: bool) -> list[FooterColumn]:
         last, schema = self._last, metadata.schema
         if last is not None and last[1] == hybrid and last[0].equals(schema):
             return last[2]
@@ -133,7 +201,7 @@ def _located(
     stored: StoredColumns,
     schema: pa.Schema,
     parquet: pq.ParquetSchema,
-) -> _Column:
+) -> FooterColumn:
     """Finds a column of the table in files with a schema."""
     kind, struct, fields, number = pa.struct(layout.schema), layout.columns, list(schema), 0
     path = []
@@ -142,7 +210,7 @@ def _located(
         kind = kind.field(name).type
         at = stored.find(column, fields)
         if at is None:
-            return _Column(leaf, kind, None, is_stored=False)
+            return FooterColumn(leaf, kind, None, is_stored=False)
         field = fields[at]
         path.append(field.name)
         number += sum(_leaves(before.type) for before in fields[:at])
@@ -160,7 +228,7 @@ def _located(
         and number < len(parquet)
         and parquet.column(number).path == ".".join(path)
     )
-    return _Column(leaf, kind, number if usable else None, is_stored=True)
+    return FooterColumn(leaf, kind, number if usable else None, is_stored=True)
 
 
 def _leaves(kind: pa.DataType) -> int:

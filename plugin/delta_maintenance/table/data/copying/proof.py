@@ -161,7 +161,7 @@ def bounds_of(
         return None
     if pa.types.is_decimal(kind):
         least, greatest = (_decimal(value, kind.scale) for value in (least, greatest))
-    elif not _is_integral(kind):
+    elif not is_integral(kind):
         return None
     return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
 
@@ -297,7 +297,8 @@ def _decimal(unscaled: int, scale: int) -> Decimal:
     return Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
-def _is_integral(kind: pa.DataType) -> bool:
+def is_integral(kind: pa.DataType) -> bool:
+    """Whether Arrow shows the bounds of a type as they are in the log."""
     return bool(
         pa.types.is_signed_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
     )
