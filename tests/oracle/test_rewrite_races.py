@@ -120,7 +120,7 @@ def test_beside_delta_spark_no_row_is_lost_or_comes_back(
     monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", COPIED_BYTES)
     place = f"/lake/{work.__name__}"
     address = hdfs.address(place, scheme="hdfs")
-    race = SparkRace(delta_spark, address, tmp_path, appenders=APPENDERS)
+    race = SparkRace(delta_spark, address, tmp_path, appenders=APPENDERS if copies else 2)
     race.create(layout)
     table = open_table(hdfs.address(place, scheme="webhdfs"))
     runs = recomputed = changes = 0
@@ -128,7 +128,7 @@ def test_beside_delta_spark_no_row_is_lost_or_comes_back(
     def rewrite(ledger: Ledger) -> None:
         nonlocal runs, recomputed, changes
         if not copies:
-            # Without partitions, each commit of ours lets all of these fail that are under way.
+            # Without partitions, each commit of ours lets a change fail that is under way.
             done = sum(
                 each.kind in CHANGES and each.outcome == "committed" for each in acts(tmp_path)
             )
