@@ -153,7 +153,12 @@ def appends(settings: Settings) -> Outcome:
             for name, unit, key, target in (
                 ("rewritten bytes", "MB", "mb", "0.15"),
                 ("CPU time", "s", "cpu_seconds", ""),
-                ("files that a box of 1% of the rows touches in the end", "", "files_touched", ""),
+                (
+                    "files that a box of 1% of the rows touches in the end",
+                    "",
+                    "files_touched",
+                    "1.2",
+                ),
                 ("share of the bytes that such a box touches", "%", "percent_touched", "1.2"),
             )
         ],
