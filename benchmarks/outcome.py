@@ -20,7 +20,7 @@ class Settings:
     runs: int
     work: Path
     share: float = 1.0
-    """Of the files of `optimize-spark`, for smaller runs."""
+    """Of the files and appends of figures on Spark, for smaller runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

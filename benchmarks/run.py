@@ -49,7 +49,10 @@ def main() -> int:
     parser.add_argument("--removes", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=5, help="the number of pairs")
     parser.add_argument(
-        "--share", type=float, default=1.0, help="of the files of optimize-spark, such as 0.1"
+        "--share",
+        type=float,
+        default=1.0,
+        help="of files and appends of figures on Spark, such as 0.1",
     )
     parser.add_argument("--work", type=Path, help="keeps the generated logs for the next run")
     given = parser.parse_args()

@@ -49,7 +49,7 @@ COPIED_BYTES = 2 << 10
 """The least average size of copied row groups: appended files are larger, and those of merges
 smaller.
 """
-CHANGES = ("delete", "merge")
+CHANGERS = ("copying-deleter-1", "marking-deleter-1", "merger-1")
 PURGE_EVERY = 5
 """Every so many runs, a `purge` takes the place of an `optimize`."""
 
@@ -120,21 +120,22 @@ def test_beside_delta_spark_no_row_is_lost_or_comes_back(
     monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", COPIED_BYTES)
     place = f"/lake/{work.__name__}"
     address = hdfs.address(place, scheme="hdfs")
-    race = SparkRace(delta_spark, address, tmp_path, appenders=APPENDERS)
+    race = SparkRace(delta_spark, address, tmp_path, appenders=APPENDERS if copies else 2)
     race.create(layout)
     table = open_table(hdfs.address(place, scheme="webhdfs"))
-    runs = recomputed = changes = 0
+    runs = recomputed = 0
+    changes: Counter[str] = Counter()
 
     def rewrite(ledger: Ledger) -> None:
         nonlocal runs, recomputed, changes
         if not copies:
-            # Without partitions, each commit of ours lets all of these fail that are under way.
-            done = sum(
-                each.kind in CHANGES and each.outcome == "committed" for each in acts(tmp_path)
-            )
-            if runs and done == changes:
+            # Without partitions, each commit of ours lets a change fail that is under way. Each of
+            # these writers must succeed once before the next one.
+            landed = Counter(each.writer for each in acts(tmp_path) if each.outcome == "committed")
+            awaited = CHANGERS if runs else ("appender-1",)
+            if not all(landed[name] > changes[name] for name in awaited):
                 return
-            changes = done
+            changes = landed
         runs += 1
         try:
             result = work(table, runs)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -16,10 +17,13 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.layout import LayoutOptions, LayoutPlan, apply, plan
+from delta_maintenance.operations.layout.measuring import Measured
 from delta_maintenance.operations.layout.options import LayoutResult
+from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.models import LastRun
 from delta_maintenance.testing.actions import Action, add, domain, features, metadata
+from tests.protocol.layout.test_probes import FILES, KIND, ROWS, files_of
 from tests.support.tables.policy_tables import asked, only
 from tests.support.tables.vacuum_tables import NOW, Folder
 
@@ -232,3 +236,13 @@ def test_statistics_in_columns_and_in_json_give_the_same_report(tmp_path: Path) 
     adds = pq.read_table(parquet)["add"].combine_chunks()
     assert pc.struct_field(adds, "stats_parsed").null_count < len(adds)
     assert report(made).columns == before.columns
+
+
+def test_planned_files_have_the_range_of_the_files_that_were_measured() -> None:
+    values = np.random.default_rng(3).integers(0, 10**6, (FILES, ROWS))
+    files = files_of(values, np.arange(FILES) % 2)
+    measured = Measured(files, 1 << 20)
+    measured.column(Column(name="a", path=("a",), physical=("a",), kind=KIND, is_partition=False))
+    planned = measured.clustered([("a",)]).columns[("a",)]
+    assert pc.min(planned.least).as_py() == values.min()
+    assert pc.max(planned.greatest).as_py() == values.max()

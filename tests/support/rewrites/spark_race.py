@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,20 @@ class SparkRace:
         self._until = 0.0
         self._suffices: Callable[[Act], object] = _rewrote
         self._opened: list[Ledger] = []
+        self._turn: AbstractContextManager[Any] = nullcontext()
         # With settings of its own: this session deletes and merges by copying files.
         self._copying = delta_spark.jvm_session().newSession()
         for name in _COPIES:
             self._copying.conf().set(name, "false")
 
     def create(self, layout: str = "PARTITIONED BY (p)") -> None:
-        """Creates the table, partitioned or clustered."""
+        """Creates the table, partitioned or clustered.
+
+        Without partitions, an append lets each change fail that is under way, so that the writers
+        take turns then.
+        """
+        if "PARTITIONED" not in layout:
+            self._turn = threading.Lock()
         self._spark.sql(
             f"CREATE TABLE {self._table} (id LONG, v LONG, text STRING, p STRING) USING delta "
             f"{layout} TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
@@ -199,7 +207,8 @@ class SparkRace:
         value: int = 0,
     ) -> bool:
         try:
-            session.sql(statement)
+            with self._turn:
+                session.sql(statement)
         except Py4JJavaError as error:
             problem = str(error.java_exception.toString())
             ledger.note(kind, "failed", ids=ids, value=value, problem=problem)
