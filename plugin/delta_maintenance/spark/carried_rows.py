@@ -53,7 +53,7 @@ class CarriedRows:
     def received(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """Returns the rows, given columns of Spark."""
         arrays = [
-            column.cast(viewed).view(field.type)
+            _viewed(column.cast(viewed), field.type)
             for column, viewed, field in zip(columns, self._viewed, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -83,6 +83,14 @@ def sortable(values: pa.Array) -> pa.Array:
     turned = np.stack([words[:, 1] ^ _SIGN, words[:, 0]], axis=1).astype(">u8")
     data = pa.Array.from_buffers(_WIDE, len(found), [None, pa.py_buffer(turned)])
     return pc.if_else(found.is_valid(), data.cast(pa.binary()), None)
+
+
+def _viewed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_struct(kind) or all(field.nullable for field in kind):
+        return values.view(kind)
+    # A variant has no nulls inside, but Arrow needs bytes there for a variant that is null.
+    parts = [pc.fill_null(values.field(number), b"") for number in range(kind.num_fields)]
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=values.is_null())
 
 
 def _carried(kind: pa.DataType, decimal: pa.DataType) -> pa.DataType:

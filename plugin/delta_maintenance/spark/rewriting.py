@@ -1,12 +1,11 @@
-"""The Spark engine of `optimize`, `cluster` and `purge`: executors rewrite bins as the local engine
-does.
+"""The Spark engine of `optimize`, `cluster` and `purge`: executors rewrite bins like the local one.
 
 A job has one task, which rewrites one bin, or several small ones one after another. As many jobs
 run at the same time as the cluster has cores, and a few more wait, so that finished bins are
 committed while others are rewritten. Only large bins of `cluster` have several tasks and a shuffle;
-see `spark.clustering`. No row but a sample of these reaches the driver, which
-holds the bins of the running jobs and the outcomes of the finished ones. Only DataFrame operations
-are used, so that the engine also runs on Spark Connect.
+see `spark.clustering`. No row but a sample of these reaches the driver, which holds the bins of the
+running jobs and the outcomes of the finished ones. Only DataFrame operations are used, so that the
+engine also runs on Spark Connect.
 
 Spark's own readers and writers are not used: settings such as `spark.sql.files.ignoreCorruptFiles`
 change nothing, and a damaged file is refused as in the local engine.
@@ -163,7 +162,7 @@ class _Run:
                         bins, is_second = self._next()
                         if not bins:
                             break
-                        running[self._submitted(pool, bins)] = bins, is_second
+                        running[self._submitted(pool, bins, is_second)] = bins, is_second
                     if not running:
                         return
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -192,7 +191,7 @@ class _Run:
         return next(self._upcoming, ()), False
 
     def _submitted(
-        self, pool: ThreadPoolExecutor, bins: tuple[Bin, ...]
+        self, pool: ThreadPoolExecutor, bins: tuple[Bin, ...], is_second: bool
     ) -> Future[list[BinOutcome]]:
         try:
             # The thread of the job inherits the job group and the scheduler pool of this thread.
@@ -202,11 +201,11 @@ class _Run:
             failed = Future[list[BinOutcome]]()
             failed.set_exception(error)
             return failed
-        return pool.submit(job, bins)
+        return pool.submit(job, bins, is_second)
 
-    def _job(self, bins: tuple[Bin, ...]) -> list[BinOutcome]:
+    def _job(self, bins: tuple[Bin, ...], is_second: bool) -> list[BinOutcome]:
         self._spark.addTag(self._tag)
-        if len(bins) == 1 and self._is_sorted_by_many(bins[0]):
+        if len(bins) == 1 and not is_second and self._is_sorted_by_many(bins[0]):
             return self._sorted(bins[0])
         if self._ended:
             return []
@@ -219,13 +218,14 @@ class _Run:
         return self._task.spec.clustering is not None and size >= self._sorted_bytes
 
     def _sorted(self, work: Bin) -> list[BinOutcome]:
-        """Rewrites a bin of which Spark sorts the rows."""
+        """Rewrites a bin of which Spark sorts the rows. After a failure, one task rewrites it."""
         task, address = self._task, self._task.address
         clustered = SparkSorting(self._spark, address)
         with self._sorting, address.store() as store:
             if self._ended:
                 return []
-            return [rewritten(store, work, task.spec, new_id=task.new_id, clustered=clustered)]
+            found = rewritten(store, work, task.spec, new_id=task.new_id, clustered=clustered)
+            return [replace(found, retryable=found.failure is not None)]
 
     def _completed(
         self, future: Future[list[BinOutcome]], bins: tuple[Bin, ...], is_second: bool
