@@ -20,6 +20,7 @@ from delta_maintenance.operations.layout.options import LayoutResult
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.models import LastRun
 from delta_maintenance.testing.actions import Action, add, domain, features, metadata
+from tests.support.rewrites.data_files import field, schema_string
 from tests.support.tables.policy_tables import asked, only
 from tests.support.tables.vacuum_tables import NOW, Folder
 
@@ -189,6 +190,24 @@ def test_an_empty_table_has_a_report() -> None:
     seen = report(table(), where=("id = 1",))
     assert (seen.status, seen.files, seen.proposals) == ("does-not-pay", 0, ())
     assert [each.average_depth for each in seen.columns] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "greatest"),
+    [
+        ("string", "a" * (2 << 20), "z" * (2 << 20)),
+        ("decimal(38,0)", -(10**38 - 1), 10**38 - 1),
+    ],
+    ids=["text", "decimal"],
+)
+def test_bounds_may_be_as_far_apart_as_their_type_allows(
+    kind: str, least: Any, greatest: Any
+) -> None:
+    made = Folder(first=[features(), metadata(schemaString=schema_string(field("c", kind)))])
+    bounds = {"minValues": {"c": least}, "maxValues": {"c": greatest}, "nullCount": {"c": 0}}
+    made.log(*(add(f"f{n}", stats=json.dumps({"numRecords": 1000, **bounds})) for n in range(2)))
+    (column,) = report(made, where=("c = '5'", f"c > '{greatest}'")).columns
+    assert (column.average_depth, column.range.bytes) == (2, 1)
 
 
 def test_a_policy_makes_the_report_due_if_clustering_would_pay_and_once_it_no_longer_pays() -> None:
