@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations import cluster
+from delta_maintenance.operations import cluster, optimize
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.clustering.tags import CUBE, CUBE_COLUMNS, GROUP, GROUP_COLUMNS
@@ -244,6 +244,36 @@ def test_columns_without_an_order_are_kept_and_named() -> None:
     (add,) = live_adds(made.store).values()
     assert "clusteringProvider" not in add
     assert cluster.plan(Table(made.store).snapshot()).is_noop
+
+
+@pytest.mark.conformance("CLU-02")
+@pytest.mark.parametrize("columns", [["x", "x"], ["s", "x"]], ids=["repeated", "struct"])
+def test_domains_that_delta_spark_would_not_write_are_kept(columns: list[str]) -> None:
+    made = DataTable(
+        field("x", "long"),
+        field("s", {"type": "struct", "fields": [field("y", "long")]}),
+        features=["domainMetadata", "clustering"],
+        domains={"delta.clustering": json.dumps({"clusteringColumns": columns})},
+    )
+    made.append(*(pa.table({"x": [n, 9 - n], "s": [{"y": n}, None]}) for n in range(3)))
+    table = Table(made.store)
+    planned = cluster.plan(table.snapshot(), ClusterOptions(workers=1), RunContext.at(NOW))
+    assert planned.columns == ("x",)
+    assert cluster.apply(table, planned).status == "rewritten"
+    assert cluster.plan(Table(made.store).snapshot()).is_noop
+
+
+@pytest.mark.conformance("CLU-03")
+def test_clustering_columns_without_possible_statistics_are_refused_before_any_work() -> None:
+    made = DataTable(
+        field("x", "long"),
+        field("y", "long"),
+        features=["domainMetadata", "clustering"],
+        domains={"delta.clustering": '{"clusteringColumns":[["x","lost"]]}'},
+    )
+    made.append(pa.table({"x": [1], "y": [1]}), pa.table({"x": [2], "y": [2]}))
+    with pytest.raises(RefusedError, match="clustered by x.lost.*set-clustering"):
+        optimize.plan(Table(made.store).snapshot())
 
 
 @pytest.mark.conformance("CLU-03")
