@@ -15,7 +15,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
-from delta_maintenance.operations.layout import LayoutOptions, LayoutPlan, apply, plan
+from delta_maintenance.operations.layout import LayoutOptions, LayoutPlan, apply, plan, record
 from delta_maintenance.operations.layout.options import LayoutResult
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.models import LastRun
@@ -129,10 +129,20 @@ def test_conditions_are_measured_now_and_after() -> None:
     assert (plain.files, plain.bytes, plain.bytes_skipped) == (20, 20 * GB, 0)
     assert plain.bytes_skipped_after == pytest.approx(0.95, abs=0.06)
     assert by_text["Id < 100 AND f(other) = 1"].not_understood == ("f(other) = 1",)
-    assert seen.notes == ("not understood, so skipping nothing here: f(other) = 1",)
+    note = "not understood, or no column of the table, so skipping nothing here"
+    assert seen.notes == (f"{note}: f(other) = 1",)
     assert by_text["part = 'b'"].files == 0
     assert seen.bytes_skipped == pytest.approx(1 / 3, abs=0.001)
     assert seen.proposals[0].new_keys == ("Id",)
+
+
+def test_people_see_a_part_of_a_long_condition() -> None:
+    long = "f(Id) > " + "1" * 100_000
+    seen = report(piled(), where=(long, "lost = 1"), fail_under=50)
+    assert {each.condition for each in seen.conditions} == {long, "lost = 1"}
+    assert "no column of the table, so skipping nothing here: f(Id) > 1111" in seen.notes[0]
+    shown = f"{record.facts(seen)} {record.conclusion_of_plan(seen)}"
+    assert "lost = 1" in shown and len(shown) < 10_000
 
 
 def test_two_columns_are_proposed_if_conditions_compare_both() -> None:
