@@ -141,6 +141,7 @@ def test_people_see_a_part_of_a_long_condition() -> None:
     seen = report(piled(), where=(long, "lost = 1"), fail_under=50)
     assert {each.condition for each in seen.conditions} == {long, "lost = 1"}
     assert "no column of the table, so skipping nothing here: f(Id) > 1111" in seen.notes[0]
+    assert seen.reason.startswith("the conditions compare no column")
     shown = f"{record.facts(seen)} {record.conclusion_of_plan(seen)}"
     assert "lost = 1" in shown and len(shown) < 10_000
 

@@ -156,7 +156,7 @@ def _report(snapshot: Snapshot, options: LayoutOptions, context: RunContext) -> 
         "bytes_skipped": skipped,
         "proposals": proposals,
         "status": "below" if below else "pays" if pays else "does-not-pay",
-        "reason": _reason(best),
+        "reason": _reason(best, queries),
         "notes": notes,
     }
 
@@ -280,7 +280,9 @@ def _skipped(readings: Sequence[ConditionReading]) -> float | None:
     return round(float(np.average([each.bytes_skipped for each in readings], weights=runs)), 6)
 
 
-def _reason(best: KeyProposal | None) -> str:
+def _reason(best: KeyProposal | None, queries: Sequence[Query]) -> str:
+    if best is None and queries:
+        return "the conditions compare no column with bounds that files could be clustered by"
     if best is None:
         return "no column has bounds that files could be clustered by"
     keys = ", ".join(best.new_keys)
