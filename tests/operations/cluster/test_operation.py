@@ -288,6 +288,23 @@ def test_files_without_possible_bounds_are_not_called_clustered() -> None:
     assert plan(made).is_noop
 
 
+def test_a_limited_number_of_files_is_sorted_in_each_run() -> None:
+    made = ClusteredTable()
+    made.append(5)
+    before = made.rows()
+    assert [made.cluster(max_files=2).files_before for _ in range(4)] == [2, 2, 2, 0]
+    made.append(1)
+    # One of the two groups, of a file each, is sorted again with the new file.
+    assert made.cluster(max_files=2).files_before == 2
+    assert len(made.rows()) == len(before) + 300
+    made.append(4)
+    planned = plan(made, max_files=2)
+    assert (planned.files, planned.notes) == (2, ("beyond the limits of this run: 2 files",))
+    result = made.cluster(max_bytes=1)
+    assert result.status == "nothing-to-do"
+    assert result.notes[-1] == "beyond the limits of this run: 4 files"
+
+
 def test_the_limits_of_a_run_are_kept() -> None:
     made = ClusteredTable()
     made.append(6)
