@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from delta_maintenance import clock
+from delta_maintenance.errors import StorageError
 
 try:
     import fcntl
@@ -40,6 +41,20 @@ def scratch_folder(*, now: clock.Clock = clock.now) -> Iterator[Path]:
             if fcntl is not None:
                 fcntl.flock(owner, fcntl.LOCK_EX)
             yield folder
+
+
+@contextmanager
+def scratch_writes(path: Path) -> Iterator[None]:
+    """Turns a failure to write a scratch file into a `StorageError` with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        why = str(error) if error.errno is None else os.strerror(error.errno)
+        raise StorageError(
+            f"cannot write to the temporary directory: {why}",
+            file=str(path),
+            remedy="make room there, or set TMPDIR to a directory with more, and run again",
+        ) from error
 
 
 def remove_abandoned(parent: Path, *, now: datetime) -> list[Path]:

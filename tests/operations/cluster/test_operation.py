@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations import cluster
+from delta_maintenance.operations import cluster, optimize
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.clustering.tags import CUBE, CUBE_COLUMNS, GROUP, GROUP_COLUMNS
@@ -246,6 +246,36 @@ def test_columns_without_an_order_are_kept_and_named() -> None:
     assert cluster.plan(Table(made.store).snapshot()).is_noop
 
 
+@pytest.mark.conformance("CLU-02")
+@pytest.mark.parametrize("columns", [["x", "x"], ["s", "x"]], ids=["repeated", "struct"])
+def test_domains_that_delta_spark_would_not_write_are_kept(columns: list[str]) -> None:
+    made = DataTable(
+        field("x", "long"),
+        field("s", {"type": "struct", "fields": [field("y", "long")]}),
+        features=["domainMetadata", "clustering"],
+        domains={"delta.clustering": json.dumps({"clusteringColumns": columns})},
+    )
+    made.append(*(pa.table({"x": [n, 9 - n], "s": [{"y": n}, None]}) for n in range(3)))
+    table = Table(made.store)
+    planned = cluster.plan(table.snapshot(), ClusterOptions(workers=1), RunContext.at(NOW))
+    assert planned.columns == ("x",)
+    assert cluster.apply(table, planned).status == "rewritten"
+    assert cluster.plan(Table(made.store).snapshot()).is_noop
+
+
+@pytest.mark.conformance("CLU-03")
+def test_clustering_columns_without_possible_statistics_are_refused_before_any_work() -> None:
+    made = DataTable(
+        field("x", "long"),
+        field("y", "long"),
+        features=["domainMetadata", "clustering"],
+        domains={"delta.clustering": '{"clusteringColumns":[["x","lost"]]}'},
+    )
+    made.append(pa.table({"x": [1], "y": [1]}), pa.table({"x": [2], "y": [2]}))
+    with pytest.raises(RefusedError, match="clustered by x.lost.*set-clustering"):
+        optimize.plan(Table(made.store).snapshot())
+
+
 @pytest.mark.conformance("CLU-03")
 def test_files_without_possible_bounds_are_not_called_clustered() -> None:
     made = ClusteredTable(tracked=False)
@@ -256,6 +286,23 @@ def test_files_without_possible_bounds_are_not_called_clustered() -> None:
     assert result.notes == ("files without bounds of t are not called clustered",)
     assert all("clusteringProvider" not in add for add in live_adds(made.store).values())
     assert plan(made).is_noop
+
+
+def test_a_limited_number_of_files_is_sorted_in_each_run() -> None:
+    made = ClusteredTable()
+    made.append(5)
+    before = made.rows()
+    assert [made.cluster(max_files=2).files_before for _ in range(4)] == [2, 2, 2, 0]
+    made.append(1)
+    # One of the two groups, of a file each, is sorted again with the new file.
+    assert made.cluster(max_files=2).files_before == 2
+    assert len(made.rows()) == len(before) + 300
+    made.append(4)
+    planned = plan(made, max_files=2)
+    assert (planned.files, planned.notes) == (2, ("beyond the limits of this run: 2 files",))
+    result = made.cluster(max_bytes=1)
+    assert result.status == "nothing-to-do"
+    assert result.notes[-1] == "beyond the limits of this run: 4 files"
 
 
 def test_the_limits_of_a_run_are_kept() -> None:

@@ -129,6 +129,7 @@ def test_an_event_that_is_too_large_is_left_out(
     [
         (b"LZ4Block\x26", "compressed by LZ4; .*zstd"),
         (b"\x82SNAPPY\x00\x00", "compressed by Snappy"),
+        ("a = 1".encode("utf-16"), "no text in UTF-8"),
         (b"a = 1\n" * 100, "larger than 0 MiB, and no event log"),
     ],
 )
@@ -189,6 +190,13 @@ def test_other_partition_filters_skip_nothing(filtered: str) -> None:
     text, condition = parse_pushed({"PartitionFilters": f"[{filtered}]"})
     assert isinstance(condition, Opaque)
     assert "#" not in text
+
+
+def test_filters_inside_many_others_skip_nothing() -> None:
+    """The parser is recursive."""
+    deep = "Not(" * 5000 + "IsNull(a)" + ")" * 5000
+    _, condition = parse_pushed({"PushedFilters": f"[{deep}]"})
+    assert condition == Opaque(deep)
 
 
 @pytest.mark.parametrize("pushed", ["EqualTo(a,x,y)", "StringContains(a,x)", "In(a, [1,2", "..."])

@@ -16,7 +16,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
-from delta_maintenance.operations.layout import LayoutOptions, LayoutPlan, apply, plan
+from delta_maintenance.operations.layout import LayoutOptions, LayoutPlan, apply, plan, record
 from delta_maintenance.operations.layout.measuring import Measured
 from delta_maintenance.operations.layout.options import LayoutResult
 from delta_maintenance.operations.layout.reading import Column
@@ -24,6 +24,7 @@ from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.models import LastRun
 from delta_maintenance.testing.actions import Action, add, domain, features, metadata
 from tests.protocol.layout.test_probes import FILES, KIND, ROWS, files_of
+from tests.support.rewrites.data_files import field, schema_string
 from tests.support.tables.policy_tables import asked, only
 from tests.support.tables.vacuum_tables import NOW, Folder
 
@@ -132,10 +133,21 @@ def test_conditions_are_measured_now_and_after() -> None:
     assert (plain.files, plain.bytes, plain.bytes_skipped) == (20, 20 * GB, 0)
     assert plain.bytes_skipped_after == pytest.approx(0.95, abs=0.06)
     assert by_text["Id < 100 AND f(other) = 1"].not_understood == ("f(other) = 1",)
-    assert seen.notes == ("not understood, so skipping nothing here: f(other) = 1",)
+    note = "not understood, or no column of the table, so skipping nothing here"
+    assert seen.notes == (f"{note}: f(other) = 1",)
     assert by_text["part = 'b'"].files == 0
     assert seen.bytes_skipped == pytest.approx(1 / 3, abs=0.001)
     assert seen.proposals[0].new_keys == ("Id",)
+
+
+def test_people_see_a_part_of_a_long_condition() -> None:
+    long = "f(Id) > " + "1" * 100_000
+    seen = report(piled(), where=(long, "lost = 1"), fail_under=50)
+    assert {each.condition for each in seen.conditions} == {long, "lost = 1"}
+    assert "no column of the table, so skipping nothing here: f(Id) > 1111" in seen.notes[0]
+    assert seen.reason.startswith("the conditions compare no column")
+    shown = f"{record.facts(seen)} {record.conclusion_of_plan(seen)}"
+    assert "lost = 1" in shown and len(shown) < 10_000
 
 
 def test_two_columns_are_proposed_if_conditions_compare_both() -> None:
@@ -193,6 +205,24 @@ def test_an_empty_table_has_a_report() -> None:
     seen = report(table(), where=("id = 1",))
     assert (seen.status, seen.files, seen.proposals) == ("does-not-pay", 0, ())
     assert [each.average_depth for each in seen.columns] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "greatest"),
+    [
+        ("string", "a" * (2 << 20), "z" * (2 << 20)),
+        ("decimal(38,0)", -(10**38 - 1), 10**38 - 1),
+    ],
+    ids=["text", "decimal"],
+)
+def test_bounds_may_be_as_far_apart_as_their_type_allows(
+    kind: str, least: Any, greatest: Any
+) -> None:
+    made = Folder(first=[features(), metadata(schemaString=schema_string(field("c", kind)))])
+    bounds = {"minValues": {"c": least}, "maxValues": {"c": greatest}, "nullCount": {"c": 0}}
+    made.log(*(add(f"f{n}", stats=json.dumps({"numRecords": 1000, **bounds})) for n in range(2)))
+    (column,) = report(made, where=("c = '5'", f"c > '{greatest}'")).columns
+    assert (column.average_depth, column.range.bytes) == (2, 1)
 
 
 def test_a_policy_makes_the_report_due_if_clustering_would_pay_and_once_it_no_longer_pays() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.protocol.schema.condition import (
     Both,
     Comparison,
@@ -48,6 +49,19 @@ def test_a_value_before_a_column_is_turned_round() -> None:
         Comparison(("a",), "<=", Literal("5", quoted=False)),
         Comparison(("a",), "=", Literal("6", quoted=False)),
     )
+
+
+@pytest.mark.parametrize("word", ["AND", "OR"])
+def test_a_condition_can_have_many_parts(word: str) -> None:
+    text = f" {word} ".join(f"a = {number}" for number in range(10_000))
+    assert list(columns_of(parse_condition(text))) == [("a",)] * 10_000
+
+
+def test_a_condition_of_limitless_length_is_not_parsed() -> None:
+    text = "a = 1 OR " * (1 << 17)
+    assert isinstance(parse_condition(text, lenient=True), Opaque)
+    with pytest.raises(InvalidRequestError, match="more than 1,048,576 characters"):
+        parse_condition(text)
 
 
 @given(st.text("a1'`()<>=, .ANDORNT-%", max_size=30))

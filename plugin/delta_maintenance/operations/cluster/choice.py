@@ -57,6 +57,8 @@ class ClusterRules:
     tags: ClusteringTags
     """The tags of files that are clustered by the same columns; of any group and cube."""
     bin_bytes: int = BIN_BYTES
+    bin_files: int | None = None
+    """The maximum number of files that are sorted together."""
     target_bytes: int
     """The size of new files. Files of half this size are large enough to stay."""
     full: bool = False
@@ -104,12 +106,16 @@ def choose(
         allowed &= ~mask
     fresh &= allowed
     ratio = known_ratio(files) or 1.0
-    new_bytes = np.bincount(files.partition[fresh], files.size[fresh], len(files.last_write))
+    partition_count = len(files.last_write)
+    new_bytes = np.bincount(files.partition[fresh], files.size[fresh], partition_count)
+    new_files = np.bincount(files.partition[fresh], minlength=partition_count)
+    bin_files = max(1, files.count if rules.bin_files is None else rules.bin_files)
     grouped = (group >= 0) & allowed
-    grown = _grown(files, group, grouped, np.ceil(new_bytes * ratio), rules.bin_bytes)
+    new = np.stack([np.ceil(new_bytes * ratio), new_files])
+    grown = _grown(files, group, grouped, new, np.array([rules.bin_bytes, bin_files]))
     left[NO_OVERLAP] = _left_apart(files, fresh, grown, group, rules.target_bytes, apart)
     grown &= ~left[NO_OVERLAP]
-    rows, bins = _bins(files, fresh | grown, rules.bin_bytes)
+    rows, bins = _bins(files, fresh | grown, rules.bin_bytes, bin_files)
     reasons = {NOT_CLUSTERED: fresh, GROWN: grown}
     return Choice(rows=rows, bins=bins, reasons=reasons, left=left, ratio=ratio)
 
@@ -153,35 +159,33 @@ def _grown(
     files: LiveColumns,
     group: Numbers,
     grouped: Mask,
-    new_bytes: npt.NDArray[np.float64],
-    bin_bytes: int,
+    new: npt.NDArray[np.float64],
+    most: Numbers,
 ) -> Mask:
     """Selects the files of the groups that are sorted again with the new files.
 
-    `new_bytes` is the expected size of the new files of each partition once they are clustered.
+    `new` is the expected size of the new files of each partition once they are clustered, and
+    their number now; `most` limits both for the files that are sorted together.
     """
-    rows = np.flatnonzero(grouped & (new_bytes[files.partition] > 0))
+    rows = np.flatnonzero(grouped & (new[0, files.partition] > 0))
     found = np.zeros(files.count, np.bool_)
     if not len(rows):
         return found
     # A group has files of one partition only; its number and its partition identify it anyway.
     key = files.partition[rows] * (int(group.max()) + 1) + group[rows]
     _, first, unit = np.unique(key, return_index=True, return_inverse=True)
-    sizes = np.bincount(unit, files.size[rows])
+    sizes = np.stack([np.bincount(unit, files.size[rows]), np.bincount(unit)])
     part = files.partition[rows][first]
-    order = np.lexsort((sizes, part))
-    part, sizes = part[order], sizes[order]
+    order = np.lexsort((sizes[0], part))
+    part, sizes = part[order], sizes[:, order]
     starts = np.flatnonzero(np.diff(part, prepend=-1))
     partition = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    before = np.cumsum(sizes, axis=1) - sizes
+    before += new[:, part] - before[:, starts][:, partition]
     # Ascending sizes within each partition: if a group is too large, so are all that follow.
-    taken = np.zeros(len(order), np.bool_)
-    while True:
-        before = np.cumsum(sizes * taken) - sizes * taken
-        before += new_bytes[part] - before[starts][partition]
-        more = taken | ((sizes <= RATIO * before) & (sizes + before <= bin_bytes))
-        if (more == taken).all():
-            break
-        taken = more
+    fits = (sizes[0] <= RATIO * before[0]) & (sizes + before <= most[:, None]).all(axis=0)
+    misfits = np.cumsum(~fits)
+    taken = misfits == (misfits - ~fits)[starts][partition]
     chosen = np.zeros(len(order), np.bool_)
     chosen[order] = taken
     found[rows[chosen[unit]]] = True
@@ -203,10 +207,12 @@ def _left_apart(
     return found & large
 
 
-def _bins(files: LiveColumns, chosen: Mask, bin_bytes: int) -> tuple[Numbers, Numbers]:
+def _bins(
+    files: LiveColumns, chosen: Mask, bin_bytes: int, bin_files: int
+) -> tuple[Numbers, Numbers]:
     """Returns the chosen files by bin, and the bin of each.
 
-    The files of a partition are one bin, or several if they exceed `bin_bytes`.
+    The files of a partition are one bin, or several if they exceed `bin_bytes` or `bin_files`.
     """
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((files.modified[rows], files.partition[rows]))]
@@ -219,5 +225,6 @@ def _bins(files: LiveColumns, chosen: Mask, bin_bytes: int) -> tuple[Numbers, Nu
     # A bin takes files up to the last one that begins within this width.
     width = max(1, bin_bytes - int(size[size <= bin_bytes].max(initial=0)))
     share = (before - before[starts][partition]) // width
-    changed = (np.diff(partition, prepend=-1) != 0) | (np.diff(share, prepend=-1) != 0)
+    count = (np.arange(len(rows)) - starts[partition]) // bin_files
+    changed = np.logical_or.reduce([np.diff(n, prepend=-1) != 0 for n in (partition, share, count)])
     return rows.astype(np.int64), (np.cumsum(changed) - 1).astype(np.int64)

@@ -15,6 +15,7 @@ from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.cluster.choice import BIN_BYTES, ClusterRules, choose
 from delta_maintenance.operations.cluster.options import ClusterOptions
 from delta_maintenance.operations.cluster.overlap import files_apart
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.rewriting.choice import limited
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers
@@ -117,6 +118,7 @@ def surveyed(
         ClusterRules(
             tags=tags,
             bin_bytes=bin_bytes,
+            bin_files=options.max_files,
             target_bytes=contract.spec.target_bytes,
             full=options.full,
         ),
@@ -125,16 +127,19 @@ def surveyed(
         apart=partial(files_apart, snapshot, files, order.columns),
         taken=None if options.as_of is None else files.modified > epoch_millis(options.as_of),
     )
+    wanted = len(choice.rows)
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
     if tags.cube_columns:
         tags = replace(tags, cube=_cube(files, tags.cube_columns, choice.rows) or new_id())
     engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
-    notes: tuple[str, ...] = ()
+    notes = []
     if order.others:
-        notes = (
+        notes.append(
             f"rows are not ordered by {_names(order.others)}, whose type has no order; new files "
-            "are not called clustered",
+            "are not called clustered"
         )
+    if beyond := wanted - len(choice.rows):
+        notes.append(f"beyond the limits of this run: {count_text(beyond, 'file')}")
     return Survey(
         snapshot=snapshot,
         files=files,
@@ -143,7 +148,7 @@ def surveyed(
         engine=engine,
         why=why,
         workers=options.workers or (default_workers() if engine == "local" else None),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, shortened
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.layout.measuring import Measured, bytes_read, read_by
@@ -43,6 +43,8 @@ _MOST_QUERIES = 1000
 """The number of different conditions that are measured; the most frequent ones."""
 _SHOWN = 5
 """The number of parts of conditions that a note names."""
+_MOST_SHOWN = 200
+"""The bytes of such a part."""
 
 
 def plan(
@@ -154,7 +156,7 @@ def _report(snapshot: Snapshot, options: LayoutOptions, context: RunContext) -> 
         "bytes_skipped": skipped,
         "proposals": proposals,
         "status": "below" if below else "pays" if pays else "does-not-pay",
-        "reason": _reason(best),
+        "reason": _reason(best, queries),
         "notes": notes,
     }
 
@@ -173,9 +175,11 @@ def _notes(queries: Sequence[Query], known: Mapping[Path, Column]) -> tuple[str,
         part for query in queries[:_MOST_QUERIES] for part in _not_understood(query, known)
     )
     if opaque:
-        shown = "; ".join(list(opaque)[:_SHOWN])
+        shown = "; ".join(shortened(part, _MOST_SHOWN) for part in list(opaque)[:_SHOWN])
         more = f"; and {len(opaque) - _SHOWN} more" if len(opaque) > _SHOWN else ""
-        notes.append(f"not understood, so skipping nothing here: {shown}{more}")
+        notes.append(
+            f"not understood, or no column of the table, so skipping nothing here: {shown}{more}"
+        )
     return tuple(notes)
 
 
@@ -276,7 +280,9 @@ def _skipped(readings: Sequence[ConditionReading]) -> float | None:
     return round(float(np.average([each.bytes_skipped for each in readings], weights=runs)), 6)
 
 
-def _reason(best: KeyProposal | None) -> str:
+def _reason(best: KeyProposal | None, queries: Sequence[Query]) -> str:
+    if best is None and queries:
+        return "the conditions compare no column with bounds that files could be clustered by"
     if best is None:
         return "no column has bounds that files could be clustered by"
     keys = ", ".join(best.new_keys)

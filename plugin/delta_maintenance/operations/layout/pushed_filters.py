@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import reduce
 from itertools import accumulate
 
 from delta_maintenance.protocol.schema.condition import (
@@ -23,11 +22,14 @@ from delta_maintenance.protocol.schema.condition import (
     OneOf,
     Opaque,
     Prefix,
+    joined,
 )
 
 EVERYTHING = "(no condition)"
 """The text of a query without condition."""
 
+_DEEPEST = 100
+"""The number of brackets inside each other up to which a filter is understood."""
 _CALL = re.compile(r"\s*([A-Za-z]+)\((.*)\)\s*", re.DOTALL)
 _EXPRESSION_ID = re.compile(r"#\d+L?")
 _SIGNS = {
@@ -46,8 +48,8 @@ def parse_pushed(metadata: Mapping[str, str]) -> tuple[str, Condition | None]:
     `PartitionFilters` are expressions of Spark such as `(day#12 = 2026-01-02)`, in which columns
     have numbers and values have no quotes.
     """
-    pushed = [_filter(part) for part in _listed(metadata.get("PushedFilters", ""))]
-    partitions = [_expression(part) for part in _listed(metadata.get("PartitionFilters", ""))]
+    pushed = _conditions(metadata.get("PushedFilters", ""), _filter)
+    partitions = _conditions(metadata.get("PartitionFilters", ""), _expression)
     parts = [*partitions, *pushed]
     if not parts:
         return EVERYTHING, None
@@ -56,7 +58,12 @@ def parse_pushed(metadata: Mapping[str, str]) -> tuple[str, Condition | None]:
         for name in ("PartitionFilters", "PushedFilters")
         for part in _listed(metadata.get(name, ""))
     )
-    return text, reduce(Both, parts)
+    return text, joined(Both, parts)
+
+
+def _conditions(text: str, parse: Callable[[str], Condition]) -> list[Condition]:
+    parts = _listed(text)
+    return [Opaque(part) if _depths(part, max) > _DEEPEST else parse(part) for part in parts]
 
 
 def _listed(text: str) -> list[str]:
@@ -89,7 +96,7 @@ def _expression(text: str) -> Condition:
     for word, kind in ((" OR ", Either), (" AND ", Both)):
         parts = _split(text, word)
         if len(parts) > 1:
-            return reduce(kind, map(_expression, parts))
+            return joined(kind, list(map(_expression, parts)))
     if text.startswith("NOT "):
         return Not(_expression(text[4:]))
     call = _CALL.fullmatch(text)
@@ -109,8 +116,12 @@ def _expression(text: str) -> Condition:
 
 def _is_closed(text: str) -> bool:
     """Whether no bracket is closed that was not opened in the text."""
-    depths = accumulate((each in "([") - (each in ")]") for each in text)
-    return min(depths, default=0) >= 0
+    return _depths(text, min) >= 0
+
+
+def _depths(text: str, extreme: Callable[..., int]) -> int:
+    """Returns the least or the greatest number of open brackets."""
+    return extreme(accumulate((each in "([") - (each in ")]") for each in text), default=0)
 
 
 def _own(text: str) -> str:

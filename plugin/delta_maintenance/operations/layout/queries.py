@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from delta_maintenance.errors import InvalidRequestError
@@ -21,22 +22,31 @@ from delta_maintenance.operations.layout.query_files import (
 from delta_maintenance.protocol.schema.condition import Condition, parse_condition
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Query:
     """A condition, and how often it occurs."""
 
     text: str
-    condition: Condition | None
+    source: str | Condition | None
     """None for a query that reads every row."""
     runs: int
+
+    @cached_property
+    def condition(self) -> Condition | None:
+        """The condition. It is parsed when it is used, because rare ones are not."""
+        return (
+            parse_condition(self.source, lenient=True)
+            if isinstance(self.source, str)
+            else self.source
+        )
 
 
 @dataclass(slots=True)
 class _Found:
-    conditions: dict[str, Condition | None] = field(default_factory=dict)
+    conditions: dict[str, str | Condition | None] = field(default_factory=dict)
     runs: Counter[str] = field(default_factory=Counter)
 
-    def add(self, text: str, condition: Condition | None) -> None:
+    def add(self, text: str, condition: str | Condition | None) -> None:
         self.conditions.setdefault(text, condition)
         self.runs[text] += 1
 
@@ -51,12 +61,11 @@ def queries_of(
     """Returns the different conditions. `address` is that of a file; of an event log, only scans
     of `table` count.
 
-    `InvalidRequestError` for a condition in `where` of which no part is understood, and for a file
-    without queries.
+    `InvalidRequestError` for a file without queries.
     """
     found = _Found()
     for text in where:
-        found.add(" ".join(text.split()), parse_condition(text, lenient=True))
+        found.add(" ".join(text.split()), text)
     if address is not None:
         before = sum(found.runs.values())
         for name, stream in open_queries(address, storage_options):
@@ -73,7 +82,7 @@ def queries_of(
 
 
 _STATEMENT = re.compile(r"\s*(?:with|select|delete|update|from)\b", re.IGNORECASE)
-_COMMENT = re.compile(r"('(?:[^']|'')*'|`(?:[^`]|``)*`)|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"('(?:[^']|'')*'|`(?:[^`]|``)*`)|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _PIECES = re.compile(r"'(?:[^']|'')*'|`(?:[^`]|``)*`|\w+|\S", re.DOTALL)
 _AFTER = frozenset(
     ("group", "order", "limit", "having", "window", "qualify", "union", "intersect", "except",
@@ -100,6 +109,12 @@ def _read(stream: io.BufferedReader, name: str, table: str, found: _Found) -> No
             file=name,
             remedy="pass fewer queries",
         )
+    if b"\0" in data:
+        raise InvalidRequestError(
+            "the file with queries is no text in UTF-8",
+            file=name,
+            remedy="pass a file with conditions or statements in SQL, or a Spark event log",
+        )
     plain = _COMMENT.sub(lambda match: match[1] or " ", data.decode(errors="replace"))
     for piece in _statements(plain):
         text, condition = _condition_of(piece)
@@ -108,8 +123,8 @@ def _read(stream: io.BufferedReader, name: str, table: str, found: _Found) -> No
 
 def _statements(text: str) -> Iterator[str]:
     """Yields statements that end with a semicolon; without one, each line is a query."""
-    pieces, start, several = list(_PIECES.finditer(text)), 0, False
-    for piece in pieces:
+    start, several = 0, False
+    for piece in _PIECES.finditer(text):
         if piece[0] == ";":
             several = True
             yield from filter(str.strip, [text[start : piece.start()]])
@@ -118,10 +133,10 @@ def _statements(text: str) -> Iterator[str]:
     yield from filter(str.strip, [rest] if several else rest.splitlines())
 
 
-def _condition_of(piece: str) -> tuple[str, Condition | None]:
+def _condition_of(piece: str) -> tuple[str, str | None]:
     if not _STATEMENT.match(piece):
         text = " ".join(piece.split())
-        return text, parse_condition(piece, lenient=True)
+        return text, piece
     inside, start, end = 0, None, len(piece)
     for found in _PIECES.finditer(piece):
         word = found[0].lower()
@@ -139,7 +154,7 @@ def _condition_of(piece: str) -> tuple[str, Condition | None]:
     if start is None:
         return EVERYTHING, None
     condition = piece[start:end]
-    return " ".join(condition.split()), parse_condition(condition, lenient=True)
+    return " ".join(condition.split()), condition
 
 
 def _scans(lines: Iterable[bytes], table: str) -> Iterator[Mapping[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from delta_maintenance.errors import shortened
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.operation import OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
@@ -13,6 +14,9 @@ from delta_maintenance.operations.layout.options import (
     LayoutReport,
     LayoutResult,
 )
+
+_MOST_SHOWN = 400
+"""The bytes of a condition that people see; --json has all of it."""
 
 
 def facts(document: LayoutReport) -> Facts:
@@ -62,7 +66,7 @@ def conclusion(result: LayoutReport, outcome: Outcome) -> Conclusion:
     return Conclusion(
         outcome=outcome,
         problem=f"the conditions skip {_percent(result.bytes_skipped)} of the bytes, less than "
-        f"required; most is read by: {worst.condition}",
+        f"required; most is read by: {shortened(worst.condition, _MOST_SHOWN)}",
         remedy="cluster the table by the columns of the first proposal, or change the conditions",
     )
 
@@ -79,7 +83,7 @@ def _condition_row(reading: ConditionReading) -> tuple[object, ...]:
         _percent(reading.bytes_skipped_after),
         f"{reading.files:,}",
         reading.runs,
-        reading.condition,
+        shortened(reading.condition, _MOST_SHOWN),
     )
 
 

@@ -132,7 +132,9 @@ class Contract:
         in_cube = self.clustering is not None and self.clustering.cube is not None
         if in_cube and later.clustered != self.clustered:
             return "the clustering columns of the table changed"
-        known = {leaf.path for leaf in self.spec.files.statistics.leaves}
+        leaves = (leaf.path for leaf in self.spec.files.statistics.leaves)
+        # Statistics of a struct are those of its fields.
+        known = {path[:depth] for path in leaves for depth in range(1, len(path) + 1)}
         written = {item.name for item in self.spec.files.layout.columns.fields}
         # Files that lack a column need no bounds for it.
         missing = [path for path in later.clustered if path not in known and path[0] in written]

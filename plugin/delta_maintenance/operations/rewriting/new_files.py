@@ -39,8 +39,9 @@ _PROFILES: Mapping[Reader, _Profile] = {
 def contract_for(snapshot: Snapshot, options: RewriteOptions, total_bytes: int) -> Contract:
     """Returns how new files are written: as the table requires, and as the options ask.
 
-    `total_bytes` is the size of the table. Raises the errors of `Contract.of`, and
-    `InvalidRequestError` or `RefusedError` if a column cannot have a bloom filter.
+    `total_bytes` is the size of the table. Raises the errors of `Contract.of`, `RefusedError` if
+    new files cannot have the statistics of a clustering column, and `InvalidRequestError` or
+    `RefusedError` if a column cannot have a bloom filter.
     """
     asked = options if isinstance(options, NewFileOptions) else NewFileOptions()
     profile = _Profile() if asked.reader is None else _PROFILES[asked.reader]
@@ -49,6 +50,9 @@ def contract_for(snapshot: Snapshot, options: RewriteOptions, total_bytes: int) 
     contract = Contract.of(
         snapshot, target_bytes=target or target_size(snapshot, total_bytes), proof=options.proof
     )
+    problem = contract.broken_by(snapshot)
+    if problem is not None:
+        raise RefusedError(problem, remedy="set the clustering columns again with set-clustering")
     spec = contract.spec
     if asked.bloom:
         filters = _filtered(snapshot, contract, asked.bloom)

@@ -131,5 +131,8 @@ class RewriteVerb(Generic[Options, Plan, Result]):
 
     def _nothing(self, plan: Plan) -> Result:
         return self.result_type(
-            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
+            table=plan.table,
+            version=plan.version,
+            status="nothing-to-do",
+            notes=(plan.reason, *plan.notes),
         )

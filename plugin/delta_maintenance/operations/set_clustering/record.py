@@ -31,11 +31,12 @@ def plan_facts(plan: SetClusteringPlan) -> Facts:
 
 def result_facts(result: SetClusteringResult) -> Facts:
     """The new clustering columns."""
+    removed = "no columns" if result.status == "committed" else None
     return {
         "table": result.table,
         "version": result.version,
         "status": result.status,
-        "clustered by": result.columns,
+        "clustered by": result.columns or removed,
         "statistics computed": count_text(result.files_recomputed, "file")
         if result.files_recomputed
         else None,

@@ -50,7 +50,7 @@ def named_columns(
         if parsed is None or len(parsed) != 1:
             raise InvalidRequestError(
                 f"{text!r} is not the name of a column",
-                remedy="enclose names with dots or commas in backticks",
+                remedy="name each column by itself, with backticks around dots and commas in names",
             )
         fields: list[StructField] = []
         inside: DeltaType = schema
@@ -88,7 +88,8 @@ def current_columns(
     schema = parse_schema(metadata.schema_string or "")
     paths = clustering_columns(domains)
     found = []
-    for path in paths or ():
+    # A domain of another writer can name a column twice.
+    for path in dict.fromkeys(paths or ()):
         names: list[str] = []
         inside: DeltaType = schema
         for physical in path:

@@ -99,8 +99,8 @@ def column_bounds(
     counts = np.asarray(pc.fill_null(nulls, -1), np.int64)
     return ColumnBounds(
         kind=kind,
-        least=_readable(least),
-        greatest=_readable(_widened(greatest)),
+        least=_shortened(_readable(least), b""),
+        greatest=_shortened(_readable(_widened(greatest)), b"\xff"),
         nulls=counts,
         all_null=(rows >= 0) & (counts >= 0) & (counts >= rows),
     )
@@ -156,12 +156,29 @@ def by_number(partition: Numbers) -> Numbers:
 
 _DIGITS_OF_64_BITS = 18
 _LAST_MICROSECOND = 999
+_MOST_TEXT_BYTES = 1024
+"""Bounds of texts are cut to this length, so that thousands of values drawn between them fit into
+memory.
+"""
 _BYTES_OF_A_NUMBER = 7
 """With their length, the bytes of a text that 64 bits hold."""
 
 
 def _readable(values: pa.Array) -> pa.Array:
     return values.cast(pa.binary()) if pa.types.is_string(values.type) else values
+
+
+def _shortened(values: pa.Array, end: bytes) -> pa.Array:
+    """Cuts long texts, which some writers do not. `end` follows a text that was cut; a byte that
+    is in no text makes it greater than every text with the same beginning.
+    """
+    if not pa.types.is_binary(values.type):
+        return values
+    long = pc.greater(pc.binary_length(values), _MOST_TEXT_BYTES)
+    if not pc.any(long).as_py():
+        return values
+    cut = pc.binary_join_element_wise(pc.binary_slice(values, 0, _MOST_TEXT_BYTES), end, b"")
+    return pc.if_else(long, cut, values)
 
 
 def _widened(greatest: pa.Array) -> pa.Array:

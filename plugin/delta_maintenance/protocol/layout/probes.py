@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ _RANGE = 0.01
 """The share of the rows in a range."""
 _TURN = (5**0.5 - 1) / 2
 _TEXT_BYTES = 6
+_DECIMAL_DIGITS = 80
+"""Enough for the product of the difference of two decimals and a double."""
 
 _Means = npt.NDArray[np.float64]
 
@@ -174,10 +176,11 @@ def _between(least: Any, greatest: Any, share: float) -> Any:
         case bytes():
             return _text_between(least, greatest, share)
         case Decimal():
-            (_, digits, exponent), scale = (greatest - least).as_tuple(), Decimal(str(share))
-            assert isinstance(exponent, int)
-            step = Decimal((0, digits, 0)) * scale
-            return least + step.to_integral_value().scaleb(exponent)
+            with localcontext(prec=_DECIMAL_DIGITS):
+                (_, digits, exponent), scale = (greatest - least).as_tuple(), Decimal(str(share))
+                assert isinstance(exponent, int)
+                step = Decimal((0, digits, 0)) * scale
+                return least + step.to_integral_value().scaleb(exponent)
     found = least + (greatest - least) * share
     return found if np.isfinite(found) else greatest if share >= 0.5 else least
 

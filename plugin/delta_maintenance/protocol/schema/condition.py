@@ -8,7 +8,7 @@ tree, so that the understood parts around them can still be used.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
@@ -101,7 +101,21 @@ def parse_condition(text: str, *, lenient: bool = False) -> Condition:
     """Parses a condition. `InvalidRequestError` for text that is not understood; with `lenient`,
     such parts become `Opaque`.
     """
+    if len(text) > _MOST_CHARACTERS:
+        if lenient:
+            return Opaque(text.strip())
+        raise invalid_condition(text, f"it has more than {_MOST_CHARACTERS:,} characters")
     return _Parser(text, lenient=lenient).parse()
+
+
+def joined(kind: type[Both] | type[Either], parts: Sequence[Condition]) -> Condition:
+    """Joins conditions, at least one, by AND or OR. The depth of the tree grows with the logarithm
+    of their number, because trees are visited recursively.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return kind(joined(kind, parts[:middle]), joined(kind, parts[middle:]))
 
 
 def columns_of(condition: Condition) -> Iterator[tuple[str, ...]]:
@@ -180,6 +194,8 @@ _TYPES = ("date", "timestamp", "timestamp_ntz")
 _INSTANTS = ("timestamp", "timestamp_ntz")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 _DEEPEST = 50
+_MOST_CHARACTERS = 1 << 20
+"""The length of the longest condition, so that its tree has a limited size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +228,8 @@ class _Parser:
         return found
 
     def _split(self) -> Iterator[_Token]:
-        at = 0
-        while self._condition[at:].strip():
+        at, end = 0, len(self._condition.rstrip())
+        while at < end:
             match = _TOKEN.match(self._condition, at)
             assert match is not None and match.lastgroup is not None
             kind = match.lastgroup
@@ -226,17 +242,17 @@ class _Parser:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self._wrong("it is nested too deeply")
-        found = self._all_of()
+        parts = [self._all_of()]
         while self._word("or"):
-            found = Either(found, self._all_of())
+            parts.append(self._all_of())
         self._depth -= 1
-        return found
+        return joined(Either, parts)
 
     def _all_of(self) -> Condition:
-        found = self._one()
+        parts = [self._one()]
         while self._word("and"):
-            found = Both(found, self._one())
-        return found
+            parts.append(self._one())
+        return joined(Both, parts)
 
     def _one(self) -> Condition:
         if not self._lenient:

@@ -8,6 +8,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delta_maintenance.errors import StorageError
 from delta_maintenance.protocol.clustering.ranks import can_be_ranked
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import RewriteSpec
 from delta_maintenance.table.data.clustering.keys import Clustering
+from delta_maintenance.table.data.clustering.range_files import KEY, RangeFile
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, field, parquet, put, source
 from tests.support.rewrites.typed_bins import bins, prepared, rewritten, spec_of, stored
 
@@ -223,3 +226,11 @@ def test_a_source_that_cannot_be_read_is_left_out() -> None:
     assert [refusal.source.path for refusal in done.refused] == ["damaged"]
     assert done.sums.rows == 200
     assert list(itertools.chain(source.path for source in done.bin.sources)) == ["f0", "f2"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_temporary_directory_is_named() -> None:
+    rows = pa.record_batch({"x": np.arange(1 << 16), KEY: np.arange(1 << 16, dtype=np.uint64)})
+    file = RangeFile(Path("/dev/full"), rows.schema)
+    with pytest.raises(StorageError, match="/dev/full.*No space left.*TMPDIR"):
+        file.write(rows)

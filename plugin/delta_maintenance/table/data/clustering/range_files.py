@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_maintenance.protocol.clustering.curve import Ranks
+from delta_maintenance.scratch import scratch_writes
 
 KEY = "\0key"
 """The name of the column of keys. No column of a table can have it."""
@@ -43,11 +44,12 @@ class RangeFile:
         self.greatest: int | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Appends rows."""
-        if self._writer is None:
-            self._sink = pa.OSFile(str(self._path), "wb")
-            self._writer = pa.ipc.new_stream(self._sink, self._schema, options=_OPTIONS)
-        self._writer.write_batch(rows)
+        """Appends rows. `StorageError` if the temporary directory is full."""
+        with scratch_writes(self._path):
+            if self._writer is None:
+                self._sink = pa.OSFile(str(self._path), "wb")
+                self._writer = pa.ipc.new_stream(self._sink, self._schema, options=_OPTIONS)
+            self._writer.write_batch(rows)
         self.bytes += rows.nbytes
         self.rows += rows.num_rows
         keys = keys_of(rows)
@@ -65,8 +67,9 @@ class RangeFile:
     def close(self) -> None:
         """Closes the file for writing."""
         if self._writer is not None and self._sink is not None:
-            self._writer.close()
-            self._sink.close()
+            with scratch_writes(self._path):
+                self._writer.close()
+                self._sink.close()
             self._writer = self._sink = None
 
     def discard(self) -> None:
