@@ -100,6 +100,19 @@ def test_new_files_join_groups_of_at_most_eight_times_their_size() -> None:
     assert len(made.rows()) == len(before) + 9000
 
 
+def test_a_group_is_not_sorted_again_for_a_file_that_cannot_be_read() -> None:
+    made = ClusteredTable()
+    made.append(2)
+    made.cluster()
+    [path] = made.append()
+    made.store.put(path, b"x" * live_adds(made.store)[path]["size"])
+    before = live_adds(made.store)
+    assert {each.reason for each in plan(made).reasons} == {"not-clustered", "group-grew"}
+    result = made.cluster()
+    assert (result.status, result.num_refused, result.num_commits) == ("failed", 1, 0)
+    assert live_adds(made.store) == before
+
+
 @pytest.mark.conformance("RW-06", "RW-46")
 def test_files_that_new_rows_do_not_overlap_stay() -> None:
     made = ClusteredTable(columns=(["x"],))

@@ -225,7 +225,12 @@ class _Attempt:
 
 
 def _still_worth(work: Bin) -> bool:
-    """Whether the remaining sources are worth rewriting: two, or one with a reason of its own."""
+    """Whether the remaining sources are worth rewriting: two, or one with a reason of its own.
+
+    Files that were only to be sorted again with new ones have no reason of their own.
+    """
+    if all(reasons == ("group-grew",) for reasons in work.reasons):
+        return False
     return len(work.sources) > 1 or any(reason != "small" for reason in work.reasons[0])
 
 
