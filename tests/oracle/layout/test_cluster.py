@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import cluster, set_clustering
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
 from delta_maintenance.operations.core.context import RunContext
@@ -70,10 +69,9 @@ def test_every_recipe_has_the_same_rows_afterwards(
     before = sorted(bench.rows(name, path))
     selected = {each: selection(bench.spark, path, each) for each in filters}
     by = () if "clustered" in name else orderable(path)[:4]
-    try:
-        result = clustered(path, by=by, full=True)
-    except DeltaMaintenanceError as error:
-        pytest.skip(str(error))
+    if not by and "clustered" not in name:
+        pytest.skip("the table has no column with an order")
+    result = clustered(path, by=by, full=True)
     assert result.status in ("rewritten", "nothing-to-do"), result.problem
     assert not result.refused
     bench.spark.forget()

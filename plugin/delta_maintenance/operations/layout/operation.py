@@ -287,5 +287,5 @@ def _reason(best: KeyProposal | None, queries: Sequence[Query]) -> str:
         return "no column has bounds that files could be clustered by"
     keys = ", ".join(best.new_keys)
     if not best.pays:
-        return f"clustering does not pay; by {keys}, {best.reason.removeprefix('not worth it: ')}"
+        return f"clustering by {keys} does not pay: {best.reason.removeprefix('not worth it: ')}"
     return f"clustering by {keys} pays: {best.reason}"
