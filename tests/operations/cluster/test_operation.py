@@ -259,6 +259,14 @@ def test_columns_without_an_order_are_kept_and_named() -> None:
     assert cluster.plan(Table(made.store).snapshot()).is_noop
 
 
+@pytest.mark.parametrize("kind", ["variant", "void", "binary"])
+def test_a_column_without_an_order_is_refused_by_name(kind: str) -> None:
+    table = Table(DataTable(field("x", "long"), field("v", kind)).store)
+    options = ClusterOptions(by=("x", "v"), workers=1)
+    with pytest.raises(RefusedError, match="cannot be ordered by v: the type has no order"):
+        cluster.plan(table.snapshot(), options, RunContext.at(NOW))
+
+
 @pytest.mark.conformance("CLU-02")
 @pytest.mark.parametrize("columns", [["x", "x"], ["s", "x"]], ids=["repeated", "struct"])
 def test_domains_that_delta_spark_would_not_write_are_kept(columns: list[str]) -> None:

@@ -42,7 +42,7 @@ from delta_maintenance.protocol.clustering.tags import (
     newest_cube,
 )
 from delta_maintenance.protocol.features.registry import Operation
-from delta_maintenance.protocol.schema.data_columns import arrow_type
+from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -87,7 +87,12 @@ def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
                 "value",
                 remedy="name other columns",
             )
-    ordered = tuple(column for column in wanted if can_be_ranked(arrow_type(column.type)))
+    kinds = [to_arrow_type(column.type) for column in wanted]
+    ordered = tuple(
+        column
+        for column, kind in zip(wanted, kinds, strict=True)
+        if kind is not None and can_be_ranked(kind)
+    )
     others = tuple(column for column in wanted if column not in ordered)
     if not ordered or (others and not current):
         raise RefusedError(
