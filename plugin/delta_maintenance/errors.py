@@ -199,6 +199,22 @@ class StorageAccessError(StorageError):
     retryable = False
 
 
+class CatalogError(DeltaMaintenanceError):
+    """A catalog refuses the request, or does not know the name: an invalid token, a missing right,
+    an unknown catalog. Correct the configuration of the catalog.
+    """
+
+    exit_status = 3
+    usual_remedy = "check the name, the address and the credentials of the catalog"
+
+
+class CatalogUnavailableError(CatalogError):
+    """A catalog does not answer, or answers that it cannot at present. Run again later."""
+
+    retryable = True
+    usual_remedy = "check the address of the catalog, or run again when it is available"
+
+
 class UnexpectedError(DeltaMaintenanceError):
     """An error of another library, or a defect of this one. Run again; report it if it persists."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import dagster as dg
 import pytest
 
-from delta_maintenance.storage.core import request_failure
+from delta_maintenance.rest import failure as request_failure
 from delta_maintenance.storage.s3.client import S3Client
 
 Load = Callable[..., dg.Definitions]

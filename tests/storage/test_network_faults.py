@@ -10,11 +10,11 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
+from delta_maintenance.rest.client import HttpSession
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.rest_client import HttpSession
 from delta_maintenance.storage.gcs.client import GCSClient
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.store import GCSStore

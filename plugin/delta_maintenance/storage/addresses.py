@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.rest.failure import PAUSES
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.request_failure import PAUSES
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.options import parse_options
 

@@ -15,8 +15,8 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
+from delta_maintenance.rest.client import Answer
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.core.rest_client import Answer
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.put import GCSPut

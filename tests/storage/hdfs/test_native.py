@@ -20,8 +20,8 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
+from delta_maintenance.rest import failure as request_failure
 from delta_maintenance.storage import Put, open_store
-from delta_maintenance.storage.core import request_failure
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.native_client import NativeClient, _failure_of
 from delta_maintenance.storage.hdfs.options import NativeOptions

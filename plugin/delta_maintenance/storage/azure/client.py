@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from delta_maintenance import clock
+from delta_maintenance.rest.client import Answer, HttpSession, RestClient
+from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.azure.options import AzureOptions
 from delta_maintenance.storage.core.option_values import redacted, require_package
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
-from delta_maintenance.storage.core.rest_client import Answer, HttpSession, RestClient
 
 
 class AzureFailure(RequestFailure):

@@ -15,12 +15,12 @@ from xml.etree import ElementTree
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
+from delta_maintenance.rest.client import Answer
+from delta_maintenance.rest.failure import RequestFailure, patiently
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
-from delta_maintenance.storage.core.request_failure import RequestFailure, patiently
-from delta_maintenance.storage.core.rest_client import Answer
 
 BLOCK_BLOB = {"x-ms-blob-type": "BlockBlob", "Content-Type": "application/octet-stream"}
 

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.rest.failure import PAUSES, RequestFailure, storage_error
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, storage_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NoReturn
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.rest.failure import RequestFailure, storage_error
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
 from delta_maintenance.storage.core.streams import open_ranges
 
 if TYPE_CHECKING:

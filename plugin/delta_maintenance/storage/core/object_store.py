@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.rest.failure import RequestFailure, storage_error
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.conditional_put import ConditionalPut
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
 from delta_maintenance.storage.core.streams import open_ranges, open_sink
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote
 from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
+from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.core.directory_store import Entry, FileTree
 from delta_maintenance.storage.core.option_values import redacted
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.storage.fsspec.options import as_arguments, secrets_of
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from delta_maintenance.rest.client import Answer, HttpSession, RestClient
+from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.core.option_values import require_package
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
-from delta_maintenance.storage.core.rest_client import Answer, HttpSession, RestClient
 from delta_maintenance.storage.gcs.options import GCSOptions
 
 

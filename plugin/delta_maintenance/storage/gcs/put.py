@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from delta_maintenance import clock
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.rest.client import Answer
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
-from delta_maintenance.storage.core.rest_client import Answer
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
 
 OBJECT = "application/octet-stream"

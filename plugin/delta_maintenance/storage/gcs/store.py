@@ -14,9 +14,9 @@ from typing import Any
 from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.rest.failure import PAUSES, RequestFailure
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, failure_of
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.put import OBJECT, GCSPut

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, ClassVar
 
+from delta_maintenance.rest.failure import PAUSES, RequestFailure
 from delta_maintenance.storage.core.directory_store import Entry
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure
 
 
 class HdfsFailure(RequestFailure):

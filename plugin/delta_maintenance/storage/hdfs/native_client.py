@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.redaction import redact
+from delta_maintenance.rest.failure import PAUSES, patiently
 from delta_maintenance.storage.core.directory_store import Entry
 from delta_maintenance.storage.core.option_values import require_package
-from delta_maintenance.storage.core.request_failure import PAUSES, patiently
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.options import NativeOptions
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import BinaryIO
 
 from delta_maintenance import clock
+from delta_maintenance.rest.failure import patiently
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
-from delta_maintenance.storage.core.request_failure import patiently
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 
 

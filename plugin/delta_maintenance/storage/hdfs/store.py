@@ -15,15 +15,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, StorageError
+from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently, storage_error
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.core.directory_store import DirectoryStore, Entry, FileTree
 from delta_maintenance.storage.core.paths import check_path, just_before
-from delta_maintenance.storage.core.request_failure import (
-    PAUSES,
-    RequestFailure,
-    patiently,
-    storage_error,
-)
 from delta_maintenance.storage.core.streams import open_sink
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.options import NativeOptions, WebHdfsOptions, parse_options

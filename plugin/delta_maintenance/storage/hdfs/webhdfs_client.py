@@ -11,10 +11,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.redaction import redact
+from delta_maintenance.rest.client import Answer, HttpSession, RestClient
+from delta_maintenance.rest.failure import PAUSES, patiently
 from delta_maintenance.storage.core.directory_store import Entry
 from delta_maintenance.storage.core.option_values import redacted, require_package
-from delta_maintenance.storage.core.request_failure import PAUSES, patiently
-from delta_maintenance.storage.core.rest_client import Answer, HttpSession, RestClient
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.options import WebHdfsOptions
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.s3.options import S3Options
 
 Reply = dict[str, Any]

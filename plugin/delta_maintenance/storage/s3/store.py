@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.rest.failure import RequestFailure
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory, just_before
-from delta_maintenance.storage.core.request_failure import RequestFailure
 from delta_maintenance.storage.s3.client import Reply, S3Client, S3Failure
 from delta_maintenance.storage.s3.options import S3Options
 

@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
-from delta_maintenance.storage.core.request_failure import PAUSES
+from delta_maintenance.rest.failure import PAUSES
 from delta_maintenance.storage.s3.client import S3Client, S3Failure
 from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store

@@ -17,8 +17,8 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
+from delta_maintenance.rest.failure import PAUSES
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.core.request_failure import PAUSES
 from delta_maintenance.storage.s3.client import S3Client
 from delta_maintenance.storage.s3.store import S3Store
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse

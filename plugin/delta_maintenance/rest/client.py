@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
 
 from delta_maintenance.redaction import redact
-from delta_maintenance.storage.core.request_failure import RequestFailure
+from delta_maintenance.rest.failure import RequestFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.storage.core.rest_client import HttpSession, NoAnswer
+from delta_maintenance.rest.client import HttpSession, NoAnswer
 from tests.support.servers.loopback import Hangup, Reply, Request, serve
 
 

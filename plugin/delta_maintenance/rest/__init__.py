@@ -1,0 +1,1 @@
+"""Requests over HTTP: sessions, clients of REST interfaces, failures and retries."""
