@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession, functions
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.clustering.curve import Ranks
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.spark.carried_rows import CarriedRows, sortable, spark_type
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.storage.core.base import Store
@@ -57,6 +57,7 @@ from delta_maintenance.table.data.clustering.sample import (
 from delta_maintenance.table.data.clustering.sorter import SortedRows
 from delta_maintenance.table.data.data_file_reader import DataFileReader, LostBloomFilters
 from delta_maintenance.table.data.data_file_writer import WrittenFile
+from delta_maintenance.table.data.digests import DigestKind, RowsDigest
 from delta_maintenance.table.data.read_back import require_sums, stored_sums
 from delta_maintenance.table.parallel import IdleWorkers
 
@@ -168,8 +169,10 @@ class SortingTask:
                     new_id=self.new_id,
                 )
                 outputs = tuple(writer.result() for writer in writers)
-                digest = RowDigest(self.spec.files.layout.schema)
-                sums = stored_sums(store, self.work, self.spec, outputs, writers, digest=digest)
+                sums = stored_sums(
+                    store, self.work, self.spec, outputs, writers, kind=self._digest_kind
+                )
+                assert isinstance(sums, RowSums)
                 found = _Written(least=min(keys, default=0), outputs=outputs, sums=sums)
             except DeltaMaintenanceError as error:
                 if error.retryable:
@@ -178,6 +181,11 @@ class SortingTask:
         yield pa.RecordBatch.from_arrays(
             [pa.array([*notes, pickle.dumps(found)], pa.binary())], names=["found"]
         )
+
+    @property
+    def _digest_kind(self) -> DigestKind:
+        """Sums, because the rows come in another order."""
+        return "sums" if self.spec.proof == "rows" else "counts"
 
     def _sampled(self, store: Store, number: int) -> _Sampled:
         tasks = len(self.parts)
@@ -200,22 +208,21 @@ class SortingTask:
 
     def _keyed(self, store: Store, sources: range) -> Iterator[pa.RecordBatch]:
         layout, work = self.spec.files.layout, self.work
-        digested = LiveRowSums(RowDigest(layout.schema), dict(work.partition_values))
-        counted, boxes, refused = RowSums(), SourceBoxes(), None
+        digest = RowsDigest(layout.schema, dict(work.partition_values), self._digest_kind)
+        boxes, refused = SourceBoxes(), None
         reader = DataFileReader(store, layout)
         for source in sources:
             try:
                 for found in source_rows(reader, work, source):
                     live = found.live()
-                    if self.spec.proof == "rows":
-                        digested.add(found.batch, found.gone())
-                    else:
-                        counted += RowSums(rows=live.num_rows)
+                    digest.add(found.batch, found.gone())
                     if live.num_rows:
                         yield self._with_keys(source, live, boxes)
             except SourceError as error:
                 refused = (source, error.problem, error.damaged)
-        note = _Read(sums=counted + digested.total(), boxes=boxes, refused=refused)
+        sums = digest.total()
+        assert isinstance(sums, RowSums)
+        note = _Read(sums=sums, boxes=boxes, refused=refused)
         nothing = self.rows.nulls(1)
         yield self._batch(
             nothing,

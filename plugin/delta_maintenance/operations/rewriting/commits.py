@@ -30,7 +30,6 @@ from delta_maintenance.operations.rewriting.pending import (
 from delta_maintenance.operations.rewriting.sources import Followed, FollowedSources
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import staged_adds, staged_removes
-from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
@@ -44,6 +43,7 @@ from delta_maintenance.table.data.carried_deletions import (
     without_rows,
     write_vectors,
 )
+from delta_maintenance.table.data.digests import stated
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -276,7 +276,6 @@ class RewriteCommits:
                 clustering=contract.clustering,
             )
         ]
-        sums = sum((pending.result.sums for pending in bins), RowSums())
         txn = Transaction(
             self._base,
             settings.operation,
@@ -299,7 +298,7 @@ class RewriteCommits:
         # The digest of rows that were copied and not decoded is unknown.
         copied = any(each.result.copied for each in bins)
         has_sums = bool(bins) and contract.spec.proof == "rows" and not copied
-        tags = {SUMS_TAG: str(sums)} if has_sums else {}
+        tags = {SUMS_TAG: stated([each.result.sums for each in bins])} if has_sums else {}
         outcome = txn.commit(metrics=metrics, tags=tags, max_attempts=1, sleep=settings.sleep)
         if not isinstance(outcome, Landed | Conflicted):
             raise AssertionError(f"a rewrite cannot end as {outcome}")

@@ -22,15 +22,19 @@ import pyarrow as pa
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.protocol.data_files.row_digest import VERSION, RowDigest, RowSums
+from delta_maintenance.protocol.data_files import ordered_digest, row_digest
+from delta_maintenance.protocol.data_files.ordered_digest import OrderedSum
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewrittenBin, Run
 from delta_maintenance.table.data.data_file_writer import WrittenFile
+from delta_maintenance.table.data.digests import DigestKind, RowsDigest, RowsSum
 from delta_maintenance.table.data.read_back import read_back
 
 FOLDER = "_delta_maintenance/rewrites"
-_FORM = 2
+_FORM = 3
+_DIGESTS = [row_digest.VERSION, ordered_digest.VERSION]
 _LIFE = timedelta(hours=24)
 """The maximum age of new files to adopt."""
 _logger = logging.getLogger(__name__)
@@ -47,7 +51,7 @@ class JournalledBin:
     """The base row ID and the default row commit version of each source."""
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
-    sums: RowSums
+    sums: RowsSum
 
 
 class Journal:
@@ -65,7 +69,7 @@ class Journal:
             return
         document = {
             "form": _FORM,
-            "digest": VERSION,
+            "digests": _DIGESTS,
             "contract": self._contract,
             "bins": [_to_json(done) for done in bins],
         }
@@ -110,9 +114,8 @@ def left_behind(
         if status.modified_ms >= since:
             try:
                 document = json.loads(store.read(status.path))
-                if (document["form"], document["digest"]) == (_FORM, VERSION) and document[
-                    "contract"
-                ] == wanted:
+                stated = document["form"], document["digests"], document["contract"]
+                if stated == (_FORM, _DIGESTS, wanted):
                     bins = [_from_json(entry) for entry in document["bins"]]
             except (
                 DeltaMaintenanceError,
@@ -143,7 +146,8 @@ def is_sound(
             status = store.stat(output.name)
             if status is None or status.size != output.size or status.modified_ms < since:
                 return False
-            read_back(store, output, contract.spec.files.layout, None, partition=partition)
+            layout = contract.spec.files.layout
+            read_back(store, output, layout, RowsDigest(layout.schema, partition, "counts"))
     except (DeltaMaintenanceError, OSError, pa.ArrowException):
         return False
     return True
@@ -163,8 +167,10 @@ def proved(
         return None
     if files.layout.tracks_rows and found.row_ids != tuple(s.row_ids for s in work.sources):
         return None
-    digest = RowDigest(files.layout.schema) if proof == "rows" else None
-    outputs, sums = [], RowSums()
+    in_order = isinstance(found.sums, OrderedSum)
+    kind: DigestKind = "counts" if proof == "counts" else "in-order" if in_order else "sums"
+    digest = RowsDigest(files.layout.schema, dict(work.partition_values), kind)
+    outputs = []
     try:
         if not _is_complete(found, work):
             return None
@@ -173,15 +179,12 @@ def proved(
             if status is None or status.size != output.size:
                 return None
             statistics = StatisticsCollector(files.statistics, files.layout.schema)
-            partition = dict(work.partition_values)
-            sums += read_back(
-                store, output, files.layout, digest, partition=partition, statistics=statistics
-            )
+            read_back(store, output, files.layout, digest, statistics=statistics)
             seen = replace(output, modified_ms=status.modified_ms, stats=statistics.render())
             outputs.append(seen)
     except (DeltaMaintenanceError, OSError, pa.ArrowException, TypeError, ValueError):
         return None
-    if sums != (found.sums if proof == "rows" else RowSums(rows=found.sums.rows)):
+    if digest.total() != (found.sums if proof == "rows" else RowSums(rows=found.sums.rows)):
         return None
     return RewrittenBin(bin=work, outputs=tuple(outputs), runs=found.runs, sums=found.sums)
 
@@ -242,5 +245,5 @@ def _from_json(entry: Mapping[str, Any]) -> JournalledBin:
         row_ids=tuple((base, version) for base, version in entry["rowIds"]),
         outputs=tuple(WrittenFile(**output) for output in entry["outputs"]),
         runs=tuple(Run(**run) for run in entry["runs"]),
-        sums=RowSums(**entry["sums"]),
+        sums=(OrderedSum if "digest" in entry["sums"] else RowSums)(**entry["sums"]),
     )

@@ -20,11 +20,11 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.protocol.clustering.depth import Depth, is_better
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
-from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
+from delta_maintenance.table.data.digests import DigestKind, RowsSum
 
 Proof = Literal["rows", "counts"]
 """What is compared before a commit: every value of every row, or only the number of rows."""
@@ -44,6 +44,8 @@ class RewriteSpec:
     another file.
     """
     proof: Proof = "rows"
+    subtracts: bool = False
+    """Whether rows may be taken out of the digest later, which a digest of their order cannot."""
     copied_group_bytes: int | None = None
     """The minimum average size in bytes of row groups that are copied without decoding, if they
     have the form of new ones. Smaller row groups are merged instead. None: all rows are decoded.
@@ -70,6 +72,13 @@ class Bin:
     def partition_values(self) -> tuple[tuple[str, str | None], ...]:
         """The partition values that all sources share, as in the log."""
         return self.sources[0].partition_values if self.sources else ()
+
+    def digest_kind(self, spec: RewriteSpec) -> DigestKind:
+        """Returns the digest by which rows that keep their order are proved."""
+        if spec.proof == "counts":
+            return "counts"
+        leaves_out = any(source.deletion_vector is not None for source in self.sources)
+        return "sums" if leaves_out or spec.subtracts else "in-order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +132,7 @@ class RewrittenBin:
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
     """One run per source; empty if the rows have another order than in the sources."""
-    sums: RowSums
+    sums: RowsSum
     """The digest of the live rows, which is the same for the sources and the new files."""
     refused: tuple[Refusal, ...] = ()
     copied: bool = False

@@ -192,6 +192,16 @@ class ParquetInput:
         """The paths of all leaves, in the order of the file."""
         return [leaf.path for leaf in self._leaves]
 
+    def column_sizes(self, columns: Sequence[str]) -> dict[str, int]:
+        """Returns the sizes in bytes of these top-level columns before compression."""
+        sizes = dict.fromkeys(columns, 0)
+        for group in range(self.row_groups):
+            for leaf, chunk in self._chunks(group, columns):
+                path = leaf.path
+                name = path if path in sizes else path.split(".")[0]
+                sizes[name] += chunk.total_uncompressed_size
+        return sizes
+
     def stored_columns(
         self, mode: ColumnMappingMode, *, widens: bool = True, verbatim: bool = False
     ) -> StoredColumns:

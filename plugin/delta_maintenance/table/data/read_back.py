@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, VerificationError
 from delta_maintenance.protocol.data_files.layout import PARQUET_ID, DataFileLayout
-from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
+from delta_maintenance.protocol.data_files.ordered_digest import OrderedDigest
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, require_rows
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
+from delta_maintenance.table.data.digests import DigestKind, RowsDigest, RowsSum
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
@@ -22,18 +23,17 @@ def read_back(
     store: Store,
     written: WrittenFile,
     layout: DataFileLayout,
-    digest: RowDigest | None,
+    digest: RowsDigest,
     *,
-    partition: Mapping[str, str | None],
     dictionaries: Sequence[str] = (),
     statistics: StatisticsCollector | None = None,
     idle_workers: IdleWorkers | None = None,
-) -> RowSums:
-    """Returns the digest of the rows of a new file; without `digest`, only their number.
+) -> None:
+    """Adds the rows of a new file to `digest`.
 
-    All rows are added to `statistics`, if given. Without `statistics` and `digest`, only the footer
-    is read. Raises `VerificationError` if the file cannot be read, or if its number of rows or its
-    schema is wrong.
+    All rows are added to `statistics`, if given. Without `statistics`, a digest that only counts
+    rows needs nothing but the footer. Raises `VerificationError` if the file cannot be read, or if
+    its number of rows or its schema is wrong.
     """
     try:
         with ParquetInput(store.open(written.name), dictionaries=dictionaries) as parquet:
@@ -43,22 +43,27 @@ def read_back(
                     file=written.name,
                 )
             require_schema(parquet.schema, layout.schema, written.name)
-            if digest is None and statistics is None:
-                return RowSums(rows=parquet.rows)
-            columns, groups = layout.schema.names, range(parquet.row_groups)
-            if statistics is not None or idle_workers is None or len(groups) < 2:
-                return _sums(parquet.batches(columns), digest, partition, statistics)
-            middle = len(groups) // 2
+            names = layout.schema.names
+            if statistics is not None or digest.kind == "sums":
+                for batch in parquet.batches(names):
+                    digest.add(batch)
+                    if statistics is not None:
+                        statistics.offer(batch)
+                return
+            digest.rows += parquet.rows
+            ordered = digest.ordered
+            if ordered is None:
+                return
+            mine, others = _halves(parquet, names)
 
-            def first_half() -> RowSums:
+            def other_columns() -> None:
                 with ParquetInput(store.open(written.name), dictionaries=dictionaries) as again:
-                    batches = again.batches(columns, groups[:middle])
-                    return _sums(batches, RowDigest(layout.schema), partition)
+                    _add_columns(again, others, ordered)
 
             with closing(OverlappedTasks(idle_workers)) as overlapped:
-                first = overlapped.begin(first_half)
-                second = _sums(parquet.batches(columns, groups[middle:]), digest, partition)
-                return first.result() + second
+                task = overlapped.begin(other_columns)
+                _add_columns(parquet, mine, ordered)
+                task.result()
     except (pa.ArrowException, OSError, CorruptTableError) as error:
         problem = " ".join(str(error).split())[:300]
         raise VerificationError(
@@ -66,21 +71,23 @@ def read_back(
         ) from None
 
 
-def _sums(
-    batches: Iterable[pa.RecordBatch],
-    digest: RowDigest | None,
-    partition: Mapping[str, str | None],
-    statistics: StatisticsCollector | None = None,
-) -> RowSums:
-    found = RowSums()
-    for batch in batches:
-        if statistics is not None:
-            statistics.offer(batch)
-        if digest is None:
-            found += RowSums(rows=batch.num_rows)
-        else:
-            found += row_sums(digest.hashes(batch, partition))
-    return found
+def _halves(parquet: ParquetInput, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divides columns into two groups of about the same size, each with the largest first."""
+    halves: tuple[list[str], list[str]] = ([], [])
+    sizes = [0, 0]
+    for name, size in sorted(parquet.column_sizes(names).items(), key=lambda item: -item[1]):
+        least = sizes.index(min(sizes))
+        halves[least].append(name)
+        sizes[least] += size
+    return halves
+
+
+def _add_columns(parquet: ParquetInput, names: Sequence[str], digest: OrderedDigest) -> None:
+    """Adds all values of some columns, one column after another: columns are stored so."""
+    columns = {column.name: column for column in digest.columns}
+    for name in names:
+        for batch in parquet.batches([name]):
+            columns[name].add(batch.column(0))
 
 
 def require_same_rows(
@@ -89,16 +96,19 @@ def require_same_rows(
     spec: RewriteSpec,
     outputs: Sequence[WrittenFile],
     writers: Sequence[DataFileWriter],
-    expected: RowSums,
+    read: RowsDigest,
     *,
-    digest: RowDigest,
     idle_workers: IdleWorkers | None = None,
-) -> None:
-    """Raises `VerificationError` unless new files have the expected rows; see `require_sums`."""
+) -> RowsSum:
+    """Returns the digest of the rows of new files; `VerificationError` unless it is that of the
+    rows that were read. See `require_sums`.
+    """
+    expected = read.total()
     found = stored_sums(
-        store, work, spec, outputs, writers, digest=digest, idle_workers=idle_workers
+        store, work, spec, outputs, writers, kind=read.kind, idle_workers=idle_workers
     )
     require_sums(work, found, expected)
+    return found
 
 
 def stored_sums(
@@ -108,25 +118,25 @@ def stored_sums(
     outputs: Sequence[WrittenFile],
     writers: Sequence[DataFileWriter],
     *,
-    digest: RowDigest,
+    kind: DigestKind,
     idle_workers: IdleWorkers | None = None,
-) -> RowSums:
+) -> RowsSum:
     """Returns the digest of the rows of new files of a bin. `writers` are those of the files."""
-    found = RowSums()
+    layout = spec.files.layout
+    digest = RowsDigest(layout.schema, dict(work.partition_values), kind)
     for output, writer in zip(outputs, writers, strict=True):
-        found += read_back(
+        read_back(
             store,
             output,
-            spec.files.layout,
-            digest if spec.proof == "rows" else None,
-            partition=dict(work.partition_values),
+            layout,
+            digest,
             dictionaries=writer.dictionaries,
             idle_workers=idle_workers,
         )
-    return found
+    return digest.total()
 
 
-def require_sums(work: Bin, found: RowSums, expected: RowSums) -> None:
+def require_sums(work: Bin, found: RowsSum, expected: RowsSum) -> None:
     """Raises `VerificationError` unless new files with the digest `found` have the expected rows.
 
     Their number must also be that of the live rows of the bin in the log.

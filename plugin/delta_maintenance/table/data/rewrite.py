@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import (
@@ -44,6 +44,7 @@ from delta_maintenance.table.data.data_file_reader import (
     SourceFile,
 )
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile, memory_bytes
+from delta_maintenance.table.data.digests import RowsDigest, RowsSum
 from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.parallel import IdleWorkers
@@ -158,9 +159,7 @@ class _Attempt:
         self._new_id = new_id
         self._idle_workers = idle_workers
         self._partition: Mapping[str, str | None] = dict(work.partition_values)
-        self._digest = RowDigest(spec.files.layout.schema)
-        self._digested = LiveRowSums(self._digest, self._partition)
-        self._read = RowSums()
+        self._digest = RowsDigest(spec.files.layout.schema, self._partition, work.digest_kind(spec))
         self._writers: list[DataFileWriter] = []
         self.outputs: list[WrittenFile] = []
         self.runs: list[Run] = []
@@ -174,22 +173,19 @@ class _Attempt:
                 if self._writers and self._writers[-1].written >= self._spec.target_bytes * 3 // 2:
                     open_file.close()
                 self._copy(number, data, reader, open_file)
-        self._read += self._digested.total()
         self.outputs = [writer.result() for writer in self._writers]
 
-    def proved(self) -> RowSums:
+    def proved(self) -> RowsSum:
         """Returns the digest of the rows; `VerificationError` if the written rows differ."""
-        require_same_rows(
+        return require_same_rows(
             self._store,
             self._work,
             self._spec,
             self.outputs,
             self._writers,
-            self._read,
-            digest=self._digest,
+            self._digest,
             idle_workers=self._idle_workers,
         )
-        return self._read
 
     def _copy(
         self, number: int, data: bytes | None, reader: DataFileReader, open_file: ExitStack
@@ -197,10 +193,7 @@ class _Attempt:
         offset: int | None = None
         rows = 0
         for found in source_rows(reader, self._work, number, data=data):
-            if self._spec.proof == "rows":
-                self._digested.add(found.batch, found.gone())
-            else:
-                self._read += RowSums(rows=found.batch.num_rows - len(found.gone()))
+            self._digest.add(found.batch, found.gone())
             live = found.live()
             if not live.num_rows:
                 continue

@@ -20,7 +20,6 @@ from delta_maintenance.protocol.clustering.curve import Ranks
 from delta_maintenance.protocol.clustering.depth import depth_of
 from delta_maintenance.protocol.clustering.ranks import ColumnRanks
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import (
@@ -35,6 +34,7 @@ from delta_maintenance.table.data.clustering.keys import Clustering, SourceBoxes
 from delta_maintenance.table.data.clustering.sorter import RowSorter, SortedRows
 from delta_maintenance.table.data.data_file_reader import DataFileReader
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
+from delta_maintenance.table.data.digests import DigestKind, RowsDigest
 from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.parallel import IdleWorkers
 
@@ -70,9 +70,8 @@ def clustered_bin(
     new files do not contain the rows of the sources, and `StorageError`.
     """
     layout = spec.files.layout
-    digest = RowDigest(layout.schema)
-    digested = LiveRowSums(digest, dict(work.partition_values))
-    read = RowSums()
+    kind: DigestKind = "sums" if spec.proof == "rows" else "counts"
+    digest = RowsDigest(layout.schema, dict(work.partition_values), kind)
     reader = DataFileReader(store, layout, bloom_filters=spec.files.bloom_filters)
     with RowSorter(
         layout.schema, clustering, lambda: key_columns(store, work, layout, clustering)
@@ -80,13 +79,9 @@ def clustered_bin(
         for number, data in enumerate(fetched(store, reader, work.sources)):
             for found in source_rows(reader, work, number, data=data):
                 live = found.live()
-                if spec.proof == "rows":
-                    digested.add(found.batch, found.gone())
-                else:
-                    read += RowSums(rows=live.num_rows)
+                digest.add(found.batch, found.gone())
                 if live.num_rows:
                     sorter.add(number, live)
-        read += digested.total()
         size = sum(source.size for source in work.sources)
         writers = written(
             store,
@@ -98,14 +93,14 @@ def clustered_bin(
             idle_workers=idle_workers,
         )
         outputs = tuple(writer.result() for writer in writers)
-        require_same_rows(
-            store, work, spec, outputs, writers, read, digest=digest, idle_workers=idle_workers
+        sums = require_same_rows(
+            store, work, spec, outputs, writers, digest, idle_workers=idle_workers
         )
         return RewrittenBin(
             bin=work,
             outputs=outputs,
             runs=(),
-            sums=read,
+            sums=sums,
             clustered=measured(
                 layout.schema,
                 outputs,

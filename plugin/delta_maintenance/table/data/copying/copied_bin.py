@@ -21,7 +21,7 @@ from delta_maintenance.errors import VerificationError
 from delta_maintenance.parquet.footers import COLUMNS
 from delta_maintenance.parquet.nan_bounds import doubtful_columns, leaves_with_nan, without_bounds
 from delta_maintenance.parquet.thrift import Struct
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import (
     Bin,
@@ -56,6 +56,7 @@ from delta_maintenance.table.data.data_file_reader import (
 )
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows
+from delta_maintenance.table.data.digests import RowsDigest
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
@@ -285,7 +286,7 @@ class _Copy:
         untracked = layout.untracked.schema
         self._untracked = len(leaf_paths(untracked, untracked.names))
         self._partition = dict(work.partition_values)
-        self._digest = RowDigest(layout.schema)
+        self._digest_kind = work.digest_kind(spec)
         self._reader = DataFileReader(store, layout, bloom_filters=self._files.bloom_filters)
         self._tracking_reader = DataFileReader(store, layout.row_tracking)
         # Row IDs of deleted rows are read as well, and needed for none.
@@ -293,7 +294,6 @@ class _Copy:
             work,
             sources=tuple(replace(source, deletion_vector=None) for source in work.sources),
         )
-        self._proves = spec.proof == "rows"
         self._runs: list[Run] = []
         self._outputs: list[WrittenFile] = []
         self._written = 0
@@ -318,20 +318,20 @@ class _Copy:
         )
         frame = self._choice.frame
         encoder = GroupEncoder(self._files, names_calendar=frame.names_calendar)
-        digested = LiveRowSums(self._digest, self._partition)
+        digest = RowsDigest(self._files.layout.schema, self._partition, self._digest_kind)
         self._written = 0
         written, found = copy_file(
             self._store,
             name,
-            self._groups(part, encoder, digested),
+            self._groups(part, encoder, digest),
             frame,
             self._files,
             encoded=encoder.statistics,
             partition=self._partition,
-            proves=self._proves,
+            kind=self._digest_kind,
         )
-        expected = digested.total()
-        if self._proves and found != expected:
+        expected = digest.total()
+        if found != expected:
             raise VerificationError(
                 f"the rows that were encoded are not those that were read: {found} instead of "
                 f"{expected}",
@@ -346,7 +346,7 @@ class _Copy:
         return written
 
     def _groups(
-        self, part: Sequence[_Source], encoder: GroupEncoder, digested: LiveRowSums
+        self, part: Sequence[_Source], encoder: GroupEncoder, digest: RowsDigest
     ) -> Iterator[GroupSource]:
         """Yields all row groups of a new file."""
         decoded = [self._work.sources[each.number] for each in part if each.copy is None]
@@ -355,9 +355,9 @@ class _Copy:
             offset = self._written
             if source.copy is None:
                 rows = source_rows(self._reader, self._work, source.number, data=next(contents))
-                yield from self._encoded(rows, encoder, digested)
+                yield from self._encoded(rows, encoder, digest)
             else:
-                yield from self._mixed(source, source.copy, encoder, digested)
+                yield from self._mixed(source, source.copy, encoder, digest)
             run = Run(
                 source=source.number,
                 output=len(self._outputs),
@@ -368,7 +368,7 @@ class _Copy:
         yield from map(_of_encoded, encoder.flush())
 
     def _mixed(
-        self, source: _Source, copy: CopySource, encoder: GroupEncoder, digested: LiveRowSums
+        self, source: _Source, copy: CopySource, encoder: GroupEncoder, digest: RowsDigest
     ) -> Iterator[GroupSource]:
         missing = [at for at in source.copied if not copy.tracked[at]]
         tracking = source_rows(self._tracking_reader, self._whole, source.number, groups=missing)
@@ -381,7 +381,7 @@ class _Copy:
             for is_copied, groups in groupby(order, key=copied.__contains__):
                 if not is_copied:
                     rows = source_rows(self._reader, self._work, source.number, groups=list(groups))
-                    yield from self._encoded(rows, encoder, digested)
+                    yield from self._encoded(rows, encoder, digest)
                     continue
                 yield from map(_of_encoded, encoder.flush())
                 for at in groups:
@@ -425,12 +425,11 @@ class _Copy:
         )
 
     def _encoded(
-        self, batches: Iterator[FileRows], encoder: GroupEncoder, digested: LiveRowSums
+        self, batches: Iterator[FileRows], encoder: GroupEncoder, digest: RowsDigest
     ) -> Iterator[GroupSource]:
         """Encodes decoded rows; yields row groups that are complete."""
         for rows in batches:
-            if self._proves:
-                digested.add(rows.batch, rows.gone())
+            digest.add(rows.batch, rows.gone())
             live = rows.live()
             if live.num_rows:
                 self._written += live.num_rows

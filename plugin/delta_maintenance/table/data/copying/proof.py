@@ -13,13 +13,12 @@ decoded. Implements "Per-file Statistics" for rows that are not decoded.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any, BinaryIO, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -29,15 +28,13 @@ from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS, read_footer
 from delta_maintenance.parquet.row_groups import CopiedChunk
 from delta_maintenance.parquet.thrift import Struct, read_struct
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.table.data.copying.sources import NotCopiedError, reading_sources
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
+from delta_maintenance.table.data.digests import RowsDigest
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
-
-_NONE_DELETED = np.zeros(0, np.int64)
 
 _LONG = 64
 """The length in bytes from which some writers truncate strings in footers."""
@@ -90,16 +87,17 @@ class Expected:
     groups: Sequence[CopiedGroup]
     encoded: StatisticsCollector
     """The statistics of the encoded row groups."""
-    partition: Mapping[str, str | None]
+    digest: RowsDigest
+    """Receives the encoded rows as they are read back."""
 
 
 def read_back_copy(
     file: BinaryIO, name: str, expected: Expected, spec: DataFileSpec, *, piece: int | None
-) -> tuple[str, RowSums]:
-    """Returns the statistics of the new file and the digest of its encoded rows.
+) -> str:
+    """Returns the statistics of the new file, and adds its encoded rows to their digest.
 
     The bytes are compared in pieces of this size; without `piece`, neither bytes nor rows are read,
-    and the digest is empty. Raises `VerificationError` if the file differs from what was written,
+    and rows are counted. Raises `VerificationError` if the file differs from what was written,
     and `NotCopiedError` if the bytes of a source cannot be decoded.
     """
     groups, schema = expected.groups, spec.layout.schema
@@ -119,16 +117,14 @@ def read_back_copy(
             if problem is not None:
                 raise VerificationError(f"the new data file has {problem}", file=name)
         _require_row_tracking(parquet, name, groups, spec.layout)
-        sums = RowSums()
-        if piece is not None:
-            sums = _encoded_sums(parquet, expected, schema)
+        _add_encoded(parquet, expected, schema)
         # These are the bytes of the sources: if they cannot be decoded, a source is damaged.
         with reading_sources():
             if piece is not None:
                 for number, group in enumerate(groups):
                     if group.origin == "first":
                         parquet.decode_first(schema.names, number)
-            return _statistics(parquet, expected, spec), sums
+            return _statistics(parquet, expected, spec)
 
 
 def bounds_of(
@@ -166,14 +162,15 @@ def bounds_of(
     return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
 
 
-def _encoded_sums(parquet: ParquetInput, expected: Expected, schema: pa.Schema) -> RowSums:
-    """Computes the digest of the rows that were encoded in memory."""
+def _add_encoded(parquet: ParquetInput, expected: Expected, schema: pa.Schema) -> None:
+    """Adds the rows that were encoded in memory to their digest."""
     numbers = [at for at, group in enumerate(expected.groups) if group.origin == "encoded"]
-    sums = LiveRowSums(RowDigest(schema), expected.partition)
-    if numbers:
+    digest = expected.digest
+    if digest.kind == "counts":
+        digest.rows += sum(expected.groups[at].source.num_rows for at in numbers)
+    elif numbers:
         for batch in parquet.batches(schema.names, numbers):
-            sums.add(batch, _NONE_DELETED)
-    return sums.total()
+            digest.add(batch)
 
 
 def _require_row_tracking(

@@ -42,7 +42,6 @@ from delta_maintenance.parquet.thrift import (
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
@@ -67,6 +66,7 @@ from delta_maintenance.table.data.data_file_writer import (
     WrittenFile,
     memory_bytes,
 )
+from delta_maintenance.table.data.digests import DigestKind, RowsDigest, RowsSum
 
 _PIECE = 1 << 20
 _LAST_ORDINAL = (1 << 15) - 1
@@ -97,14 +97,15 @@ def copy_file(
     *,
     encoded: StatisticsCollector,
     partition: Mapping[str, str | None],
-    proves: bool,
-) -> tuple[WrittenFile, RowSums]:
+    kind: DigestKind,
+) -> tuple[WrittenFile, RowsSum]:
     """Writes one file with the row groups, in order, and reads it back.
 
     `encoded` has the statistics of the encoded row groups once `sources` is exhausted. Also returns
-    the digest of their rows. With `proves`, all bytes of the column chunks are compared; encoded
-    rows are decoded, and so are the first rows of each source. Otherwise only the footer, the
-    columns of row tracking and the columns that statistics need are read back. Raises
+    the digest of their rows, of this `kind`. Unless rows are only counted, all bytes of the column
+    chunks are compared; encoded rows are decoded, and so are the first rows of each source.
+    Otherwise only the footer, the columns of row tracking and the columns that statistics need are
+    read back. Raises
     `NotCopiedError` for a source that cannot be copied, `VerificationError` if the new file is not
     as intended, and `StorageError`.
     """
@@ -120,14 +121,20 @@ def copy_file(
             file=name,
             remedy="find out what else writes to this folder",
         )
-    expected = Expected(rows=rows, groups=groups, encoded=encoded, partition=partition)
+    digest = RowsDigest(spec.layout.schema, partition, kind)
+    expected = Expected(
+        rows=rows,
+        groups=groups,
+        encoded=encoded,
+        digest=digest,
+    )
     try:
         # The bytes of a local file are still in the processor's cache when their CRC is computed.
         # Each read of a remote one is a request.
         piece = _PIECE if store.is_near else MOST_CHUNK
         with store.open(name) as file:
-            stats, sums = read_back_copy(
-                file, name, expected, spec, piece=piece if proves else None
+            stats = read_back_copy(
+                file, name, expected, spec, piece=None if kind == "counts" else piece
             )
     except (pa.ArrowException, OSError, MalformedThriftError, CorruptTableError) as error:
         problem = " ".join(str(error).split())[:300]
@@ -137,7 +144,7 @@ def copy_file(
     written = WrittenFile(
         name=name, rows=rows, size=size, modified_ms=status.modified_ms, stats=stats
     )
-    return written, sums
+    return written, digest.total()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
