@@ -312,7 +312,7 @@ def test_plans_and_results_are_documents() -> None:
     assert OptimizeResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     for report in result.bins:
         assert (report.num_sources, len(report.sources), len(report.outputs)) == (4, 4, 1)
-        assert report.row_sums and report.row_sums.startswith("v1:16:")
+        assert report.row_sums and report.row_sums.startswith("v2:16:")
 
 
 @pytest.mark.conformance("RW-07", "RW-47", "CLU-04")

@@ -20,7 +20,8 @@ from delta_maintenance.errors import StorageError, VerificationError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.names import FileNaming
-from delta_maintenance.protocol.data_files.row_digest import RowSums
+from delta_maintenance.protocol.data_files.ordered_digest import ColumnDigest, OrderedSum
+from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data import data_file_reader, data_file_writer, read_back
@@ -75,8 +76,11 @@ def run(
     proof: Any = "rows",
     idle_workers: IdleWorkers | None = None,
     store: MemoryStore | None = None,
+    deletes: bool = True,
 ) -> RewrittenBin:
-    """A bin of three files of 20 rows, the middle one with deleted rows, with row tracking."""
+    """A bin of three files of 20 rows, with row tracking; the middle one has deleted rows, unless
+    the bin is to be proved by a digest of the order.
+    """
     store = MemoryStore(now_ms=lambda: 0) if store is None else store
     protocol = Protocol(
         min_reader_version=3,
@@ -104,7 +108,7 @@ def run(
                 f"f{number}",
                 data,
                 rows=20,
-                deleted=[3, 4, 11] if number == 1 else None,
+                deleted=[3, 4, 11] if number == 1 and deletes else None,
                 base_row_id=number * 20,
                 default_row_commit_version=number,
             )
@@ -123,6 +127,9 @@ def test_without_a_fault_everything_is_proved() -> None:
     done = run()
     assert done.sums.rows == 57 and len(done.outputs) == 1
     assert run(proof="counts").sums.rows == 57
+    assert isinstance(done.sums, RowSums)
+    in_order = run(deletes=False)
+    assert in_order.sums.rows == 60 and isinstance(in_order.sums, OrderedSum)
 
 
 Patch = pytest.MonkeyPatch
@@ -313,12 +320,12 @@ def commit_versions_are_lost(patch: Patch) -> None:
 
 @fault
 def rows_come_from_another_partition(patch: Patch) -> None:
-    original = read_back.read_back
+    original = read_back.RowsDigest
 
-    def other(*args: Any, **options: Any) -> Any:
-        return original(*args, **options | {"partition": {"p": "other"}})
+    def other(schema: pa.Schema, partition: Any, kind: Any) -> Any:
+        return original(schema, {"p": "other"}, kind)
 
-    patch.setattr(read_back, "read_back", other)
+    patch.setattr(read_back, "RowsDigest", other)
 
 
 @fault
@@ -344,7 +351,7 @@ def the_file_is_replaced_by_one_of_as_many_rows(patch: Patch) -> None:
     on_store(
         patch,
         lambda data: rewritten(
-            data, lambda table: table.set_column(0, "a", pa.array(range(table.num_rows)))
+            data, lambda table: table.set_column(0, "a", pa.array(range(table.num_rows, 0, -1)))
         ),
     )
 
@@ -384,41 +391,79 @@ def a_type_is_narrower(patch: Patch) -> None:
     )
 
 
+OF_DELETED_ROWS = {
+    "deleted rows are revived",
+    "other rows are deleted",
+    "positions are counted from each row group",
+}
+CASES = [
+    (name, deletes)
+    for name in sorted(FAULTS)
+    for deletes in (True, False)
+    if deletes or name not in OF_DELETED_ROWS
+]
+
+
 @pytest.mark.conformance("RW-40", "RW-41", "RT-18")
 @pytest.mark.parametrize("idle_workers", [0, 1])
-@pytest.mark.parametrize("name", sorted(FAULTS))
+@pytest.mark.parametrize(("name", "deletes"), CASES)
 def test_the_fault_is_found_before_anything_is_committed(
-    name: str, idle_workers: int, monkeypatch: Patch
+    name: str, idle_workers: int, deletes: bool, monkeypatch: Patch
 ) -> None:
     FAULTS[name](monkeypatch)
     with pytest.raises(VerificationError):
-        run(idle_workers=free(idle_workers))
+        run(idle_workers=free(idle_workers), deletes=deletes)
 
 
-def test_an_idle_worker_changes_nothing_but_the_thread(monkeypatch: Patch) -> None:
+def test_a_digest_of_the_order_finds_exchanged_rows(monkeypatch: Patch) -> None:
+    def exchanged(table: pa.Table) -> pa.Table:
+        order = np.arange(table.num_rows)
+        order[[5, 6]] = [6, 5]
+        return table.take(pa.array(order))
+
+    on_store(monkeypatch, lambda data: rewritten(data, exchanged))
+    run()
+    with pytest.raises(VerificationError, match="v2:"):
+        run(deletes=False)
+
+
+@pytest.mark.parametrize("deletes", [True, False], ids=["sums", "in-order"])
+def test_an_idle_worker_changes_nothing_but_the_thread(deletes: bool, monkeypatch: Patch) -> None:
     threads: set[int] = set()
-    digests: dict[int, set[int]] = {}
-    encode, sums = DataFileWriter._encode, read_back._sums
+    users: dict[int, set[int]] = {}
+    encode, add = DataFileWriter._encode, ColumnDigest.add
+    hashes = RowDigest.hashes
 
     def encoding(self: DataFileWriter, *arguments: Any) -> None:
         threads.add(threading.get_ident())
         encode(self, *arguments)
 
-    def summing(*arguments: Any) -> RowSums:
+    def using(digest: Any) -> None:
         threads.add(threading.get_ident())
-        digests.setdefault(id(arguments[1]), set()).add(threading.get_ident())
-        return sums(*arguments)
+        users.setdefault(id(digest), set()).add(threading.get_ident())
+        kept.append(digest)
 
+    def adding(self: ColumnDigest, values: pa.Array) -> None:
+        using(self)
+        add(self, values)
+
+    def hashing(self: RowDigest, *arguments: Any) -> Any:
+        using(self)
+        return hashes(self, *arguments)
+
+    kept: list[Any] = []
     monkeypatch.setattr(DataFileWriter, "_encode", encoding)
-    monkeypatch.setattr(read_back, "_sums", summing)
-    alone = run(store=(one := MemoryStore(now_ms=lambda: 0)))
+    monkeypatch.setattr(ColumnDigest, "add", adding)
+    monkeypatch.setattr(RowDigest, "hashes", hashing)
+    alone = run(store=(one := MemoryStore(now_ms=lambda: 0)), deletes=deletes)
     assert threads == {threading.get_ident()}
     idle_workers = free(1)
-    overlapped = run(store=(other := MemoryStore(now_ms=lambda: 0)), idle_workers=idle_workers)
+    other = MemoryStore(now_ms=lambda: 0)
+    overlapped = run(store=other, idle_workers=idle_workers, deletes=deletes)
     # One thread encodes, and one reads back.
     assert len(threads - {threading.get_ident()}) in (1, 2)
     # A digest is not thread-safe.
-    assert all(len(users) == 1 for users in digests.values())
+    assert all(len(each) == 1 for each in users.values())
     assert overlapped == alone
     assert one.read(alone.outputs[0].name) == other.read(overlapped.outputs[0].name)
     assert idle_workers.take() and not idle_workers.take()
@@ -443,13 +488,12 @@ def test_a_bin_that_fails_waits_for_its_other_thread(step: str, monkeypatch: Pat
     ends: list[str] = []
     began = threading.Event()
 
-    def slow(*_: Any) -> RowSums:
+    def slow(*_: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             failing()
         began.set()
         time.sleep(0.1)
         ends.append("other thread")
-        return RowSums()
 
     def failing() -> None:
         assert began.wait(120)
@@ -466,7 +510,7 @@ def test_a_bin_that_fails_waits_for_its_other_thread(step: str, monkeypatch: Pat
         monkeypatch.setattr(DataFileWriter, "_encode", slow)
         monkeypatch.setattr(DataFileWriter, "write", writing)
     else:
-        monkeypatch.setattr(read_back, "_sums", slow)
+        monkeypatch.setattr(read_back, "_add_groups", slow)
     with pytest.raises(StorageError, match="away"):
         run(idle_workers=free(1))
     assert ends == ["other thread"]

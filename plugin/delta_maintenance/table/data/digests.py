@@ -32,6 +32,8 @@ class RowsDigest:
     ) -> None:
         """`partition` are the partition values of the rows in the log."""
         self.kind = kind
+        self._rows = schema, partition
+        self._parts: list[RowsDigest] = []
         self.rows = 0
         """The number of live rows so far."""
         self.ordered = OrderedDigest(schema, partition) if kind == "in-order" else None
@@ -49,10 +51,17 @@ class RowsDigest:
                 raise ValueError("a digest of a sequence cannot leave out rows")
             self.ordered.add(batch)
 
+    def part(self) -> RowsDigest:
+        """Returns a digest of sums for another thread, which `total` adds to this one."""
+        found = RowsDigest(*self._rows, self.kind)
+        self._parts.append(found)
+        return found
+
     def total(self) -> RowsSum:
         """Returns the digest of the rows so far."""
         if self._sums is not None:
-            return self._sums.total()
+            parts = (part.total() for part in self._parts)
+            return sum((each for each in parts if isinstance(each, RowSums)), self._sums.total())
         return RowSums(rows=self.rows) if self.ordered is None else self.ordered.result(self.rows)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -17,6 +19,8 @@ from delta_maintenance.table.data.data_file_writer import DataFileWriter, Writte
 from delta_maintenance.table.data.digests import DigestKind, RowsDigest, RowsSum
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
+
+_Half: TypeAlias = Callable[[ParquetInput], None]
 
 
 def read_back(
@@ -44,26 +48,23 @@ def read_back(
                 )
             require_schema(parquet.schema, layout.schema, written.name)
             names = layout.schema.names
-            if statistics is not None or digest.kind == "sums":
+            if statistics is not None:
                 for batch in parquet.batches(names):
                     digest.add(batch)
-                    if statistics is not None:
-                        statistics.offer(batch)
-                return
-            digest.rows += parquet.rows
-            ordered = digest.ordered
-            if ordered is None:
-                return
-            mine, others = _halves(parquet, names)
+                    statistics.offer(batch)
+            elif digest.kind == "counts":
+                digest.rows += parquet.rows
+            else:
+                first, second = _halves(parquet, names, digest)
 
-            def other_columns() -> None:
-                with ParquetInput(store.open(written.name), dictionaries=dictionaries) as again:
-                    _add_columns(again, others, ordered)
+                def second_half() -> None:
+                    with ParquetInput(store.open(written.name), dictionaries=dictionaries) as again:
+                        second(again)
 
-            with closing(OverlappedTasks(idle_workers)) as overlapped:
-                task = overlapped.begin(other_columns)
-                _add_columns(parquet, mine, ordered)
-                task.result()
+                with closing(OverlappedTasks(idle_workers)) as overlapped:
+                    task = overlapped.begin(second_half)
+                    first(parquet)
+                    task.result()
     except (pa.ArrowException, OSError, CorruptTableError) as error:
         problem = " ".join(str(error).split())[:300]
         raise VerificationError(
@@ -71,18 +72,36 @@ def read_back(
         ) from None
 
 
-def _halves(parquet: ParquetInput, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divides columns into two groups of about the same size, each with the largest first."""
+def _halves(parquet: ParquetInput, names: Sequence[str], digest: RowsDigest) -> tuple[_Half, _Half]:
+    """Returns two tasks that add all rows of a file, for two threads.
+
+    Each adds some columns of the digest of a sequence, or some row groups to sums.
+    """
+    ordered, groups = digest.ordered, range(parquet.row_groups)
+    if ordered is None:
+        middle = -(-len(groups) // 2)
+        return (
+            partial(_add_groups, digest, names, groups[:middle]),
+            partial(_add_groups, digest.part(), names, groups[middle:]),
+        )
+    digest.rows += parquet.rows
     halves: tuple[list[str], list[str]] = ([], [])
     sizes = [0, 0]
     for name, size in sorted(parquet.column_sizes(names).items(), key=lambda item: -item[1]):
         least = sizes.index(min(sizes))
         halves[least].append(name)
         sizes[least] += size
-    return halves
+    return partial(_add_columns, ordered, halves[0]), partial(_add_columns, ordered, halves[1])
 
 
-def _add_columns(parquet: ParquetInput, names: Sequence[str], digest: OrderedDigest) -> None:
+def _add_groups(
+    digest: RowsDigest, names: Sequence[str], groups: Sequence[int], parquet: ParquetInput
+) -> None:
+    for batch in parquet.batches(names, groups):
+        digest.add(batch)
+
+
+def _add_columns(digest: OrderedDigest, names: Sequence[str], parquet: ParquetInput) -> None:
     """Adds all values of some columns, one column after another: columns are stored so."""
     columns = {column.name: column for column in digest.columns}
     for name in names:
