@@ -21,10 +21,12 @@ import pyarrow.parquet as pq
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.parquet.pages import (
     DELTA_BYTE_ARRAY,
+    SMALL_ENTRY,
     MalformedPageError,
     Page,
     PageBytes,
     longest_entry,
+    most_of_entry,
     pages_of,
     rows_of,
     text_sizes,
@@ -82,7 +84,8 @@ class LeafSizes:
     dictionary: int
     """The size of the dictionary in bytes, 0 if there is none."""
     entry: int
-    """The maximum size of a dictionary entry in bytes, if they are texts."""
+    """The maximum size of a dictionary entry in bytes, if they are texts; an upper bound from the
+    header of the page, unless the sizes are exact."""
     encodings: frozenset[int]
     """The encodings of all values that are not indices of dictionary entries."""
     is_rough: bool
@@ -109,6 +112,7 @@ class LeafSizes:
             most=np.full(len(count), float(_OVERHEAD)),
             expected=float(count.sum()) * _OVERHEAD,
             held=self.held + 2 * self.dictionary,
+            is_rough=False,
         )
 
 
@@ -201,7 +205,11 @@ class _Sums:
         if page.is_dictionary:
             self._dictionary = page.size
             self._mean = page.size / max(page.values, 1)
-            self._entry = longest_entry(chunk, page, codec) if self._width is None else 0
+            if self._width is None:
+                self._entry = (
+                    longest_entry(chunk, page, codec) if self._exact else most_of_entry(page)
+                )
+                self._is_rough |= self._entry > SMALL_ENTRY
         elif page.encoding is not None and page.values:
             levels, values = self._opened(chunk, page, codec)
             total, largest = self._sizes(page, values)

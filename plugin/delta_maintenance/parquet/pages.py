@@ -39,7 +39,7 @@ _INNER = {_DATA_PAGE: (5, 2), _DICTIONARY_PAGE: (7, 2), _DATA_PAGE_V2: (8, 4)}
 """The numbers of the inner header and of the encoding in it, by the type of the page."""
 _RLE = 3
 PLAIN, PLAIN_DICTIONARY, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 2, 6, 7, 8
-_SMALL_ENTRY = 1 << 10
+SMALL_ENTRY = 1 << 10
 """If no entry of a dictionary can be longer than this, the longest one is not determined."""
 _PACKED_GROUPS = 1 << 16
 """The number of groups of 8 levels that are unpacked together."""
@@ -198,14 +198,19 @@ def read_pages(
     return found
 
 
+def most_of_entry(page: Page) -> int:
+    """Returns an upper bound of the size of a text of such a page, from its header only."""
+    return max(page.size - 4 * page.values, 0)
+
+
 def longest_entry(chunk: PageBytes, page: Page, codec: str) -> int:
     """Returns the size of the longest text of a page with the encoding PLAIN and without levels,
     or an upper bound that is cheaper to determine.
 
     Each text is stored as its length in four bytes, followed by its bytes.
     """
-    most = max(page.size - 4 * page.values, 0)
-    if most <= _SMALL_ENTRY or not 0 < page.values <= page.size // 4:
+    most = most_of_entry(page)
+    if most <= SMALL_ENTRY or not 0 < page.values <= page.size // 4:
         return most
     try:
         _, body = page.body(chunk, codec)

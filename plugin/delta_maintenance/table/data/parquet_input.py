@@ -16,9 +16,7 @@ from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import (
@@ -26,6 +24,7 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     UnsupportedFeatureError,
 )
+from delta_maintenance.parquet import polars_decoder
 from delta_maintenance.parquet.data_file_footer import DataFileFooter
 from delta_maintenance.parquet.decoded_sizes import (
     MOST_DICTIONARY,
@@ -43,19 +42,26 @@ from delta_maintenance.parquet.pages import PLAIN, PageBytes
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
-from delta_maintenance.table.data.data_file_writer import memory_bytes
 from delta_maintenance.table.data.microseconds import require_microseconds
+from delta_maintenance.table.data.row_batches import (
+    BATCH_BYTES,
+    expanded,
+    halves,
+    only,
+    text_sizes,
+    with_columns,
+)
 
 ROWS = 1 << 15
 """The maximum number of rows in a batch."""
-BATCH_BYTES = 8 << 20
-"""The likely maximum size of a batch in bytes; a single row may be larger."""
 WHOLE_FILE = 8 << 20
 """Files up to this size in bytes are read in one request."""
 GROUP_BYTES = 32 << 20
 """The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
 of each column are read.
 """
+_AT_ONCE = 64 << 20
+"""The maximum memory in bytes of a row group that is decoded at once."""
 _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
 _OLD_WRITERS = re.compile(r"parquet-mr(?: version 1\.[0-2]\.|$)")
 _PADDING = 100
@@ -112,6 +118,10 @@ class ParquetInput:
             }
             self._source = opened
             self._bytes = memoryview(source) if isinstance(source, bytes) else None
+            self._whole: bytes | None = None
+            """The content of the file, if Polars is to decode it."""
+            if isinstance(source, bytes) and polars_decoder.is_worthwhile(len(source)):
+                self._whole = source
             self.size = footer.file_size
             """The size of the file in bytes."""
             self._files: dict[tuple[str, ...], pq.ParquetFile] = {}
@@ -230,23 +240,72 @@ class ParquetInput:
             expected += int(self.metadata.row_group(group).num_rows)
             if self._ahead is not None:
                 self._ahead.load(self._range(chunk) for _, chunk in self._chunks(group, columns))
-            # Dictionaries can divide batches, which would no longer match those of `exact`.
-            size, kept = self._decoding(group, columns, keeps=exact is None)
-            options = {"row_groups": [group], "use_threads": False}
-            batches = self._file(kept).iter_batches(size, columns=list(columns), **options)
-            finer = None
-            if exact is not None:
-                file, names = exact
-                finer = file.iter_batches(size, columns=names, **options)
-            for batch in batches:
-                if finer is not None:
-                    require_microseconds(batch, next(finer))
+            for batch in self._group(group, columns, exact):
                 seen += batch.num_rows
-                yield from self._pieces(_only(batch, columns))
+                yield from self._pieces(batch)
         if groups is None:
             expected = self.rows
         if seen != expected:
             raise CorruptTableError(f"the data file has {seen} rows, its footer says {expected}")
+
+    def _group(
+        self,
+        group: int,
+        columns: Sequence[str],
+        exact: tuple[pq.ParquetFile, list[str]] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a row group, some columns decoded by Polars, others by Arrow."""
+        done = self._by_polars(group, columns)
+        others = [name for name in columns if name not in done]
+        rows = int(self.metadata.row_group(group).num_rows)
+        size, start = rows, 0
+        if done:
+            likely = sum(values.nbytes for values in done.values()) // max(1, rows)
+            size = max(1, min(ROWS, BATCH_BYTES // max(1, likely)))
+        if done and not others:
+            names = [name for name in columns if name in done]
+            whole = pa.RecordBatch.from_arrays([done[name] for name in names], names=names)
+            yield from (whole.slice(start, size) for start in range(0, rows, size))
+            return
+        # Dictionaries can divide batches, which would no longer match those of `exact`.
+        count, kept = self._decoding(group, others, keeps=exact is None)
+        size = min(size, count)
+        options = {"row_groups": [group], "use_threads": False}
+        batches = self._file(kept).iter_batches(size, columns=others, **options)
+        finer = None
+        if exact is not None:
+            file, names = exact
+            finer = file.iter_batches(size, columns=names, **options)
+        for batch in batches:
+            if finer is not None:
+                require_microseconds(batch, next(finer))
+            yield with_columns(batch, done, columns, start) if done else only(batch, columns)
+            start += batch.num_rows
+
+    def _by_polars(self, group: int, columns: Sequence[str]) -> dict[str, pa.Array]:
+        """Decodes those columns of a row group that Polars decodes like Arrow, within the memory
+        for one row group. Columns that are read as dictionaries are left to Arrow.
+        """
+        if self._whole is None or self.row_groups != 1:
+            return {}
+        rows = int(self.metadata.row_group(group).num_rows)
+        left = min(_AT_ONCE, self._most)
+        fields = []
+        for leaf, chunk in self._chunks(group, columns):
+            at = self.schema.get_field_index(leaf.path)
+            if at < 0 or leaf.path in self.dictionaries:
+                continue
+            field = self.schema.field(at)
+            if not polars_decoder.supports(field, leaf, chunk):
+                continue
+            memory = polars_decoder.memory_of(self._stored(chunk, 0), rows=rows)
+            if memory is not None and memory <= left:
+                left -= memory
+                fields.append(field)
+        found = polars_decoder.decode(self._whole, fields) if fields else None
+        if found is None or any(len(values) != rows for values in found.values()):
+            return {}
+        return found
 
     def decode_first(self, columns: Sequence[str], group: int) -> None:
         """Decodes some rows at the beginning of a row group. Reads little more than their pages."""
@@ -295,7 +354,9 @@ class ParquetInput:
                 sizes[at] = sizes[at].kept()
         shape = {"rows": rows, "most_rows": ROWS, "likely": BATCH_BYTES, "most": self._most}
         count = rows_together(sizes, **shape)
-        if not count and any(each.is_rough for each in sizes):
+        likely = sum(each.expected for each in sizes) / max(rows, 1)
+        usual = max(1, min(ROWS, rows, int(BATCH_BYTES / max(likely, 1))))
+        if count < usual and any(each.is_rough for each in sizes):
             for at, leaf in enumerate(leaves):
                 if sizes[at].is_rough:
                     sizes[at] = leaf_sizes(
@@ -336,24 +397,24 @@ class ParquetInput:
         """
         batch = self._with_last_dictionaries(batch)
         while batch.num_rows:
-            expanded = [
+            at_dictionaries = [
                 at
                 for at, field in enumerate(batch.schema)
                 if pa.types.is_dictionary(field.type) and field.name not in self.dictionaries
             ]
-            if not expanded:
-                yield from _halves(batch)
+            if not at_dictionaries:
+                yield from halves(batch)
                 return
-            size = sum(_text_sizes(batch.column(at)) for at in expanded)
+            size = sum(text_sizes(batch.column(at)) for at in at_dictionaries)
             ends = np.cumsum(size)
             start = 0
             while start < batch.num_rows:
                 before = int(ends[start - 1]) if start else 0
                 end = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
                 require_row(int(ends[end - 1]) - before if end == start + 1 else 0)
-                yield from _halves(_expanded(batch.slice(start, end - start), expanded))
+                yield from halves(expanded(batch.slice(start, end - start), at_dictionaries))
                 start = end
-                if any(batch.schema.field(at).name in self.dictionaries for at in expanded):
+                if any(batch.schema.field(at).name in self.dictionaries for at in at_dictionaries):
                     # The reader has just asked for them.
                     break
             batch = batch.slice(start)
@@ -467,42 +528,3 @@ def _largest_group(metadata: pq.FileMetaData) -> int:
         ),
         default=0,
     )
-
-
-def _text_sizes(values: pa.DictionaryArray) -> npt.NDArray[np.int64]:
-    """Returns the sizes in bytes of texts, which refer to a dictionary."""
-    sizes = pc.fill_null(pc.binary_length(values.dictionary), 0).to_numpy().astype(np.int64)
-    positions = pc.fill_null(values.indices, 0).to_numpy()
-    return sizes[positions] if len(sizes) else np.zeros(len(values), np.int64)
-
-
-def _expanded(batch: pa.RecordBatch, columns: Collection[int]) -> pa.RecordBatch:
-    """Replaces the dictionaries of these columns by their values."""
-    for at in columns:
-        values = batch.column(at)
-        plain = values.dictionary.take(values.indices)
-        batch = batch.set_column(at, batch.schema.field(at).with_type(plain.type), plain)
-    return batch
-
-
-def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Divides a batch until its parts are of a usual size. Only a few rows were larger than others.
-
-    Parts are copies, because they would otherwise keep the batch in memory.
-    """
-    size, rows = memory_bytes(batch), batch.num_rows
-    if size <= 2 * BATCH_BYTES or rows < 2:
-        require_row(size if rows == 1 else 0)
-        yield batch
-        return
-    for start, end in ((0, rows // 2), (rows // 2, rows)):
-        for part in _halves(batch.slice(start, end - start)):
-            yield part.take(pa.array(np.arange(part.num_rows)))
-
-
-def _only(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Returns these columns in this order. For `a`, pyarrow also reads a column named `a.b`."""
-    names = batch.schema.names
-    if names == list(columns):
-        return batch
-    return batch.select([names.index(name) for name in columns if name in names])
