@@ -1,4 +1,4 @@
-"""Decodes flat columns of a row group in memory with Polars.
+"""Decodes flat columns of a row group with Polars.
 
 Polars takes half of the time of pyarrow for texts and decimals, and less memory for texts that
 share a dictionary: its arrays refer to the pages. For a new file that pyarrow encoded, it is also
@@ -17,22 +17,25 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
+from delta_maintenance.parquet.excerpts import excerpt
+from delta_maintenance.parquet.footers import read_footer
 from delta_maintenance.parquet.pages import (
     PLAIN,
     PLAIN_DICTIONARY,
     RLE_DICTIONARY,
     MalformedPageError,
-    PageBytes,
     pages_of,
 )
+from delta_maintenance.parquet.thrift import Struct, read_struct
 
 WORTHWHILE_BYTES = 32 << 20
 """The size of Parquet files from which Polars is loaded, which takes as long as decoding them."""
@@ -61,39 +64,87 @@ def is_worthwhile(size: int) -> bool:
         return _decoded >= WORTHWHILE_BYTES and _passes()
 
 
-def supports(field: pa.Field, column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> bool:
-    """Whether the values of a top-level column are the same with both libraries."""
-    physical, kind = column.physical_type, field.type
-    return (
-        column.path == field.name
-        and not _MISREAD.search(field.name)
-        and column.max_repetition_level == 0
-        and column.max_definition_level <= 1
-        and chunk.compression in _CODECS
-        and any(physical in types and matches(kind) for types, matches in _TYPES)
-        and column.logical_type.type in _LOGICAL
-    )
+@dataclass(frozen=True, slots=True)
+class FlatColumn:
+    """A column chunk of a top-level column without children."""
 
+    leaf: int
+    """The number of the leaf in the file."""
+    field: pa.Field
+    column: pq.ColumnSchema
+    chunk: pq.ColumnChunkMetaData
+    stored: memoryview
+    """The bytes of the chunk."""
 
-def memory_of(chunk: PageBytes, *, rows: int) -> int | None:
-    """Returns the maximum memory for decoding a column chunk in bytes; None for pages that are left
-    to pyarrow: of other encodings, of another number of rows, or with a wrong checksum.
-    """
-    size = seen = 0
-    try:
-        for page in pages_of(chunk, values=rows):
-            crc = page.header.get(_CRC)
-            if isinstance(crc, int):
-                data = chunk[page.start : page.start + page.stored]
-                if crc32(data) != crc & 0xFFFFFFFF:
+    @property
+    def is_supported(self) -> bool:
+        """Whether its values are the same with both libraries."""
+        physical, kind = self.column.physical_type, self.field.type
+        return (
+            self.column.path == self.field.name
+            and not _MISREAD.search(self.field.name)
+            and self.column.max_repetition_level == 0
+            and self.column.max_definition_level <= 1
+            and self.chunk.compression in _CODECS
+            and any(physical in types and matches(kind) for types, matches in _TYPES)
+            and self.column.logical_type.type in _LOGICAL
+        )
+
+    def memory(self, rows: int) -> int | None:
+        """Returns the maximum memory for decoding it in bytes; None for pages that are left to
+        pyarrow: of other encodings, of another number of rows, or with a wrong checksum.
+        """
+        size = seen = 0
+        try:
+            for page in pages_of(self.stored, values=rows):
+                crc = page.header.get(_CRC)
+                if isinstance(crc, int):
+                    data = self.stored[page.start : page.start + page.stored]
+                    if crc32(data) != crc & 0xFFFFFFFF:
+                        return None
+                if page.encoding is not None and page.encoding not in _ENCODINGS:
                     return None
-            if page.encoding is not None and page.encoding not in _ENCODINGS:
-                return None
-            size += max(page.size, page.stored)
-            seen += 0 if page.is_dictionary else page.values
-    except MalformedPageError:
-        return None
-    return size + rows * _OVERHEAD if seen == rows else None
+                size += max(page.size, page.stored)
+                seen += 0 if page.is_dictionary else page.values
+        except MalformedPageError:
+            return None
+        return size + rows * _OVERHEAD if seen == rows else None
+
+
+class PolarsDecoder:
+    """Decodes columns of one file. Not thread-safe."""
+
+    def __init__(self, source: BinaryIO, whole: bytes | None) -> None:
+        """`whole` is the content of a file with one row group, if it is in memory."""
+        self._source = source
+        self._whole = whole
+        self._footer: Struct | None = None
+
+    def columns(
+        self, candidates: Iterable[FlatColumn], group: int, *, rows: int, most: int
+    ) -> dict[str, pa.Array]:
+        """Returns those columns of a row group that are supported and fit in `most` bytes, by name.
+
+        Empty after an error, which pyarrow reports.
+        """
+        chosen = []
+        for each in candidates:
+            memory = each.memory(rows) if each.is_supported else None
+            if memory is not None and memory <= most:
+                most -= memory
+                chosen.append(each)
+        if not chosen:
+            return {}
+        data = self._whole
+        if data is None:
+            if self._footer is None:
+                self._footer, _ = read_struct(read_footer(self._source)[0])
+            leaves, chunks = [each.leaf for each in chosen], [each.stored for each in chosen]
+            data = excerpt(self._footer, group, leaves, chunks)
+        found = decode(data, [each.field for each in chosen])
+        if found is None or any(len(values) != rows for values in found.values()):
+            return {}
+        return found
 
 
 def decode(data: bytes, fields: Sequence[pa.Field]) -> dict[str, pa.Array] | None:

@@ -39,6 +39,7 @@ from delta_maintenance.parquet.decoded_sizes import (
 )
 from delta_maintenance.parquet.files import FilePart, ReadAhead
 from delta_maintenance.parquet.pages import PLAIN, PageBytes
+from delta_maintenance.parquet.polars_decoder import FlatColumn, PolarsDecoder
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
@@ -118,10 +119,10 @@ class ParquetInput:
             }
             self._source = opened
             self._bytes = memoryview(source) if isinstance(source, bytes) else None
-            self._whole: bytes | None = None
-            """The content of the file, if Polars is to decode it."""
-            if isinstance(source, bytes) and polars_decoder.is_worthwhile(len(source)):
-                self._whole = source
+            self._polars: PolarsDecoder | None = None
+            if ahead and polars_decoder.is_worthwhile(footer.file_size):
+                whole = source if isinstance(source, bytes) and self.row_groups == 1 else None
+                self._polars = PolarsDecoder(opened, whole)
             self.size = footer.file_size
             """The size of the file in bytes."""
             self._files: dict[tuple[str, ...], pq.ParquetFile] = {}
@@ -286,26 +287,21 @@ class ParquetInput:
         """Decodes those columns of a row group that Polars decodes like Arrow, within the memory
         for one row group. Columns that are read as dictionaries are left to Arrow.
         """
-        if self._whole is None or self.row_groups != 1:
+        if self._polars is None:
             return {}
-        rows = int(self.metadata.row_group(group).num_rows)
-        left = min(_AT_ONCE, self._most)
-        fields = []
-        for leaf, chunk in self._chunks(group, columns):
-            at = self.schema.get_field_index(leaf.path)
-            if at < 0 or leaf.path in self.dictionaries:
-                continue
-            field = self.schema.field(at)
-            if not polars_decoder.supports(field, leaf, chunk):
-                continue
-            memory = polars_decoder.memory_of(self._stored(chunk, 0), rows=rows)
-            if memory is not None and memory <= left:
-                left -= memory
-                fields.append(field)
-        found = polars_decoder.decode(self._whole, fields) if fields else None
-        if found is None or any(len(values) != rows for values in found.values()):
-            return {}
-        return found
+        row_group = self.metadata.row_group(group)
+        candidates = []
+        for at, leaf in self._leaves_of(columns):
+            position = self.schema.get_field_index(leaf.path)
+            if position >= 0 and leaf.path not in self.dictionaries:
+                chunk = row_group.column(at)
+                stored = self._stored(chunk, 0)
+                if isinstance(stored, memoryview):
+                    field = self.schema.field(position)
+                    candidates.append(FlatColumn(at, field, leaf, chunk, stored))
+        return self._polars.columns(
+            candidates, group, rows=int(row_group.num_rows), most=min(_AT_ONCE, self._most)
+        )
 
     def decode_first(self, columns: Sequence[str], group: int) -> None:
         """Decodes some rows at the beginning of a row group. Reads little more than their pages."""
