@@ -102,6 +102,15 @@ class Work:
         start, end = self._range(number)
         return tuple(dict.fromkeys(name for each in self.reasons[start:end] for name in each))
 
+    @property
+    def largest_first(self) -> list[int]:
+        """The numbers of the bins by descending size. The last bins, for which there are fewer than
+        workers, are then the small ones.
+        """
+        sizes = np.bincount(self.bins, self.adds["size"].to_numpy(), self.count)
+        found: list[int] = np.argsort(-sizes, kind="stable").tolist()
+        return found
+
     def _range(self, number: int) -> tuple[int, int]:
         start, end = np.searchsorted(self.bins, [number, number + 1])
         return int(start), int(end)
@@ -176,7 +185,7 @@ class RewriteRun:
 
     def _upcoming(self) -> Iterator[Bin]:
         until = self._settings.until
-        for number in range(self._work.count):
+        for number in self._work.largest_first:
             if number in self._adopted:
                 continue
             if self.commits.table_changed is not None:
