@@ -16,7 +16,7 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.parquet import decoded_sizes
 from delta_maintenance.parquet.decoded_sizes import Leaf, LeafSizes, leaf_sizes
 from delta_maintenance.parquet.pages import delta_integers, pages_of, rows_of
-from delta_maintenance.table.data import parquet_input
+from delta_maintenance.table.data import row_batches
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 TEXT_ENCODINGS = ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None]
@@ -128,12 +128,12 @@ def test_skewed_rows_are_divided_and_larger_ones_refused(
     long = ["x" * 3000, "y" * 5000]
     rows = pa.array([*map(str, range(500)), *long * 100, *map(str, range(500))])
     data = written(rows, encoding, data_page_size=100)
-    monkeypatch.setattr(parquet_input, "BATCH_BYTES", 1 << 14)
+    monkeypatch.setattr(row_batches, "BATCH_BYTES", 1 << 14)
     with ParquetInput(data) as parquet:
         batches = list(parquet.batches(["c"]))
     assert pa.Table.from_batches(batches)["c"].combine_chunks().equals(rows)
     assert max(batch.nbytes for batch in batches) <= 1 << 15
     monkeypatch.setattr(decoded_sizes, "MOST_ROW", 4000)
-    monkeypatch.setattr(parquet_input, "BATCH_BYTES", 1)
+    monkeypatch.setattr(row_batches, "BATCH_BYTES", 1)
     with ParquetInput(data) as parquet, pytest.raises(RefusedError, match="a row of the data file"):
         list(parquet.batches(["c"]))

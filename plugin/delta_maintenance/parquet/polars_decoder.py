@@ -20,14 +20,13 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
 from delta_maintenance.parquet.excerpts import excerpt
-from delta_maintenance.parquet.footers import read_footer
 from delta_maintenance.parquet.pages import (
     PLAIN,
     PLAIN_DICTIONARY,
@@ -114,11 +113,11 @@ class FlatColumn:
 class PolarsDecoder:
     """Decodes columns of one file. Not thread-safe."""
 
-    def __init__(self, source: BinaryIO, whole: bytes | None) -> None:
+    def __init__(self, footer: bytes, whole: bytes | None) -> None:
         """`whole` is the content of a file with one row group, if it is in memory."""
-        self._source = source
+        self._footer = footer
         self._whole = whole
-        self._footer: Struct | None = None
+        self._tree: Struct | None = None
 
     def columns(
         self, candidates: Iterable[FlatColumn], group: int, *, rows: int, most: int
@@ -137,10 +136,10 @@ class PolarsDecoder:
             return {}
         data = self._whole
         if data is None:
-            if self._footer is None:
-                self._footer, _ = read_struct(read_footer(self._source)[0])
+            if self._tree is None:
+                self._tree, _ = read_struct(self._footer)
             leaves, chunks = [each.leaf for each in chosen], [each.stored for each in chosen]
-            data = excerpt(self._footer, group, leaves, chunks)
+            data = excerpt(self._tree, group, leaves, chunks)
         found = decode(data, [each.field for each in chosen])
         if found is None or any(len(values) != rows for values in found.values()):
             return {}

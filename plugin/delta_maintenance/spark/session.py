@@ -53,8 +53,8 @@ def is_connected(spark: SparkSession) -> bool:
 def ship_library(spark: SparkSession) -> None:
     """Sends this library to the executors of the session.
 
-    Its dependencies must be installed on the server: pyarrow, numpy, fsspec, pyroaring and
-    pydantic.
+    Its dependencies must be installed on the server: pyarrow, numpy, fsspec, pyroaring,
+    pydantic and xxhash.
     """
     with scratch_folder() as folder:
         spark.addArtifacts(write_library(folder), pyfile=True)

@@ -10,7 +10,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
-from delta_maintenance.table.data import parquet_input
+from delta_maintenance.table.data import row_batches
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.encodings import FIRST, encoded_table
 from tests.support.rewrites.rewritten_tables import NOW, ids
@@ -23,7 +23,7 @@ def test_every_encoding_of_every_type_is_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_bytes: int
 ) -> None:
     """After so many rows that text columns are asked for as dictionaries."""
-    monkeypatch.setattr(parquet_input, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(row_batches, "BATCH_BYTES", batch_bytes)
     made = encoded_table(tmp_path)
     before = live_rows(made.store)
     assert len(before) > FIRST + 18 * 300

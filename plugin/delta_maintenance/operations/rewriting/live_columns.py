@@ -40,8 +40,9 @@ from delta_maintenance.protocol.row_tracking.used_ids import overlapping
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
+from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
-from delta_maintenance.table.data.parquet_input import ParquetInput, reading_error
+from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError

@@ -33,8 +33,9 @@ from delta_maintenance.protocol.schema.partition_values import parse_partition_v
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import filterable_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between, kept_rows
+from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
-from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput, reading_error
+from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
 
 _ROW_IDS = 1 << 63
 """Row IDs are smaller than this, because they are signed 64-bit integers."""

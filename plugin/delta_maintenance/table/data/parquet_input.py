@@ -19,11 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import (
-    CorruptTableError,
-    DeltaMaintenanceError,
-    UnsupportedFeatureError,
-)
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.parquet import polars_decoder
 from delta_maintenance.parquet.data_file_footer import DataFileFooter
 from delta_maintenance.parquet.decoded_sizes import (
@@ -43,9 +39,10 @@ from delta_maintenance.parquet.polars_decoder import FlatColumn, PolarsDecoder
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
+from delta_maintenance.table.data import row_batches
+from delta_maintenance.table.data.input_errors import require_column_ids
 from delta_maintenance.table.data.microseconds import require_microseconds
 from delta_maintenance.table.data.row_batches import (
-    BATCH_BYTES,
     expanded,
     halves,
     only,
@@ -122,7 +119,7 @@ class ParquetInput:
             self._polars: PolarsDecoder | None = None
             if ahead and polars_decoder.is_worthwhile(footer.file_size):
                 whole = source if isinstance(source, bytes) and self.row_groups == 1 else None
-                self._polars = PolarsDecoder(opened, whole)
+                self._polars = PolarsDecoder(footer.content, whole)
             self.size = footer.file_size
             """The size of the file in bytes."""
             self._files: dict[tuple[str, ...], pq.ParquetFile] = {}
@@ -259,10 +256,10 @@ class ParquetInput:
         done = self._by_polars(group, columns)
         others = [name for name in columns if name not in done]
         rows = int(self.metadata.row_group(group).num_rows)
-        size, start = rows, 0
+        size, start = ROWS, 0
         if done:
             likely = sum(values.nbytes for values in done.values()) // max(1, rows)
-            size = max(1, min(ROWS, BATCH_BYTES // max(1, likely)))
+            size = max(1, min(ROWS, row_batches.BATCH_BYTES // max(1, likely)))
         if done and not others:
             names = [name for name in columns if name in done]
             whole = pa.RecordBatch.from_arrays([done[name] for name in names], names=names)
@@ -348,10 +345,11 @@ class ParquetInput:
                 kept.append(name)
             if (name in kept or self._is_dictionary(name)) and not sizes[at].encodings:
                 sizes[at] = sizes[at].kept()
-        shape = {"rows": rows, "most_rows": ROWS, "likely": BATCH_BYTES, "most": self._most}
+        likely = row_batches.BATCH_BYTES
+        shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "most": self._most}
         count = rows_together(sizes, **shape)
-        likely = sum(each.expected for each in sizes) / max(rows, 1)
-        usual = max(1, min(ROWS, rows, int(BATCH_BYTES / max(likely, 1))))
+        expected = sum(each.expected for each in sizes) / max(rows, 1)
+        usual = max(1, min(ROWS, rows, int(likely / max(expected, 1))))
         if count < usual and any(each.is_rough for each in sizes):
             for at, leaf in enumerate(leaves):
                 if sizes[at].is_rough:
@@ -374,7 +372,7 @@ class ParquetInput:
         if sizes.encodings:
             fits = sizes.encodings <= {PLAIN} and sizes.expected <= MOST_DICTIONARY
             return fits and name in self.dictionaries
-        long = sizes.entry * min(ROWS, leaf.rows) > BATCH_BYTES
+        long = sizes.entry * min(ROWS, leaf.rows) > row_batches.BATCH_BYTES
         return sizes.dictionary <= MOST_DICTIONARY and (long or name in self.dictionaries)
 
     def _is_text(self, name: str) -> bool:
@@ -406,7 +404,9 @@ class ParquetInput:
             start = 0
             while start < batch.num_rows:
                 before = int(ends[start - 1]) if start else 0
-                end = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
+                end = max(
+                    start + 1, int(np.searchsorted(ends, before + row_batches.BATCH_BYTES, "right"))
+                )
                 require_row(int(ends[end - 1]) - before if end == start + 1 else 0)
                 yield from halves(expanded(batch.slice(start, end - start), at_dictionaries))
                 start = end
@@ -481,31 +481,6 @@ class ParquetInput:
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))
         return max(1 << 16, min(4 << 20, GROUP_BYTES // columns))
-
-
-def require_column_ids(schema: pa.Schema, mode: ColumnMappingMode) -> None:
-    """Raises `CorruptTableError` if columns are found by ID and the file contains no IDs."""
-    if mode == "id" and not any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema):
-        raise CorruptTableError("the data file contains no column IDs, which reading requires")
-
-
-def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:
-    """Converts an error of Arrow, or of the file that it reads, to an error about a data file.
-
-    A file that Arrow does not support is not damaged.
-    """
-    text = " ".join(str(error).split())[:300]
-    if isinstance(error, FileNotFoundError):
-        remedy = "see with fsck what else is missing"
-        return CorruptTableError("the data file is gone", file=file, remedy=remedy)
-    problem = f"the data file cannot be read ({text})"
-    if "encrypt" in text.lower():
-        remedy = "rewrite it with an engine that has its keys"
-        return UnsupportedFeatureError("the data file is encrypted", file=file, remedy=remedy)
-    if isinstance(error, pa.ArrowNotImplementedError):
-        remedy = "rewrite the file with the engine that wrote it"
-        return UnsupportedFeatureError(problem, file=file, remedy=remedy)
-    return CorruptTableError(problem, file=file)
 
 
 def _largest_group(metadata: pq.FileMetaData) -> int:

@@ -26,7 +26,7 @@ from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFoo
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.table.data.parquet_input import reading_error
+from delta_maintenance.table.data.input_errors import reading_error
 
 PARALLEL_READS = 16
 MOST_FOOTER = 256 << 20

@@ -30,8 +30,9 @@ from delta_maintenance.protocol.schema.types import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.deleted_rows import DeletedRows, kept_rows
+from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
-from delta_maintenance.table.data.parquet_input import ParquetInput, reading_error
+from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.read.snapshot import Snapshot
 
 FILES = pa.schema(
