@@ -98,8 +98,8 @@ def test_excluded_tables_are_counted(catalogs: Use) -> None:
     discovery = found(
         policy({"catalog": "lake.sales.*", "where": {"owner": "team-a"}, "exclude": ["lake.hr"]})
     )
-    assert discovery.passed_over == {"uc://prod": {PassedOver.VIEW: 2, PassedOver.EXCLUDED: 1}}
-    assert list(discovery.notes()) == ["uc://prod: passed over 1 excluded, 2 view"]
+    assert discovery.passed_over == {"catalogs.lake": {PassedOver.VIEW: 2, PassedOver.EXCLUDED: 1}}
+    assert list(discovery.counts()) == ["catalogs.lake: passed over 1 (excluded), 2 (view)"]
 
 
 def test_rules_are_inherited_from_catalog_schema_pattern_and_table(catalogs: Use) -> None:
@@ -155,10 +155,10 @@ def test_one_catalog_that_is_down_hides_no_other(catalogs: Use) -> None:
     discovery = found(document)
     assert [table.name for table in discovery.tables] == ["glue://raw.events"]
     assert {each.pattern: each.error.exit_status for each in discovery.unlisted} == {
-        "uc://prod": 3,
-        "hms://": 3,
+        "catalogs.lake": 3,
+        "catalogs.old": 3,
     }
-    assert discovery.listed == ("glue://",)
+    assert discovery.listed == ("catalogs.aws",)
 
 
 def test_a_catalog_that_recovers_is_asked_again_after_a_pause(catalogs: Use) -> None:
@@ -246,7 +246,7 @@ def test_known_tables_are_remembered_between_runs(catalogs: Use, tmp_path: Any) 
     assert (known.uri, server.resolved) == ("s3://lake/orders", [])
     assert table_named(document, name, storage_options=options).rules == known.rules
     assert server.resolved == [name]
-    with pytest.raises(InvalidRequestError, match="no catalog for uc://other"):
+    with pytest.raises(InvalidRequestError, match="does not ask for uc://other"):
         table_named(document, CatalogName.parse("uc://other.s.t"), storage_options=options)
 
 
@@ -286,7 +286,7 @@ def test_a_variable_that_is_not_set_fails_only_its_catalog(
     catalogs(lake=SALES)
     monkeypatch.delenv("LAKE_TOKEN")
     (failed,) = found(policy({"catalog": "lake.**"})).unlisted
-    assert failed.pattern == "uc://prod" and "LAKE_TOKEN is not set" in str(failed.error)
+    assert failed.pattern == "catalogs.lake" and "LAKE_TOKEN is not set" in str(failed.error)
 
 
 @pytest.mark.parametrize(

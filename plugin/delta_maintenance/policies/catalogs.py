@@ -71,8 +71,6 @@ def _file_name(key: str) -> str:
 class CatalogFound:
     """What one catalog contributes to the tables of a policy."""
 
-    key: str
-    title: str
     tables: tuple[PolicyTable, ...] = ()
     table_ids: Mapping[str, str] = field(default_factory=dict)
     """The IDs of tables in the catalog, by name."""
@@ -91,7 +89,7 @@ class CatalogSearch:
         self._key = key
         self._memory = memory
         self._rule = policy.catalogs[key]
-        self.pattern = self._rule.title(key)
+        self.pattern = f"catalogs.{key}"
 
     def attempt(self, storage_options: OptionsAt) -> CatalogFound | DeltaMaintenanceError:
         """Lists the catalog; returns the error if none of it can be listed."""
@@ -101,8 +99,8 @@ class CatalogSearch:
         except Exception as error:
             return failure_of(error, where=self.pattern)
 
-    def table(self, name: CatalogName, storage_options: OptionsAt) -> PolicyTable:
-        """Returns one table, whether or not an entry of the policy asks for it.
+    def table(self, name: CatalogName, storage_options: OptionsAt) -> PolicyTable | None:
+        """Returns one table, or None if no entry of the policy asks for it.
 
         A remembered table costs no request. Raises the errors of `Catalog.resolve`.
         """
@@ -110,17 +108,15 @@ class CatalogSearch:
         if found is None:
             with self._opened(storage_options) as catalog:
                 found = catalog.resolve(name)
-        table = self._policy.table_in(self._key, found, required=False)
-        assert table is not None
-        return table
+        return self._policy.table_in(self._key, found)
 
     @cached_property
     def _remembered(self) -> Remembered:
         return self._memory.load(self._key) if self._memory is not None else Remembered()
 
     def _opened(self, storage_options: OptionsAt) -> Catalog:
-        options = storage_options(self._rule.reference(), self.pattern)
         kind, catalog = self._rule.catalog_kind, self._rule.server_catalog(self._key)
+        options = storage_options(self._rule.reference(), f"{kind}://{catalog or self._key}")
         if catalog is not None:
             options = {**options, "catalog_name": catalog}
         return open_catalog(settings_of(kind, options, os.environ))
@@ -155,13 +151,12 @@ class CatalogSearch:
                 self._key, Remembered(tables=tuple(current.values()), failed=tuple(sorted(failed)))
             )
         return CatalogFound(
-            key=self._key,
-            title=self.pattern,
             tables=found,
             table_ids={str(t.name): t.table_id for t in listing.tables if t.table_id is not None},
             passed_over={
-                **listing.passed_over,
-                **({PassedOver.EXCLUDED: excluded} if excluded else {}),
+                reason: count
+                for reason, count in {**listing.passed_over, PassedOver.EXCLUDED: excluded}.items()
+                if count
             },
             failures=tuple(failures),
             mended=tuple(each for each in before.failed if each not in failed),
@@ -180,13 +175,15 @@ def table_named(
     storage_options: OptionsAt,
     memory: CatalogMemory | None = None,
 ) -> PolicyTable:
-    """Returns the table with a name in a catalog of the policy, with its rules.
+    """Returns the table of the policy with a name in a catalog, with its rules.
 
-    Raises `InvalidRequestError` if the policy has no such catalog, and the errors of the catalog.
+    Raises `InvalidRequestError` if the policy does not ask for it, and the errors of the catalog.
     """
     key = policy.catalog_of(name)
-    if key is None:
+    table = CatalogSearch(policy, key, memory).table(name, storage_options) if key else None
+    if table is None:
         raise InvalidRequestError(
-            f"the policy has no catalog for {name}", remedy="add the catalog to `catalogs`"
+            f"the policy does not ask for {name}",
+            remedy="name it in `tables`, and its catalog in `catalogs`",
         )
-    return CatalogSearch(policy, key, memory).table(name, storage_options)
+    return table

@@ -100,16 +100,17 @@ class Discovery:
     passed_over: Mapping[str, Mapping[PassedOver, int]] = field(default_factory=dict)
     """The entries of each catalog that are not looked after, by reason."""
 
-    def notes(self) -> Iterator[str]:
-        """What else is to be said, one line each: tables listed twice, and entries passed over."""
-        for duplicate in self.duplicates[:_SHOWN]:
-            yield str(duplicate)
+    def warnings(self) -> Iterator[str]:
+        """The tables that are listed twice, one line each; of many, only the first."""
+        yield from map(str, self.duplicates[:_SHOWN])
         if len(self.duplicates) > _SHOWN:
             yield f"{len(self.duplicates) - _SHOWN:,} more tables are listed twice"
+
+    def counts(self) -> Iterator[str]:
+        """The numbers of entries that each catalog has besides, one line each."""
         for catalog, counts in self.passed_over.items():
-            each = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
-            if each:
-                yield f"{catalog}: passed over {each}"
+            each = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(counts.items()))
+            yield f"{catalog}: passed over {each or 'nothing'}"
 
     def keep_failures(self, store: AssessmentStore, *, now: datetime) -> tuple[Assessment, ...]:
         """Saves an entry for each pattern that failed, and removes those of all others."""
@@ -170,7 +171,7 @@ def discover(
         if isinstance(found, DeltaMaintenanceError):
             merged.unlisted.append(UnlistedPattern(search.pattern, found))
         elif isinstance(found, CatalogFound):
-            merged.add_catalog(found)
+            merged.add_catalog(search.pattern, found)
         else:
             assert isinstance(search, _Search)
             merged.add_pattern(search, found)
@@ -190,7 +191,7 @@ class _Merged:
         self._passed_over: dict[str, Mapping[PassedOver, int]] = {}
         self.unlisted: list[UnlistedPattern] = []
 
-    def add_catalog(self, found: CatalogFound) -> None:
+    def add_catalog(self, catalog: str, found: CatalogFound) -> None:
         for table in found.tables:
             try:
                 places = [_place(table.uri)]
@@ -207,8 +208,8 @@ class _Merged:
             self._tables[table.uri] = table
             self._names[table.name] = table.uri
         self.unlisted += (UnlistedPattern(each.where, each.error) for each in found.failures)
-        self._listed += (found.title, *found.mended)
-        self._passed_over[found.title] = found.passed_over
+        self._listed += (catalog, *found.mended)
+        self._passed_over[catalog] = found.passed_over
 
     def add_pattern(self, search: _Search, found: Sequence[str]) -> None:
         # A table that matches several patterns has the rules of the first one.

@@ -85,10 +85,6 @@ class CatalogRule(Rules):
             return parts
         return parts[1:] if parts[:1] == (catalog,) else None
 
-    def title(self, key: str) -> str:
-        """The catalog, for people: `uc://prod`."""
-        return f"{self.catalog_kind}://{self.server_catalog(key) or ''}"
-
     def rules_of(self, key: str, below: tuple[str, ...]) -> list[tuple[str, Rules]]:
         """The rules of the catalog and of its first schema that matches, each with its place."""
         found: list[tuple[str, Rules]] = [(f"catalogs.{key}", self)]

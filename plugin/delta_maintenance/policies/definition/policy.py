@@ -200,12 +200,9 @@ class Policy(PolicyModel):
             None,
         )
 
-    def table_in(
-        self, key: str, table: CatalogTable, *, required: bool = True
-    ) -> PolicyTable | None:
-        """A table that a catalog of this policy names, with its merged rules.
-
-        None if it is `required` that an entry asks for the table, and none does.
+    def table_in(self, key: str, table: CatalogTable) -> PolicyTable | None:
+        """A table that a catalog of this policy names, with its merged rules; None if no entry
+        asks for it.
         """
         catalog = self.catalogs[key]
         below = catalog.below(key, table.name.parts) or ()
@@ -214,7 +211,7 @@ class Policy(PolicyModel):
             for entry in self.names[key]
             if entry.covers_name(below) and (entry.where is None or entry.where.holds(table))
         ]
-        if required and not entries:
+        if not entries:
             return None
         own = next((entry for entry in entries if entry.is_one), None)
         pattern = next((entry for entry in entries if not entry.is_one), None)
