@@ -46,6 +46,7 @@ class CatalogClient(RestClient):
         sleep: Callable[[float], None] = time.sleep,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
+        self.title = f"{title} at {address}"
         self.address = address
         self._session = session
         self._authorization = authorization
@@ -136,7 +137,7 @@ class CatalogClient(RestClient):
 
     def error(self, failure: RequestRefused, where: str) -> CatalogError:
         """Converts a failure to the error for users. `where` names a part of the catalog."""
-        title = f"{self._title} at {self.address}"
+        title = self.title
         status = failure.status
         if failure.code == "NotJSON" or (status is not None and 300 <= status < 400):
             return CatalogError(
@@ -246,3 +247,10 @@ def entries(page: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     """Returns the objects in a list of a page; a missing list is empty."""
     found = page.get(field)
     return [entry for entry in found if isinstance(entry, Mapping)] if found else []
+
+
+def segment(name: str) -> str:
+    """Returns a name as one segment of a path. `CatalogError` for one that no path can have."""
+    if name in ("", ".", ".."):
+        raise CatalogError(f"{name!r} cannot be requested from a catalog", remedy="rename it")
+    return quote(name, safe="")

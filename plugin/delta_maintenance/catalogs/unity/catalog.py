@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from delta_maintenance.catalogs.catalog import Catalog, Wanted
 from delta_maintenance.catalogs.http.authorization import Authorization
@@ -14,6 +13,7 @@ from delta_maintenance.catalogs.http.client import (
     checked_settings,
     entries,
     origin,
+    segment,
     without_path,
 )
 from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
@@ -115,10 +115,10 @@ class UnityCatalog(Catalog):
                     None,
                 )
                 if entry is None:
-                    raise CatalogError(f"Unity Catalog at {self.client.address} has no {name}")
+                    raise CatalogError(f"{self.client.title} has no {name}")
             else:
                 full_name = ".".join(name.parts)
-                entry = self.client.get(f"/tables/{quote(full_name, safe='')}")
+                entry = self.client.get(f"/tables/{segment(full_name)}")
         if reason := _passed_over(entry):
             raise CatalogError(f"{name} is no Delta table in Unity Catalog: {reason}")
         # The server finds names in any case, and has them in lower case.
@@ -136,7 +136,7 @@ class UnityCatalog(Catalog):
                 self.client.get("/schemas", {"catalog_name": self._catalog, **_PAGED})
             else:
                 self.client.get("/catalogs", _PAGED)
-        return f"Unity Catalog at {self.client.address} answers"
+        return f"{self.client.title} answers"
 
     def close(self) -> None:
         """Closes connections."""
