@@ -32,15 +32,15 @@ ADLS = "abfss://files@account.dfs.core.windows.net/t"
 
 
 def _one(
-    config: dict[str, str], location: str = "s3://bucket/t", **more: object
+    config: dict[str, str], location: str = "s3://bucket/t", more: dict[str, object] | None = None
 ) -> VendedCredentials:
-    entry = {"prefix": location, "config": config, **more}
+    entry = {"prefix": location, "config": config, **(more or {})}
     (found,) = vended_credentials([entry], location="s3://other/t", access=Access.READ)
     return found
 
 
 def test_the_vocabulary_of_unity_catalog() -> None:
-    found = _one(S3, **{"operation": "READ_WRITE", "expiration-time-ms": AT_MS})
+    found = _one(S3, more={"operation": "READ_WRITE", "expiration-time-ms": AT_MS})
     assert found.options == S3_OPTIONS
     assert (found.prefix, found.access, found.expires_at) == (
         "s3://bucket/t",
