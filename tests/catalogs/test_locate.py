@@ -61,6 +61,7 @@ def test_a_name_becomes_the_address_and_a_reference() -> None:
     assert located.storage_options == {
         **_GIVEN,
         "catalog_table": "uc://main.s.vended",
+        "catalog_location": "s3://lake/orders",
         "catalog_access": "read",
     }
     assert "canary" not in repr(located)

@@ -94,7 +94,7 @@ def _same(address: str, other: str) -> bool:
 
 
 _PREFIX = "catalog_"
-_OF_TABLE = frozenset(("table", "access", "managed"))
+_OF_TABLE = frozenset(("table", "access", "managed", "location"))
 """Options of `reference`, which concern one table."""
 _MEANINGS = {"token_uri": "token_address"}
 _NAMES = {meaning: name for name, meaning in _MEANINGS.items()}

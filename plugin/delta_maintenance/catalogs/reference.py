@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from delta_maintenance.address import Address
 from delta_maintenance.catalogs.environment import (
     SECRETS,
     is_catalog_option,
@@ -30,6 +31,8 @@ ACCESS = "catalog_access"
 the store has credentials of its own. By default, those for reading, until something is written."""
 MANAGED = "catalog_managed"
 """The storage option that is `true` if commits go through the catalog."""
+LOCATION = "catalog_location"
+"""The storage option with the table's address."""
 _NONE = "none"
 
 
@@ -45,7 +48,10 @@ class CatalogReference:
     """Whether the store takes its credentials from the catalog."""
     managed: bool = False
     """Whether commits go through the catalog."""
-    _key: Hashable = field(repr=False, default=())
+    location: Address | None = None
+    """The root of the table; the reference concerns no other address."""
+    catalog_key: Hashable = field(repr=False, default=())
+    """Equal for references to the same catalog."""
 
     @classmethod
     def of(
@@ -70,8 +76,16 @@ class CatalogReference:
             access=None if access in (None, _NONE) else Access(access),
             vends=access != _NONE,
             managed=given.get(MANAGED) == "true",
-            _key=frozenset(options_of(settings).items()),
+            location=Address.parse(given[LOCATION]) if LOCATION in given else None,
+            catalog_key=frozenset(options_of(settings).items()),
         ), own
+
+    def concerns(self, address: Address) -> bool:
+        """Whether an address is that of the table. A report, for example, is elsewhere."""
+        return self.location is None or (
+            (self.location.kind, self.location.authority, self.location.path)
+            == (address.kind, address.authority, address.path)
+        )
 
     def options(self) -> dict[str, str]:
         """Returns the storage options, secrets included."""
@@ -79,6 +93,7 @@ class CatalogReference:
         return {
             **options_of(self.settings),
             TABLE: str(self.name),
+            **({LOCATION: str(self.location)} if self.location is not None else {}),
             **({ACCESS: str(access)} if access is not None else {}),
             **({MANAGED: "true"} if self.managed else {}),
         }
@@ -107,4 +122,5 @@ def reference_options(
         access=access,
         vends=table.vends_credentials,
         managed=table.catalog_managed,
+        location=Address.parse(table.location),
     ).options()
