@@ -57,6 +57,11 @@ def is_catalog_option(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
+def is_public(name: str) -> bool:
+    """Whether a storage option concerns the table's catalog and is not secret."""
+    return is_catalog_option(name) and name.removeprefix(_PREFIX) not in SECRETS
+
+
 def secret_variables(settings: CatalogSettings) -> dict[str, str | None]:
     """Returns the environment variables for the secret options.
 
