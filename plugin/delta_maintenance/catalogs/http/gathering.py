@@ -41,7 +41,7 @@ class Gathering:
         self._lock = threading.Lock()
         self._tables: list[CatalogTable] = []
         self._passed_over: Counter[PassedOver] = Counter()
-        self._failures: list[CatalogFailure] = []
+        self._failures: dict[str, CatalogFailure] = {}
         self._unanswered = 0
         self._ended = False
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="catalog")
@@ -95,11 +95,11 @@ class Gathering:
         """Returns the result. Raises the first failure if no request had an answer."""
         requests, answers = self._before
         if self._failures and self._client.answers == answers:
-            raise self._failures[0].error
+            raise next(iter(self._failures.values())).error
         return CatalogListing(
             tables=tuple(sorted(self._tables, key=lambda table: table.name)),
             passed_over=dict(self._passed_over),
-            failures=tuple(sorted(self._failures, key=lambda failure: failure.where)),
+            failures=tuple(failure for _, failure in sorted(self._failures.items())),
             requests=self._client.requests - requests,
         )
 
@@ -116,11 +116,14 @@ class Gathering:
                 # No other part would be answered either: one failure stands for all of them.
                 self._ended = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
                 where = f"{name} and all that follows" if self._ended else name
-                error: DeltaMaintenanceError = self._client.error(failure, where)
-                self._failures.append(CatalogFailure(where=name, error=error))
+                self._note(name, self._client.error(failure, where))
         except DeltaMaintenanceError as error:
             with self._lock:
-                self._failures.append(CatalogFailure(where=name, error=error))
+                self._note(name, error)
+
+    def _note(self, name: str, error: DeltaMaintenanceError) -> None:
+        # The namespaces and the tables of a namespace are separate lists.
+        self._failures.setdefault(name, CatalogFailure(where=name, error=error))
 
 
 def delta_table(
@@ -136,7 +139,8 @@ def delta_table(
             remedy="grant the right to read the table, or correct its entry in the catalog",
         )
     try:
-        vends = vends_credentials and not Address.parse(location).is_local
+        needs = not Address.parse(location).is_local
+        vends = vends_credentials and needs
         return CatalogTable(name=name, location=location, vends_credentials=vends, **fields)
     except InvalidRequestError as error:
         problem = error.problem

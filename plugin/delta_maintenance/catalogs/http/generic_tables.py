@@ -118,7 +118,7 @@ class GenericTables(Catalog):
         with self.client.naming(str(table.name)):
             answer = self._load(table.name.parts, self.delegation)
         return vended_credentials(
-            entries(answer, "storage-credentials"),
+            entries(answer, "storage-credentials") or entries(answer, "storage-access-configs"),
             location=table.location,
             access=access,
             config=texts(answer.get("config")),
