@@ -57,6 +57,7 @@ class CatalogServer(ABC):
     kind: ClassVar[CatalogKind]
     profile: ClassVar[str]
     token_path: ClassVar[str]
+    error_model: ClassVar[str]
     options: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
@@ -177,15 +178,17 @@ class CatalogServer(ABC):
         )
         try:
             if parts.path == self.token_path:
-                return _json(200, self._issue(request))
-            self._authenticate(request)
-            steps = [unquote(step) for step in parts.path.strip("/").split("/")]
-            model, body = self.route(request.method, steps, query, request.headers)
+                model, body = "OAuthTokenResponse", self._issue(request)
+            else:
+                self._authenticate(request)
+                steps = [unquote(step) for step in parts.path.strip("/").split("/")]
+                model, body = self.route(request.method, steps, query, request.headers)
+            status = 200
         except Refusal as refusal:
-            return _json(refusal.status, self.error(refusal))
+            model, body, status = self.error_model, self.error(refusal), refusal.status
         with self._lock:
             self.answers.append((model, body))
-        return _json(200, body)
+        return _json(status, body)
 
     def _authenticate(self, request: Request) -> None:
         if self.token is None:
@@ -212,7 +215,7 @@ class CatalogServer(ABC):
             self.token = f"issued-token-{self.tokens_issued}"
         return {
             "access_token": self.token,
-            "token_type": "Bearer",
+            "token_type": "bearer",
             "expires_in": self.token_lifetime,
         }
 

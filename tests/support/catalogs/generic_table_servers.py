@@ -23,6 +23,7 @@ class _GenericTables(CatalogServer):
     warehouses_path: ClassVar[list[str]]
     delegation: ClassVar[str]
     models: ClassVar[str]
+    error_model = "IcebergErrorResponse"
 
     def prefix(self, warehouse: str) -> str:
         """What stands for a warehouse in paths."""
@@ -172,7 +173,16 @@ class PolarisServer(_GenericTables):
         return {"storage-access-configs": self.credentials} if self.credentials else {}
 
     def warehouse_list(self) -> Answer:
-        return "Catalogs", {"catalogs": [{"name": name} for name in self.catalogs()]}
+        found = [
+            {
+                "type": "INTERNAL",
+                "name": name,
+                "properties": {"default-base-location": "s3://bucket"},
+                "storageConfigInfo": {"storageType": "S3", "allowedLocations": []},
+            }
+            for name in self.catalogs()
+        ]
+        return "Catalogs", {"catalogs": found}
 
     def list_page(self, items: Sequence[Any], query: Query) -> tuple[Sequence[Any], str | None]:
         return items, None

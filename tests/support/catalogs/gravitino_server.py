@@ -16,6 +16,7 @@ class GravitinoServer(CatalogServer):
 
     kind = CatalogKind.GRAVITINO
     profile = "gravitino"
+    error_model = "GravitinoErrorResponse"
     token_path = "/idp/token"
     options = {"metalake": "lake"}
 

@@ -15,6 +15,7 @@ class UnityServer(CatalogServer):
 
     kind = CatalogKind.UNITY
     profile = "unity-catalog"
+    error_model = "UnityError"
     token_path = "/oidc/v1/token"
     most_results: int | None = 50
     columns = ({"name": "id", "type_name": "LONG", "type_text": "bigint", "position": 0},)
