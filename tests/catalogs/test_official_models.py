@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from delta_maintenance.catalogs.models import Access
+from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import CatalogError
+from tests.catalogs.conftest import PROFILES
 from tests.catalogs.test_listing import listed
-from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal
+from tests.support.catalogs.catalog_server import Answer, CatalogServer, Entry, Refusal
 from tests.support.catalogs.official_models import ModelsUnavailable, problems_of
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
@@ -20,24 +19,33 @@ _UNCHECKED = {"Warehouses", "UnityError"}
 """Answers for which no client has a model."""
 
 
-@pytest.fixture(scope="session")
-def problems() -> Callable[[list[tuple[str, dict[str, Any]]]], list[str]]:
-    """Checks answers, or skips the test if the models are not available."""
+@pytest.fixture(scope="module")
+def available() -> None:
+    """Skips the tests if the models cannot be installed."""
     try:
         problems_of([])
     except ModelsUnavailable as reason:
         pytest.skip(f"NO OFFICIAL MODELS: {reason}")
-    return problems_of
 
 
-def test_every_answer_fits_its_model(
-    server: CatalogServer, problems: Callable[[list[tuple[str, dict[str, Any]]]], list[str]]
-) -> None:
+@pytest.mark.usefixtures("available")
+def test_every_answer_fits_its_model() -> None:
+    answers: list[Answer] = []
+    for profile in PROFILES:
+        server = profile()
+        with server.running():
+            _exercise(server)
+        checked = [answer for answer in server.answers if answer[0] not in _UNCHECKED]
+        assert len({model for model, _ in checked}) >= 5
+        answers += checked
+    assert problems_of(answers) == []
+
+
+def _exercise(server: CatalogServer) -> None:
+    """Brings every kind of answer about."""
     options = server.with_client_credentials()
     server.page_size, server.empty_pages = 2, True
-    full = Entry(
-        location="s3://b/t", owner="team", comment="text", properties={"a": "b"}, format="DELTA"
-    )
+    full = Entry(location="s3://b/t", owner="team", comment="text", properties={"a": "b"})
     name = server.add("prod", "sales", "orders", entry=full)
     for number in range(5):
         server.add("prod", "sales", f"t{number}")
@@ -52,16 +60,12 @@ def test_every_answer_fits_its_model(
         catalog.credentials(table, Access.READ)
         catalog.check()
         with pytest.raises(CatalogError):
-            catalog.resolve(type(name)(server.kind, ("prod", "sales", "none")))
-    answers = [answer for answer in server.answers if answer[0] not in _UNCHECKED]
-    assert len({model for model, _ in answers}) >= 5
-    assert problems(answers) == []
+            catalog.resolve(CatalogName(server.kind, ("prod", "sales", "none")))
 
 
-def test_the_check_notices_wrong_answers(
-    problems: Callable[[list[tuple[str, dict[str, Any]]]], list[str]],
-) -> None:
-    wrong: list[tuple[str, dict[str, Any]]] = [
+@pytest.mark.usefixtures("available")
+def test_the_check_notices_wrong_answers() -> None:
+    wrong: list[Answer] = [
         ("ListTablesResponse", {"tables": [{"name": "t", "locaton": "s3://b"}]}),
         ("TableInfo", {"data_source_format": "NOTHING"}),
         ("DatabricksListTablesResponse", {"tables": [{"name": "t", "locaton": "s3://b"}]}),
@@ -71,4 +75,4 @@ def test_the_check_notices_wrong_answers(
         ("GravitinoTableResponse", {"code": 0, "table": {"name": ""}}),
         ("Unknown", {}),
     ]
-    assert [line.partition(":")[0] for line in problems(wrong)] == [name for name, _ in wrong]
+    assert [line.partition(":")[0] for line in problems_of(wrong)] == [name for name, _ in wrong]

@@ -52,13 +52,21 @@ def _install(folder: Path) -> None:
     # Programs of an environment that moves no longer start, but its Python does.
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     python = fresh / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    commands: list[list[str | Path]] = [
+        [sys.executable, "-m", "venv", fresh],
+        [*pip, *_PACKAGES],
+        [*pip, "--no-deps", *_WITHOUT_THEIRS],
+    ]
     try:
-        for command in (
-            [sys.executable, "-m", "venv", fresh],
-            [*pip, *_PACKAGES],
-            [*pip, "--no-deps", *_WITHOUT_THEIRS],
-        ):
+        for command in commands:
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             if done.returncode != 0:
                 said = (done.stderr.strip() or "pip failed").splitlines()[-1]

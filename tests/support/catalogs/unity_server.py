@@ -17,6 +17,7 @@ class UnityServer(CatalogServer):
     profile = "unity-catalog"
     error_model = "UnityError"
     token_path = "/oidc/v1/token"
+    models = ""
     most_results: int | None = 50
     columns = ({"name": "id", "type_name": "LONG", "type_text": "bigint", "position": 0},)
 
@@ -33,7 +34,9 @@ class UnityServer(CatalogServer):
             case ["tables", full_name]:
                 parts = self._found(full_name)
                 self.check(*parts)
-                return "TableInfo", self.info(parts, self.tables(parts[:2])[parts[2]], query)
+                return f"{self.models}TableInfo", self.info(
+                    parts, self.tables(parts[:2])[parts[2]], query
+                )
         raise Refusal(404, "NOT_FOUND", "no such path")
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
@@ -98,13 +101,15 @@ class UnityServer(CatalogServer):
         if self.most_results and field == "tables" and size and int(size) > self.most_results:
             raise Refusal(400, "INVALID_ARGUMENT", "max_results must not exceed 50")
         page, token = self.page(items, query.get("page_token"))
-        return model, {field: list(page), **({"next_page_token": token} if token else {})}
+        body: dict[str, Any] = {field: list(page)}
+        return self.models + model, {**body, **({"next_page_token": token} if token else {})}
 
 
 class DatabricksServer(UnityServer):
     """Databricks: more fields, columns on request, and everything at once without `max_results`."""
 
     profile = "databricks"
+    models = "Databricks"
     most_results = None
 
     def info(self, parts: tuple[str, ...], entry: Entry, query: Query) -> dict[str, Any]:
@@ -117,6 +122,5 @@ class DatabricksServer(UnityServer):
 
     def _list(self, model: str, field: str, items: list[dict[str, Any]], query: Query) -> Answer:
         if "max_results" not in query:
-            return f"Databricks{model}", {field: items}
-        model, body = super()._list(model, field, items, query)
-        return f"Databricks{model}", body
+            return self.models + model, {field: items}
+        return super()._list(model, field, items, query)
