@@ -299,7 +299,6 @@ def test_iceberg_compatibility_v3_forbids_data_and_property_changes(
 CHECKPOINTABLE = [
     "allowColumnDefaults",
     "appendOnly",
-    "catalogManaged",
     "changeDataFeed",
     "checkConstraints",
     "checkpointProtection",
