@@ -20,6 +20,7 @@ MODELS = {
     "ListSchemasResponse": (_UNITY, "ListSchemasResponse"),
     "ListTablesResponse": (_UNITY, "ListTablesResponse"),
     "TableInfo": (_UNITY, "TableInfo"),
+    "TemporaryCredentials": (_UNITY, "TemporaryCredentials"),
     "DatabricksListCatalogsResponse": (_DATABRICKS, "ListCatalogsResponse"),
     "DatabricksListSchemasResponse": (_DATABRICKS, "ListSchemasResponse"),
     "DatabricksListTablesResponse": (_DATABRICKS, "ListTablesResponse"),

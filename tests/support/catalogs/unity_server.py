@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 from uuid import NAMESPACE_URL, uuid5
 
 from delta_maintenance.catalogs.names import CatalogKind
@@ -19,19 +19,30 @@ class UnityServer(CatalogServer):
     token_path = "/oidc/v1/token"
     models = ""
     most_results: int | None = 50
+    temporary_credentials: ClassVar[dict[str, Any]] = {
+        "aws_temp_credentials": {
+            "access_key_id": "key",
+            "secret_access_key": "secret",
+            "session_token": "session",
+        },
+        "expiration_time": 1_800_000_000_000,
+        "url": "s3://b",
+    }
     columns = ({"name": "id", "type_name": "LONG", "type_text": "bigint", "position": 0},)
 
     def route(self, method: str, steps: Sequence[str], query: Query, headers: Any) -> Answer:
-        if method != "GET" or list(steps[:3]) != ["api", "2.1", "unity-catalog"]:
+        if list(steps[:3]) != ["api", "2.1", "unity-catalog"]:
             raise Refusal(404, "NOT_FOUND", "no such path")
-        match steps[3:]:
-            case ["catalogs"]:
+        match [method, *steps[3:]]:
+            case ["POST", "temporary-table-credentials"]:
+                return "TemporaryCredentials", self.temporary_credentials
+            case ["GET", "catalogs"]:
                 return self._list("ListCatalogsResponse", "catalogs", self._catalogs(), query)
-            case ["schemas"]:
+            case ["GET", "schemas"]:
                 return self._list("ListSchemasResponse", "schemas", self._schemas(query), query)
-            case ["tables"]:
+            case ["GET", "tables"]:
                 return self._list("ListTablesResponse", "tables", self._tables(query), query)
-            case ["tables", full_name]:
+            case ["GET", "tables", full_name]:
                 parts = self._found(full_name)
                 self.check(*parts)
                 return f"{self.models}TableInfo", self.info(
