@@ -84,6 +84,7 @@ def test_a_given_token_that_ends_while_tables_are_listed(server: CatalogServer) 
         listing = listed(catalog)
     # One line, not one for each schema.
     (failure,) = listing.failures
+    assert failure.where == f"{server.kind}://prod"
     assert "rejects the credentials" in str(failure.error)
     assert "all that follows" in str(failure.error)
     assert len(server.requests) < 40

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import threading
 from typing import Any
 
@@ -198,8 +201,9 @@ def test_a_catalog_that_stops_answering_gives_one_failure(
 
     server.intercept = hang_up
     listing = listed(catalog)
-    # Requests that are under way end on their own.
+    # The first parts that are not answered, then the catalog.
     assert 1 <= len(listing.failures) <= 3
+    assert listing.failures[0].where == f"{server.kind}://prod"
     assert len(server.requests) < 150
     assert all(failure.error.retryable for failure in listing.failures)
     assert "all that follows" in " ".join(str(failure.error) for failure in listing.failures)
@@ -320,6 +324,37 @@ def test_any_name(server: CatalogServer, catalog: Catalog, parts: tuple[str, str
     assert table.name == name
     assert CatalogName.parse(str(name)) == name
     assert catalog.resolve(name).location == table.location
+
+
+FIELDS = (
+    ("catalogs", "schemas", "tables", "warehouses", "namespaces", "identifiers", "table", "catalog")
+    + ("overrides", "prefix", "name", "format", "data_source_format", "storage_location")
+    + ("properties", "location", "base-location", "provider", "next_page_token", "id")
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.sampled_from(["DELTA", "t", "s3://b", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(bodies=st.lists(json_values, min_size=1, max_size=6))
+def test_any_answers(server: CatalogServer, catalog: Catalog, bodies: list[Any]) -> None:
+    answers = itertools.cycle(json.dumps(body).encode() for body in bodies)
+    server.intercept = lambda *_: Reply(status=200, body=next(answers))
+    for call in (
+        lambda: listed(catalog),
+        catalog.check,
+        lambda: catalog.resolve(CatalogName(server.kind, ("prod", "sales", "orders"))),
+    ):
+        # The library has no other answer to nonsense.
+        with contextlib.suppress(CatalogError):
+            call()
 
 
 def test_names_that_no_path_can_have(server: CatalogServer, catalog: Catalog) -> None:

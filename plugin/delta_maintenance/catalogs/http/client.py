@@ -239,7 +239,7 @@ def origin(address: str) -> str:
 def entries(page: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     """Returns the objects in a list of a page; a missing list is empty."""
     found = page.get(field)
-    return [entry for entry in found if isinstance(entry, Mapping)] if found else []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def segment(name: str) -> str:

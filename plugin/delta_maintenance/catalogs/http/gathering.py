@@ -43,7 +43,7 @@ class Gathering:
         self._passed_over: Counter[PassedOver] = Counter()
         self._failures: dict[str, CatalogFailure] = {}
         self._unanswered = 0
-        self._ended = False
+        self._end: CatalogError | None = None
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="catalog")
 
     def __enter__(self) -> Self:
@@ -81,7 +81,8 @@ class Gathering:
 
         def one(item: tuple[tuple[str, ...], T]) -> None:
             parts, value = item
-            if self._ended:
+            if self._end is not None:
+                self._note(parts[:1], self._end)
                 return
             with self._noting(parts):
                 for result in work(value):
@@ -105,25 +106,26 @@ class Gathering:
 
     @contextmanager
     def _noting(self, parts: tuple[str, ...]) -> Iterator[None]:
-        name = str(CatalogName(self.kind, parts))
         try:
             yield
         except RequestRefused as failure:
+            name = str(CatalogName(self.kind, parts))
             with self._lock:
-                if self._ended:
-                    return
                 self._unanswered += failure.unanswered and failure.status is None
-                # No other part would be answered either: one failure stands for all of them.
-                self._ended = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
-                where = f"{name} and all that follows" if self._ended else name
-                self._note(name, self._client.error(failure, where))
+                is_over = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
+                if is_over and self._end is None:
+                    self._end = self._client.error(failure, f"{name} and all that follows")
+                end = self._end if is_over else None
+            # No other part of the catalog would be answered either: one failure stands for all.
+            self._note(parts[:1] if end else parts, end or self._client.error(failure, name))
         except DeltaMaintenanceError as error:
-            with self._lock:
-                self._note(name, error)
+            self._note(parts, error)
 
-    def _note(self, name: str, error: DeltaMaintenanceError) -> None:
-        # The namespaces and the tables of a namespace are separate lists.
-        self._failures.setdefault(name, CatalogFailure(where=name, error=error))
+    def _note(self, parts: tuple[str, ...], error: DeltaMaintenanceError) -> None:
+        where = str(CatalogName(self.kind, parts))
+        with self._lock:
+            # The namespaces and the tables of a namespace are separate lists.
+            self._failures.setdefault(where, CatalogFailure(where=where, error=error))
 
 
 def delta_table(

@@ -155,8 +155,9 @@ class GenericTables(Catalog):
         if levels := parent[1:]:
             query["parent"] = _SEPARATOR.join(levels)
         for page in self.client.pages(path, query, token="pageToken", next_token=_NEXT):
-            for found in page.get("namespaces") or ():
-                if isinstance(found, list) and tuple(found[:-1]) == levels:
+            namespaces = page.get("namespaces")
+            for found in namespaces if isinstance(namespaces, list) else ():
+                if isinstance(found, list) and found and tuple(found[:-1]) == levels:
                     yield (parent[0], *map(str, found))
 
     def _identifiers(self, namespace: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
