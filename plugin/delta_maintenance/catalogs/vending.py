@@ -31,7 +31,8 @@ _logger = logging.getLogger(__name__)
 _MARGIN = timedelta(minutes=5)
 """Credentials are renewed this long before they end, or after three quarters of their time."""
 _PAUSE = timedelta(seconds=5)
-"""The least time between a failed request for credentials and the next one."""
+"""The least time between a failed request for credentials and the next one, and between two
+requests after the store has rejected the credentials."""
 
 
 class CredentialSource:
@@ -53,7 +54,7 @@ class CredentialSource:
         self._lock = threading.Lock()
         self._table: CatalogTable | None = None
         self._held: VendedCredentials | None = None
-        self._held_since = self._failed_at = datetime.min.replace(tzinfo=UTC)
+        self._held_since = self._failed_at = self._rejected_at = datetime.min.replace(tzinfo=UTC)
         self._writes = reference.access is Access.READ_WRITE
         self._failure: DeltaMaintenanceError | None = None
 
@@ -91,9 +92,11 @@ class CredentialSource:
         with self._lock:
             if self._held is not credentials:
                 return True
-            if self._now() - self._held_since < _PAUSE:
+            ends, now = credentials.expires_at, self._now()
+            # Newer credentials do not help if the store denies what they are for.
+            if now - self._rejected_at < _PAUSE and (ends is None or now < ends):
                 return False
-            self._held = None
+            self._held, self._rejected_at = None, now
             return True
 
     def _renewed(self, *, write: bool) -> VendedCredentials:

@@ -159,14 +159,18 @@ def open_table(arguments: argparse.Namespace) -> Table:
 def locate_table(arguments: argparse.Namespace) -> None:
     """Replaces the name of a table in a catalog by its address and the options of its store.
 
+    A verb that only reads, or a dry run, asks the catalog for credentials for reading alone.
     `arguments.catalog_name` keeps the name; it is None for a table that is given by its address.
     """
     arguments.catalog_name = None
     if arguments.table is None or not is_catalog_name(arguments.table):
         return
     from delta_maintenance.catalogs.locate import locate
+    from delta_maintenance.catalogs.models import Access
 
-    located = locate(arguments.table, dict(arguments.storage_options))
+    writes = getattr(arguments, "may_write", False) and not arguments.dry_run
+    access = None if writes else Access.READ
+    located = locate(arguments.table, dict(arguments.storage_options), access=access)
     arguments.catalog_name = arguments.table
     arguments.table = located.address
     arguments.storage_options = list(located.storage_options.items())

@@ -70,7 +70,12 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only print the plan and its reason")
     if record.spark is not None:
         add_spark(parser)
-    parser.set_defaults(run=partial(run, record), version=None, report=None)
+    parser.set_defaults(
+        run=partial(run, record),
+        version=None,
+        report=None,
+        may_write=not record.effects.only_reads,
+    )
 
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
@@ -46,6 +47,7 @@ from delta_maintenance.table.read.history import (
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_listed, relisting
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.log_view import LogView, SnapshotState, VanishedFileError
+from delta_maintenance.table.read.managed_log import ManagedStore, managed_log
 from delta_maintenance.table.read.segment import (
     LogListing,
     LogSegment,
@@ -82,7 +84,9 @@ def open_table(
     catalog is asked for; by default those for reading, until something is written.
     """
     located = locate(uri, storage_options, access=access)
-    return Table(open_store(located.address, located.storage_options), located=located)
+    store = open_store(located.address, located.storage_options)
+    store = managed_log(store, located.storage_options, os.environ)
+    return Table(store, located=located)
 
 
 class Table:
@@ -341,7 +345,9 @@ class Table:
             )
         except DeltaMaintenanceError as error:
             raise error.located(version=segment.version, file=LOG_DIRECTORY) from None
-        if supports(state.protocol, "catalogManaged") and _UNASKED_CATALOG not in warnings:
+        asks = isinstance(self.store, ManagedStore)
+        managed = supports(state.protocol, "catalogManaged") and not asks
+        if managed and _UNASKED_CATALOG not in warnings:
             warnings.append(_UNASKED_CATALOG)
         return Snapshot(
             log=LogView(
@@ -426,7 +432,8 @@ def _has_in_commit_times(state: SnapshotState, properties: TableProperties) -> b
 
 
 _UNASKED_CATALOG = (
-    "only versions that the catalog of the table has published are visible: there may be newer ones"
+    "only versions that the catalog of the table has published are visible: there may be newer "
+    "ones; open the table by its name in the catalog"
 )
 
 
