@@ -91,7 +91,8 @@ class DeltaSpark:
     ) -> None:
         """Starts Spark, with its jars in `jars`, and its log and warehouse in `scratch`.
 
-        `settings` come on top of `SETTINGS`. Raises `OracleUnavailable` if the jars cannot be downloaded.
+        `settings` come on top of `SETTINGS`. Raises `OracleUnavailable` if the jars cannot be
+        downloaded.
         """
         log = scratch / "spark.log"
         conf = SparkConf(loadDefaults=False)
