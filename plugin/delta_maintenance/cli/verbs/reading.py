@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import (
@@ -20,8 +20,11 @@ from delta_maintenance.cli.arguments import (
 from delta_maintenance.cli.output import instant_text, print_facts, print_json, print_table, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
+    from delta_maintenance.operations.core.facts import Facts
     from delta_maintenance.table.read.summary import TableSummary
 
 _ROWS = 4096
@@ -61,10 +64,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     snapshot = _summary(arguments) or open_snapshot(arguments)
     warn(snapshot.warnings)
     document = describe(snapshot)
-    if arguments.json:
-        print_json(document)
-    else:
-        print_facts(document.heading(), document.facts())
+    _print(arguments, document, document.heading(), document.facts())
 
 
 def _summary(arguments: argparse.Namespace) -> TableSummary | None:
@@ -172,7 +172,14 @@ def _health(arguments: argparse.Namespace) -> None:
     snapshot = open_table(arguments).snapshot()
     health = measure(snapshot, now=clock.now())
     warn(health.warnings)
+    _print(arguments, health.to_json(), health.heading(), health.facts())
+
+
+def _print(
+    arguments: argparse.Namespace, document: Mapping[str, Any], heading: str, facts: Facts
+) -> None:
+    name = arguments.catalog_name
     if arguments.json:
-        print_json(health.to_json())
-        return
-    print_facts(health.heading(), health.facts())
+        print_json(dict(document) if name is None else {"catalog_name": name, **document})
+    else:
+        print_facts(heading if name is None else f"{name}, {heading}", facts)

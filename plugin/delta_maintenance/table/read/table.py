@@ -9,6 +9,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.catalogs.locate import Located, locate
+from delta_maintenance.catalogs.models import Access
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -69,19 +71,28 @@ _relisting = partial(
 )
 
 
-def open_table(uri: str, storage_options: Mapping[str, str] | None = None) -> Table:
-    """Returns the table at `uri`: the address of its root, in any form that `open_store` accepts.
+def open_table(
+    uri: str, storage_options: Mapping[str, str] | None = None, *, access: Access | None = None
+) -> Table:
+    """Returns the table at `uri`: the address of its root, in any form that `open_store` accepts,
+    or its name in a catalog, such as `uc://main.sales.orders`.
 
-    Reads nothing yet. `storage_options` are those of the store, including credentials.
+    Reads nothing of the table yet. `storage_options` are those of the store, including credentials,
+    and those of the catalog (`catalogs.environment.settings_of`). `access` says which credentials a
+    catalog is asked for; by default those for reading, until something is written.
     """
-    return Table(open_store(uri, storage_options))
+    located = locate(uri, storage_options, access=access)
+    return Table(open_store(located.address, located.storage_options), located=located)
 
 
 class Table:
     """A Delta table. It keeps no state: every snapshot is read anew."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, located: Located | None = None) -> None:
         self.store = store
+        self.located = located
+        """Where the table was found, with the options of its store; None if it was not opened by
+        `open_table`."""
 
     @property
     def uri(self) -> str:
