@@ -57,6 +57,11 @@ def is_catalog_option(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
+def is_public(name: str) -> bool:
+    """Whether a storage option concerns the table's catalog and is known not to be secret."""
+    return is_catalog_option(name) and name.removeprefix(_PREFIX) in _PUBLIC
+
+
 def secret_variables(settings: CatalogSettings) -> dict[str, str | None]:
     """Returns the environment variables for the secret options.
 
@@ -96,6 +101,10 @@ def _same(address: str, other: str) -> bool:
 _PREFIX = "catalog_"
 _OF_TABLE = frozenset(("table", "access", "managed", "location"))
 """Options of `reference`, which concern one table."""
+_PUBLIC = _OF_TABLE | frozenset(
+    ("uri", "name", "token_uri", "scope", "vend")
+    + ("region", "profile", "user", "tls", "metalake", "project", "realm")
+)
 _MEANINGS = {"token_uri": "token_address"}
 _NAMES = {meaning: name for name, meaning in _MEANINGS.items()}
 _DATABRICKS = "DATABRICKS"
