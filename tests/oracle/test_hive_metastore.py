@@ -12,6 +12,8 @@ from delta_maintenance.catalogs.models import CatalogTable, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError
+from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.orphans import find_orphans
 from delta_maintenance.table.read.table import open_table
 from tests.oracle.conftest import JARS
 from tests.support.oracle.delta_spark import DeltaSpark, OracleUnavailable
@@ -51,6 +53,11 @@ def lake(metastore: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         spark.sql(
             f"CREATE TABLE default.MiXed USING delta LOCATION '{folder / 'mixed'}' AS SELECT 1"
         )
+        # Nobody knows these two: the source of a clone, and a table that was dropped.
+        spark.write(folder / "sour ce", "SELECT 1 AS id")
+        spark.sql(f"CREATE TABLE sales.clone SHALLOW CLONE delta.`{folder / 'sour ce'}`")
+        spark.sql(f"CREATE TABLE sales.lost USING delta LOCATION '{folder / 'lost'}' AS SELECT 1")
+        spark.sql("DROP TABLE sales.lost")
         spark.sql("CREATE TABLE sales.parquet (id INT) USING parquet")
         spark.sql("CREATE TABLE sales.text (id INT) STORED AS TEXTFILE")
         spark.sql("CREATE VIEW sales.seen AS SELECT * FROM sales.managed")
@@ -79,6 +86,7 @@ def test_every_delta_table_is_found_at_its_location(catalog: HiveCatalog, lake: 
     tables = everything(catalog)
     assert list(tables) == [
         "hms://default.mixed",
+        "hms://sales.clone",
         "hms://sales.managed",
         "hms://sales.outside",
         "hms://sales.parts",
@@ -114,3 +122,16 @@ def test_what_the_metastore_does_not_know_is_refused(catalog: HiveCatalog) -> No
 
 def test_the_check_says_that_the_metastore_answers(catalog: HiveCatalog) -> None:
     assert catalog.check() == "the metastore answers and names 2 databases"
+
+
+def test_dropped_tables_are_orphans_and_sources_of_clones_are_not(
+    metastore: str, lake: Path
+) -> None:
+    catalogs = {"lake": {"kind": "hive", "address": metastore}}
+    policy = Policy.from_json({"version": 1, "catalogs": catalogs})
+    found = find_orphans(policy, [str(lake)])
+    assert [each.uri for each in found.orphans] == [str(lake / "lost")]
+    assert [(each.uri, each.by) for each in found.referenced] == [
+        (str(lake / "sour ce"), ("hms://sales.clone",))
+    ]
+    assert (found.known, found.failures) == (5, ())

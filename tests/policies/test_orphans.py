@@ -123,7 +123,7 @@ def test_a_catalog_that_fails_leaves_the_search_incomplete(
 
 def test_the_source_of_a_shallow_clone_is_in_use(lake: Path) -> None:
     source = table(lake / "source")
-    similar = table(lake / "source2")
+    similar = table(lake / "sour")
     gone = table(lake / "gone")
     removed = f"{gone}/part-1.parquet".replace("%", "%25").replace(" ", "%20")
     file = str(Address("file", "", f"{source}/part-1.parquet", before="file://"))

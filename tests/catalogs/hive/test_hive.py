@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delta_maintenance.address import Address
 from delta_maintenance.catalogs.hive.catalog import HiveCatalog
 from delta_maintenance.catalogs.models import CatalogListing, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
@@ -86,6 +87,13 @@ def test_any_name_is_listed_and_resolved(texts: list[str]) -> None:
         assert {table.name.parts for table in found.tables} == {("d.b %", text) for text in texts}
         for table in found.tables:
             assert catalog.resolve(CatalogName.parse(str(table.name))) == table
+
+
+def test_a_local_path_is_not_decoded() -> None:
+    entry = delta_entry("db", "t", "file:/a b%20c/ü#x/")
+    with serve_fake(FakeMetastore(tables={"db": [entry]})) as address, opened(address) as catalog:
+        [table] = listed(catalog).tables
+    assert Address.parse(table.location).path == "/a b%20c/ü#x"
 
 
 def test_a_broken_table_hides_no_other() -> None:
