@@ -1,7 +1,7 @@
 """Vended credentials that are renewed before they end.
 
-A store asks for the current credentials before each request. One thread renews them while the others
-continue with the old ones. Executors do the same: each process asks the catalog itself.
+A store asks for the current credentials before each request. One thread renews them while the
+others continue with the old ones. Executors do the same: each process asks the catalog itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from delta_maintenance import clock
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 _MARGIN = timedelta(minutes=5)
 """Credentials are renewed this long before they end, or after three quarters of their time."""
 _PAUSE = timedelta(seconds=5)
-"""The least time between two requests for credentials of the same table."""
+"""The least time between a failed request for credentials and the next one."""
 
 
 class CredentialSource:
@@ -43,16 +43,18 @@ class CredentialSource:
         root: Address,
         *,
         catalog: Callable[[], Catalog],
-        now: clock.Clock = clock.now,
+        now: clock.Clock | None = None,
     ) -> None:
         self._reference = reference
         self._root = root
         self._catalog = catalog
-        self._now = now
+        # The clock is looked up late, because tests replace it.
+        self._now = now or (lambda: clock.now())
         self._lock = threading.Lock()
         self._table: CatalogTable | None = None
         self._held: VendedCredentials | None = None
-        self._held_since = self._tried_at = datetime.min.replace(tzinfo=clock.now().tzinfo)
+        self._held_since = self._failed_at = datetime.min.replace(tzinfo=UTC)
+        self._writes = reference.access is Access.READ_WRITE
         self._failure: DeltaMaintenanceError | None = None
 
     def current(self, *, write: bool) -> VendedCredentials:
@@ -68,7 +70,6 @@ class CredentialSource:
                 table=str(self._reference.name),
                 remedy="omit the storage option catalog_access",
             )
-        write = write or self._reference.access is Access.READ_WRITE
         held = self._held
         if held is not None and self._serves(held, write=write) and not self._is_due(held):
             return held
@@ -99,24 +100,24 @@ class CredentialSource:
         usable = self._usable(write=write)
         if usable is not None and not self._is_due(usable):
             return usable
-        if self._now() - self._tried_at < _PAUSE:
+        if self._failure is not None and self._now() - self._failed_at < _PAUSE:
             if usable is not None:
                 return usable
-            if self._failure is not None and self._failure.retryable:
-                raise self._failure
+            raise self._failure
         # Once something is written, the same task will write again.
+        write = write or self._writes
         held = self._held
-        write = write or (held is not None and held.access is Access.READ_WRITE)
-        self._tried_at = self._now()
         try:
             found = self._requested(Access.READ_WRITE if write else Access.READ)
         except DeltaMaintenanceError as error:
             self._failure = error = self._located(error, held)
+            self._failed_at = self._now()
             if usable is None:
                 raise error from None
             _logger.warning("%s; the old credentials are used until they end", error)
             return usable
         self._held, self._held_since, self._failure = found, self._now(), None
+        self._writes = write
         return found
 
     def _requested(self, access: Access) -> VendedCredentials:
@@ -132,9 +133,10 @@ class CredentialSource:
                 remedy="let it vend them for the table, or give credentials of the store and the "
                 "storage option catalog_access=none",
             )
-        if found.expires_at is not None and found.expires_at <= self._now():
+        ends = found.expires_at
+        if ends is not None and ends <= self._now():
             raise CatalogError(
-                f"the catalog vends credentials that ended at {found.expires_at:%Y-%m-%dT%H:%M:%SZ}",
+                f"the catalog vends credentials that ended at {ends:%Y-%m-%dT%H:%M:%SZ}",
                 table=str(name),
                 remedy="compare its clock with that of this machine",
             )

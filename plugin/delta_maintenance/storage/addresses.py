@@ -33,7 +33,8 @@ def open_store(
     see `S3Options`, `GCSOptions`, `AzureOptions`, `NativeOptions` for `hdfs:` and `WebHdfsOptions`.
     Stores of all other fsspec schemes are read-only; for their options see
     `storage.fsspec.options`. Options of a catalog (`catalogs.reference`) make the store obtain and
-    renew the credentials that the catalog vends. `InvalidRequestError` for an address or option that is not understood.
+    renew the credentials that the catalog vends. `InvalidRequestError` for an address or option
+    that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
     reference, own = referred(address, storage_options, os.environ)

@@ -17,9 +17,19 @@ from delta_maintenance.catalogs.http.client import (
     without_path,
 )
 from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
-from delta_maintenance.catalogs.models import CatalogListing, CatalogTable, PassedOver
+from delta_maintenance.catalogs.models import (
+    Access,
+    CatalogListing,
+    CatalogTable,
+    ManagedState,
+    PassedOver,
+    VendedCredentials,
+)
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
+from delta_maintenance.catalogs.unity.commits import managed_state
+from delta_maintenance.catalogs.unity.credentials import table_credentials
+from delta_maintenance.catalogs.unity.delta_api import DeltaApi
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.rest.client import HttpSession
 
@@ -52,6 +62,7 @@ class UnityCatalog(Catalog):
             title=_TITLE,
             rights="USE CATALOG, USE SCHEMA and SELECT",
         )
+        self._delta = DeltaApi(self.client)
         self._catalog = settings.catalog
         self._vends = settings.options.get("vend") != "false"
 
@@ -127,6 +138,14 @@ class UnityCatalog(Catalog):
             for field, part in zip(("catalog_name", "schema_name", "name"), name.parts, strict=True)
         ]
         return self._table(CatalogName(self.kind, tuple(parts)), entry)
+
+    def credentials(self, table: CatalogTable, access: Access) -> tuple[VendedCredentials, ...]:
+        """Returns the credentials for a table; one request, and one more for each catalog."""
+        return table_credentials(self.client, self._delta, table, access)
+
+    def managed_state(self, table: CatalogTable) -> ManagedState | None:
+        """Returns the ratified commits of a catalog-managed table."""
+        return managed_state(self.client, self._delta, table) if table.catalog_managed else None
 
     def check(self) -> str:
         """Lists one page of the catalogs, or of the schemas of the catalog."""
