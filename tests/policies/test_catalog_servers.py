@@ -26,7 +26,7 @@ AWKWARD = ("a.b", "two words", "100%", "zażółć 表", "n" * 255, "a:b@c")
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, CatalogServer]]:
-    """Three servers with an empty schema, clients that do not pause, and the token that all of them accept."""
+    """Three servers with an empty schema, and clients that do not pause."""
     monkeypatch.setattr(client, "PAUSES", ())
     monkeypatch.setitem(discover.__kwdefaults__, "pauses", ())
     with ExitStack() as running:
