@@ -31,7 +31,9 @@ SALES = (
         table_id="id-1",
     ),
     catalog_table("uc://prod.sales.tmp_1", "s3://lake/tmp", owner="team-b"),
-    catalog_table("uc://prod.hr.people", "s3://lake/people", owner="team-b"),
+    catalog_table(
+        "uc://prod.hr.people", "s3://lake/people", owner="team-b", properties={"pii": "yes"}
+    ),
 )
 Use = Callable[..., type[InMemoryCatalog]]
 
@@ -90,6 +92,7 @@ def test_patterns_exclusions_and_conditions_narrow_down(catalogs: Use) -> None:
     assert names(where={"owner": "team-b"}) == ["hr.people", "sales.tmp_1"]
     assert names(where={"tags": {"tier": "gold"}}) == ["sales.orders"]
     assert names(where={"tags": {"tier": "*"}}) == ["sales.orders"]
+    assert names(where={"tags": {"pii": "yes"}}) == ["hr.people"]
     assert names(where={"owner": "team-b", "tags": {"tier": "gold"}}) == []
 
 

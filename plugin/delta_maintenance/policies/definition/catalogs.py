@@ -37,13 +37,13 @@ class Where(PolicyModel):
     owner: str | None = None
     """The owner in the catalog."""
     tags: Mapping[str, str] = Field(default_factory=dict)
-    """Tags or labels in the catalog, with their values; `*` is any value."""
+    """Tags in the catalog, or properties of its entry, with their values; `*` is any value."""
 
     def holds(self, table: CatalogTable) -> bool:
         """Whether the table meets all conditions."""
+        stated = {**table.properties, **table.tags}
         return (self.owner is None or self.owner == table.owner) and all(
-            key in table.tags and value in ("*", table.tags[key])
-            for key, value in self.tags.items()
+            key in stated and value in ("*", stated[key]) for key, value in self.tags.items()
         )
 
 
