@@ -116,7 +116,7 @@ def _options(held: Mapping[str, str], prefix: str) -> dict[str, str]:
             "AWS_SECRET_ACCESS_KEY": secret,
             "AWS_SESSION_TOKEN": held.get("s3.session-token"),
             "AWS_ENDPOINT_URL": held.get("s3.endpoint"),
-            "AWS_REGION": held.get("client.region") or held.get("s3.region"),
+            "AWS_REGION": next((held[name] for name in _REGIONS if name in held), None),
         }
         return {name: value for name, value in values.items() if value}
     if token := held.get("gcs.oauth2.token") or held.get("gcs.oauth-token"):
@@ -170,5 +170,6 @@ def _texts(values: object) -> dict[str, str]:
     return {str(name): value for name, value in values.items() if isinstance(value, str)}
 
 
+_REGIONS = ("client.region", "s3.client.region", "s3.region")
 _SAS = "adls.sas-token."
 _ACCESS = {"READ": Access.READ, "READ_WRITE": Access.READ_WRITE}

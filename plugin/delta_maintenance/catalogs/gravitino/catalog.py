@@ -127,7 +127,9 @@ class GravitinoCatalog(Catalog):
         """Requests the catalog, or the list of catalogs."""
         parts = (self._catalog,) if self._catalog else ()
         with self.client.naming(str(CatalogName(self.kind, parts))):
-            self.client.get("/".join([self._root, *map(segment, parts)]))
+            answer = self.client.get("/".join([self._root, *map(segment, parts)]))
+        if self._catalog:
+            _check_provider(self._catalog, answer.get("catalog"))
         return f"{self.client.title} answers"
 
     def close(self) -> None:

@@ -129,18 +129,21 @@ class Authorization:
                     status=None, code="NotJSON", detail="no access token in the answer"
                 )
             else:
-                code, detail = described(answer.body)
+                code, detail = described(answer.body, self.hidden)
                 # A token server answers 400 to wrong client credentials.
                 status = 401 if answer.status == 400 else answer.status
                 failure = RequestRefused(
-                    status=status, code=code or f"HTTP {answer.status}", detail=self.hidden(detail)
+                    status=status, code=code or f"HTTP {answer.status}", detail=detail
                 )
         # Raised outside the handler, so that the failure has no `__context__`.
         raise failure
 
 
-def described(body: bytes) -> tuple[str, str]:
-    """Returns the code and the message of an unsuccessful answer, in the forms of all catalogs."""
+def described(body: bytes, hidden: Callable[[str], str]) -> tuple[str, str]:
+    """Returns the code and the message of an unsuccessful answer, in the forms of all catalogs.
+
+    `hidden` removes the secrets, because servers may repeat a part of the request.
+    """
     text = body[:100_000].decode(errors="replace")
     try:
         found = json.loads(text)
@@ -148,12 +151,12 @@ def described(body: bytes) -> tuple[str, str]:
         found = None
     if not isinstance(found, Mapping):
         # A page of a proxy says nothing that a line could repeat.
-        return "", "" if text.lstrip().startswith("<") else text[:200]
+        return "", "" if text.lstrip().startswith("<") else hidden(text)[:200]
     error = found.get("error")
     inner = error if isinstance(error, Mapping) else found
     code = inner.get("error_code") or inner.get("type") or inner.get("error") or ""
     detail = inner.get("message") or inner.get("error_description") or ""
-    return str(code), str(detail)[:200]
+    return hidden(str(code))[:100], hidden(str(detail))[:200]
 
 
 def check_address(address: str, name: str) -> str:

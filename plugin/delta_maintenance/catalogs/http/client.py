@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,10 +25,10 @@ from delta_maintenance.rest.failure import PAUSES, patiently
 
 
 class CatalogClient(RestClient):
-    """Sends requests to one catalog and counts them. Thread-safe; `sleep` takes seconds.
+    """Sends requests to one catalog and counts them. Thread-safe.
 
     `title` names the kind of catalog in messages, `rights` what a caller needs. Paths of requests
-    follow `address`. `pauses` are the seconds to wait before each further attempt.
+    follow `address`.
     """
 
     failure = RequestRefused
@@ -43,8 +43,6 @@ class CatalogClient(RestClient):
         title: str,
         rights: str,
         headers: Mapping[str, str] | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        pauses: Sequence[float] = PAUSES,
     ) -> None:
         self.title = f"{title} at {address}"
         self.address = address
@@ -53,8 +51,6 @@ class CatalogClient(RestClient):
         self._title = title
         self._rights = rights
         self._headers = dict(headers or {})
-        self._sleep = sleep
-        self._pauses = pauses
         self._lock = threading.Lock()
         self.requests = 0
         """The number of requests that were sent, retries included, without those for tokens."""
@@ -94,7 +90,7 @@ class CatalogClient(RestClient):
             url += "?" + urlencode(query, quote_via=quote, safe="")
         data = None if body is None else json.dumps(body).encode()
         once = partial(self._once, method, url, headers or {}, data)
-        return patiently(once, self._sleep, self._pauses) if retried else once()
+        return patiently(once, time.sleep, PAUSES) if retried else once()
 
     def pages(
         self,
@@ -129,11 +125,8 @@ class CatalogClient(RestClient):
         """Converts failures of requests in the block to errors that name a part of the catalog."""
         try:
             yield
-            return
         except RequestRefused as failure:
-            error = self.error(failure, where)
-        # Raised outside the handler, so that the error has no `__context__`.
-        raise error
+            raise self.error(failure, where) from None
 
     def error(self, failure: RequestRefused, where: str) -> CatalogError:
         """Converts a failure to the error for users. `where` names a part of the catalog."""
@@ -198,7 +191,7 @@ class CatalogClient(RestClient):
         return found
 
     def _refused(self, answer: Answer) -> RequestRefused:
-        code, detail = described(answer.body)
+        code, detail = described(answer.body, self._authorization.hidden)
         status = answer.status
         if status == 403 and "access token" in detail.lower():
             # Databricks.
@@ -206,7 +199,7 @@ class CatalogClient(RestClient):
         return RequestRefused(
             status=status,
             code=code or f"HTTP {answer.status}",
-            detail=self._authorization.hidden(detail),
+            detail=detail,
         )
 
 
@@ -246,7 +239,7 @@ def origin(address: str) -> str:
 def entries(page: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     """Returns the objects in a list of a page; a missing list is empty."""
     found = page.get(field)
-    return [entry for entry in found if isinstance(entry, Mapping)] if found else []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def segment(name: str) -> str:

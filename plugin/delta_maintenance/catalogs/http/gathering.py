@@ -41,9 +41,9 @@ class Gathering:
         self._lock = threading.Lock()
         self._tables: list[CatalogTable] = []
         self._passed_over: Counter[PassedOver] = Counter()
-        self._failures: list[CatalogFailure] = []
+        self._failures: dict[str, CatalogFailure] = {}
         self._unanswered = 0
-        self._ended = False
+        self._end: CatalogError | None = None
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="catalog")
 
     def __enter__(self) -> Self:
@@ -81,7 +81,8 @@ class Gathering:
 
         def one(item: tuple[tuple[str, ...], T]) -> None:
             parts, value = item
-            if self._ended:
+            if self._end is not None:
+                self._note(parts[:1], self._end)
                 return
             with self._noting(parts):
                 for result in work(value):
@@ -95,32 +96,36 @@ class Gathering:
         """Returns the result. Raises the first failure if no request had an answer."""
         requests, answers = self._before
         if self._failures and self._client.answers == answers:
-            raise self._failures[0].error
+            raise next(iter(self._failures.values())).error
         return CatalogListing(
             tables=tuple(sorted(self._tables, key=lambda table: table.name)),
             passed_over=dict(self._passed_over),
-            failures=tuple(sorted(self._failures, key=lambda failure: failure.where)),
+            failures=tuple(failure for _, failure in sorted(self._failures.items())),
             requests=self._client.requests - requests,
         )
 
     @contextmanager
     def _noting(self, parts: tuple[str, ...]) -> Iterator[None]:
-        name = str(CatalogName(self.kind, parts))
         try:
             yield
         except RequestRefused as failure:
+            name = str(CatalogName(self.kind, parts))
             with self._lock:
-                if self._ended:
-                    return
                 self._unanswered += failure.unanswered and failure.status is None
-                # No other part would be answered either: one failure stands for all of them.
-                self._ended = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
-                where = f"{name} and all that follows" if self._ended else name
-                error: DeltaMaintenanceError = self._client.error(failure, where)
-                self._failures.append(CatalogFailure(where=name, error=error))
+                is_over = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
+                if is_over and self._end is None:
+                    self._end = self._client.error(failure, f"{name} and all that follows")
+                end = self._end if is_over else None
+            # No other part of the catalog would be answered either: one failure stands for all.
+            self._note(parts[:1] if end else parts, end or self._client.error(failure, name))
         except DeltaMaintenanceError as error:
-            with self._lock:
-                self._failures.append(CatalogFailure(where=name, error=error))
+            self._note(parts, error)
+
+    def _note(self, parts: tuple[str, ...], error: DeltaMaintenanceError) -> None:
+        where = str(CatalogName(self.kind, parts))
+        with self._lock:
+            # The namespaces and the tables of a namespace are separate lists.
+            self._failures.setdefault(where, CatalogFailure(where=where, error=error))
 
 
 def delta_table(
@@ -136,7 +141,8 @@ def delta_table(
             remedy="grant the right to read the table, or correct its entry in the catalog",
         )
     try:
-        vends = vends_credentials and not Address.parse(location).is_local
+        needs = not Address.parse(location).is_local
+        vends = vends_credentials and needs
         return CatalogTable(name=name, location=location, vends_credentials=vends, **fields)
     except InvalidRequestError as error:
         problem = error.problem

@@ -118,7 +118,7 @@ class GenericTables(Catalog):
         with self.client.naming(str(table.name)):
             answer = self._load(table.name.parts, self.delegation)
         return vended_credentials(
-            entries(answer, "storage-credentials"),
+            entries(answer, "storage-credentials") or entries(answer, "storage-access-configs"),
             location=table.location,
             access=access,
             config=texts(answer.get("config")),
@@ -155,8 +155,9 @@ class GenericTables(Catalog):
         if levels := parent[1:]:
             query["parent"] = _SEPARATOR.join(levels)
         for page in self.client.pages(path, query, token="pageToken", next_token=_NEXT):
-            for found in page.get("namespaces") or ():
-                if isinstance(found, list) and tuple(found[:-1]) == levels:
+            namespaces = page.get("namespaces")
+            for found in namespaces if isinstance(namespaces, list) else ():
+                if isinstance(found, list) and found and tuple(found[:-1]) == levels:
                     yield (parent[0], *map(str, found))
 
     def _identifiers(self, namespace: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
