@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 from delta_maintenance.catalogs.catalog import Catalog, Wanted
 from delta_maintenance.catalogs.http.client import CatalogClient, entries, segment
@@ -144,7 +143,7 @@ class GenericTables(Catalog):
             found = self.client.get(f"{self.namespaces_path}/v1/config", {"warehouse": warehouse})
             prefix = texts(found.get("overrides")).get("prefix")
             prefix = prefix or texts(found.get("defaults")).get("prefix") or warehouse
-            self._prefixes[warehouse] = quote(prefix)
+            self._prefixes[warehouse] = segment(prefix)
         return self._prefixes[warehouse]
 
     def _namespaces(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
