@@ -95,8 +95,8 @@ def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
         )
         from airflow.providers.openlineage.extractors import OperatorLineage
 
-        # The common provider has no classes for these facets.
-        from openlineage.client.facet_v2 import dataset_version_dataset, symlinks_dataset  # type: ignore[import-not-found]
+        # The common provider has no class for this facet.
+        from openlineage.client.facet_v2 import dataset_version_dataset  # type: ignore[import-not-found]
     except ImportError:
         return None
 
@@ -111,6 +111,8 @@ def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
     namespace, name = named
     facets: dict[str, Any] = {}
     if lineage_facts.catalog_name is not None:
+        from openlineage.client.facet_v2 import symlinks_dataset
+
         link = CatalogName.parse(lineage_facts.catalog_name)
         facets["symlinks"] = symlinks_dataset.SymlinksDatasetFacet(
             [symlinks_dataset.Identifier(str(link.kind), link.dotted, "TABLE")]

@@ -179,7 +179,11 @@ def test_a_job_carries_the_address_and_no_credentials_to_a_cluster(
 ) -> None:
     located = DeltaHook("lake").locate(VENDED, credentials=False)
     assert located.address == "s3://lake/vended"
-    assert located.storage_options == {"catalog_uri": "https://lake", "catalog_table": VENDED}
+    assert located.storage_options == {
+        "catalog_uri": "https://lake",
+        "catalog_table": VENDED,
+        "catalog_location": "s3://lake/vended",
+    }
     own = DeltaHook("lake").locate(VENDED)
     assert own.storage_options["catalog_token"] == "dapi-canary"
     plain = DeltaHook("lake").locate("/data/lake", credentials=False)
@@ -215,6 +219,7 @@ def test_a_table_with_vended_credentials_carries_a_reference(
         "catalog_token": "dapi-canary",
         "catalog_name": "prod",
         "catalog_table": VENDED,
+        "catalog_location": "s3://lake/vended",
     }
     assert "catalog_token" not in PolicyHook(rule).storage_options(table.uri, credentials=False)
 

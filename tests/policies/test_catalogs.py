@@ -261,6 +261,7 @@ def test_a_table_with_vended_credentials_is_reached_through_its_catalog(catalogs
         "catalog_name": "prod",
         "catalog_token": "${env:LAKE_TOKEN}",
         "catalog_table": "uc://prod.s.t",
+        "catalog_location": "s3://lake/t",
     }
     assert environment_options(rule)["catalog_token"] == "dapi-canary"
     assert tables["s3://lake/m"].rules.storage.options["catalog_managed"] == "true"

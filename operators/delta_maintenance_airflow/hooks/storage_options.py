@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.catalogs.environment import is_public
 from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance_airflow.hooks.catalog_options import KINDS, catalog_options
@@ -158,14 +157,21 @@ def without_credentials(options: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in options.items()
-        if name.lower() in _HARMLESS or is_public(name)
+        if name.lower() in _HARMLESS or _of_catalog(name)
     }
+
+
+def _of_catalog(name: str) -> bool:
+    # Imported here because it is seldom needed, and would slow down Dag parsing.
+    from delta_maintenance.catalogs.environment import is_public
+
+    return is_public(name)
 
 
 def secrets_in(options: Mapping[str, str]) -> Iterator[str]:
     """Yields every text that must not be printed, in each form in which it might appear."""
     for name, value in options.items():
-        if name.lower() in _UNMASKED or is_public(name) or name == "catalog_client_id":
+        if name.lower() in _UNMASKED or name == "catalog_client_id" or _of_catalog(name):
             continue
         yield value
         # The parts of the secret that can be used separately, and might appear in a log.

@@ -33,7 +33,7 @@ MANAGED = "catalog_managed"
 """The storage option that is `true` if commits go through the catalog."""
 LOCATION = "catalog_location"
 """The storage option with the table's address."""
-_NONE = "none"
+NO_ACCESS = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +63,18 @@ class CatalogReference:
         if TABLE not in given:
             return None, own
         access = given.get(ACCESS)
-        if access not in (None, _NONE, *Access):
+        if access not in (None, NO_ACCESS, *Access):
             raise InvalidRequestError(
                 f"the storage option {ACCESS} is {access!r}",
-                remedy=f"write one of {', '.join(Access)}, {_NONE}",
+                remedy=f"write one of {', '.join(Access)}, {NO_ACCESS}",
             )
         name = CatalogName.parse(given[TABLE])
         settings = settings_of(name.kind, given, environment)
         return cls(
             name=name,
             settings=settings,
-            access=None if access in (None, _NONE) else Access(access),
-            vends=access != _NONE,
+            access=None if access in (None, NO_ACCESS) else Access(access),
+            vends=access != NO_ACCESS,
             managed=given.get(MANAGED) == "true",
             location=Address.parse(given[LOCATION]) if LOCATION in given else None,
             catalog_key=frozenset(options_of(settings).items()),
@@ -89,7 +89,7 @@ class CatalogReference:
 
     def options(self) -> dict[str, str]:
         """Returns the storage options, secrets included."""
-        access = self.access if self.vends else _NONE
+        access = self.access if self.vends else NO_ACCESS
         return {
             **options_of(self.settings),
             TABLE: str(self.name),

@@ -10,9 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.models import PassedOver
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
@@ -28,19 +25,15 @@ from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.policies.models import Assessment
-from delta_maintenance.storage import Store, open_store
-from delta_maintenance.storage.core.listing import EntryKind
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.policies.tree_search import PARALLEL, tables_in
+from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table, open_table
 
 _logger = logging.getLogger(__name__)
 
-_PARALLEL = 16
 _PATTERNS_AT_ONCE = 8
 _SHOWN = 20
 """The duplicates that are named; more are counted."""
-_IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
-"""Neither the folder nor one above it is hidden."""
 
 StorageOptions = Callable[[StorageRule], Mapping[str, str]]
 """Returns the storage options that a rule refers to."""
@@ -133,7 +126,7 @@ def discover(
     *,
     storage_options: OptionsAt = _environment_options_at,
     memory: CatalogMemory | None = None,
-    parallel: int = _PARALLEL,
+    parallel: int = PARALLEL,
     pauses: Sequence[float] = (2.0, 8.0),
     sleep: Callable[[float], object] = time.sleep,
 ) -> Discovery:
@@ -185,7 +178,7 @@ class _Merged:
         self._policy = policy
         self._tables = {table.uri: table for table in policy.named_tables}
         self._names = {table.name: table.uri for table in policy.named_tables}
-        self._known = {_place(table.uri): table.name for table in policy.named_tables}
+        self._known = {place_of(table.uri): table.name for table in policy.named_tables}
         self._listed: list[str] = []
         self._duplicates: list[Duplicate] = []
         self._passed_over: dict[str, Mapping[PassedOver, int]] = {}
@@ -194,7 +187,7 @@ class _Merged:
     def add_catalog(self, catalog: str, found: CatalogFound) -> None:
         for table in found.tables:
             try:
-                places = [_place(table.uri)]
+                places = [place_of(table.uri)]
             except InvalidRequestError as error:
                 self.unlisted.append(UnlistedPattern(table.name, error))
                 continue
@@ -222,7 +215,7 @@ class _Merged:
             return
         self._listed.append(search.pattern)
         for uri, name in new.items():
-            if (kept := self._known.setdefault(_place(uri), name)) != name:
+            if (kept := self._known.setdefault(place_of(uri), name)) != name:
                 self._duplicates.append(Duplicate(name, kept, uri))
                 continue
             self._names[name] = uri
@@ -239,7 +232,7 @@ class _Merged:
         )
 
 
-def _place(uri: str) -> tuple[str, ...]:
+def place_of(uri: str) -> tuple[str, ...]:
     """Where a table is, equal for all forms of one address."""
     address = Address.parse(uri).absolute()
     authority = "" if address.is_local else address.authority
@@ -298,60 +291,13 @@ class _Search:
     def _tables(self, storage_options: Mapping[str, str]) -> list[str]:
         store = open_store(self.root, storage_options)
         try:
-            return sorted(path for path in self._logs(store) if self._entry.covers(self.uri(path)))
+            found = tables_in(store, leads_on=self._leads_on, parallel=self._parallel)
+            return sorted(path for path in found if self._entry.covers(self.uri(path)))
         finally:
             store.close()
 
-    def _logs(self, store: Store) -> Iterator[str]:
-        """Folders that contain a log."""
-        first = store.list_level()
-        if first is None:
-            yield from _logs_in_tree(store)
-            return
-        with ThreadPoolExecutor(self._parallel) as pool:
-            level, listed = [""], [first]
-            while level:
-                deeper: list[str] = []
-                for path, entries in zip(level, listed, strict=True):
-                    folders = [folder for folder in _folders(entries) if folder != path]
-                    log = f"{path}/{LOG_DIRECTORY}" if path else LOG_DIRECTORY
-                    if log in folders:
-                        yield path
-                    else:
-                        deeper.extend(folder for folder in folders if self._leads_on(folder))
-                level = sorted(deeper)
-                listed = list(pool.map(store.list_level, level))
-
     def _leads_on(self, folder: str) -> bool:
-        hidden = folder.rpartition("/")[2].startswith((".", "_"))
-        return (
-            not hidden
-            and self._pattern.leads_on(folder)
-            and not self._entry.excludes(self.uri(folder))
-        )
-
-
-def _folders(entries: pa.Table) -> list[str]:
-    chosen = entries.filter(pc.equal(entries["kind"], int(EntryKind.DIRECTORY)))
-    paths: list[str] = chosen["path"].to_pylist()
-    return paths
-
-
-def _logs_in_tree(store: Store) -> Iterator[str]:
-    """Like `_logs`, for stores that can only list everything: derives the folders from the
-    files.
-    """
-    found: set[str] = set()
-    for batch in store.list_tree():
-        logs = batch.filter(pc.match_substring_regex(batch["path"], _IN_LOG))
-        tables = pc.replace_substring_regex(logs["path"], rf"(^|/){LOG_DIRECTORY}/.*$", "")
-        found.update(pc.unique(tables).to_pylist())
-    outermost: str | None = None
-    for path in sorted(found, key=lambda path: path.split("/") if path else []):
-        nested = outermost is not None and (not outermost or path.startswith(f"{outermost}/"))
-        if not nested:
-            outermost = path
-            yield path
+        return self._pattern.leads_on(folder) and not self._entry.excludes(self.uri(folder))
 
 
 def environment_options(

@@ -20,11 +20,12 @@ from delta_maintenance.cli.arguments import (
 from delta_maintenance.cli.output import instant_text, print_facts, print_json, print_table, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
-    from delta_maintenance.operations.core.facts import Facts
+    from delta_maintenance.operations.health import TableHealth
+    from delta_maintenance.operations.health.inspection import Description
     from delta_maintenance.table.read.summary import TableSummary
 
 _ROWS = 4096
@@ -64,7 +65,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     snapshot = _summary(arguments) or open_snapshot(arguments)
     warn(snapshot.warnings)
     document = describe(snapshot)
-    _print(arguments, document, document.heading(), document.facts())
+    _print(arguments, document, lambda: document)
 
 
 def _summary(arguments: argparse.Namespace) -> TableSummary | None:
@@ -172,14 +173,17 @@ def _health(arguments: argparse.Namespace) -> None:
     snapshot = open_table(arguments).snapshot()
     health = measure(snapshot, now=clock.now())
     warn(health.warnings)
-    _print(arguments, health.to_json(), health.heading(), health.facts())
+    _print(arguments, health, health.to_json)
 
 
 def _print(
-    arguments: argparse.Namespace, document: Mapping[str, Any], heading: str, facts: Facts
+    arguments: argparse.Namespace,
+    document: Description | TableHealth,
+    to_json: Callable[[], Mapping[str, Any]],
 ) -> None:
     name = arguments.catalog_name
     if arguments.json:
-        print_json(dict(document) if name is None else {"catalog_name": name, **document})
+        print_json({**({} if name is None else {"catalog_name": name}), **to_json()})
     else:
-        print_facts(heading if name is None else f"{name}, {heading}", facts)
+        heading = document.heading()
+        print_facts(heading if name is None else f"{name}, {heading}", document.facts())

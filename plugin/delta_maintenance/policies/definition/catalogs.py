@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from delta_maintenance.catalogs.models import CatalogTable
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName, is_catalog_name
+from delta_maintenance.catalogs.reference import ACCESS, LOCATION, MANAGED, NO_ACCESS, TABLE
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel, Settings
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.rules import Rules, StorageRule
@@ -113,11 +114,11 @@ class CatalogRule(Rules):
         if not (vends or table.catalog_managed):
             return own
         catalog = self.reference()
-        options = {**catalog.options, "catalog_table": str(table.name)}
+        options = {**catalog.options, TABLE: str(table.name), LOCATION: table.location}
         if not vends:
-            options["catalog_access"] = "none"
+            options[ACCESS] = NO_ACCESS
         if table.catalog_managed:
-            options["catalog_managed"] = "true"
+            options[MANAGED] = "true"
         return StorageRule(
             connection=own.connection,
             catalog_connection=catalog.catalog_connection,
