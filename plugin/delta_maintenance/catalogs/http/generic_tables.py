@@ -32,12 +32,15 @@ class GenericTables(Catalog):
     """The path of the interface of generic tables, below the address."""
     delegation: ClassVar[Mapping[str, str]]
     """The header that asks for credentials."""
+    vends_by_default: ClassVar[bool] = True
+    """Whether the catalog is asked for credentials if the option `vend` is not given."""
 
     client: CatalogClient
 
     def __init__(self, settings: CatalogSettings) -> None:
         self._catalog = settings.catalog
-        self._vends = settings.options.get("vend") != "false"
+        usual = "true" if self.vends_by_default else "false"
+        self._vends = settings.options.get("vend", usual) != "false"
         self._prefixes: dict[str, str] = {}
 
     @abstractmethod
