@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 _UNITY = "unitycatalog.client.models"
+_DELTA = "unitycatalog.delta.models"
 _DATABRICKS = "databricks.sdk.service.catalog"
 _POLARIS = "apache_polaris.sdk.catalog.models"
 _GRAVITINO = "gravitino.dto.responses"
@@ -21,6 +22,11 @@ MODELS = {
     "ListTablesResponse": (_UNITY, "ListTablesResponse"),
     "TableInfo": (_UNITY, "TableInfo"),
     "TemporaryCredentials": (_UNITY, "TemporaryCredentials"),
+    "DeltaGetCommitsResponse": (_UNITY, "DeltaGetCommitsResponse"),
+    "DeltaCatalogConfig": (_DELTA, "DeltaCatalogConfig"),
+    "DeltaLoadTableResponse": (_DELTA, "DeltaLoadTableResponse"),
+    "DeltaCredentialsResponse": (_DELTA, "DeltaCredentialsResponse"),
+    "DeltaErrorResponse": (_DELTA, "DeltaErrorResponse"),
     "DatabricksListCatalogsResponse": (_DATABRICKS, "ListCatalogsResponse"),
     "DatabricksListSchemasResponse": (_DATABRICKS, "ListSchemasResponse"),
     "DatabricksListTablesResponse": (_DATABRICKS, "ListTablesResponse"),
