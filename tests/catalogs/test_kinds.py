@@ -100,6 +100,9 @@ def test_vended_credentials(vendor: LakekeeperServer | PolarisServer) -> None:
         {"prefix": "s3://bucket", "config": {}},
     ]
     with open_catalog(vendor.settings()) as catalog:
+        # Released servers of Polaris vend none.
+        assert catalog.resolve(name).vends_credentials is (vendor.kind == "lakekeeper")
+    with open_catalog(vendor.settings(vend="true")) as catalog:
         table = catalog.resolve(name)
         assert table.vends_credentials
         (found,) = catalog.credentials(table, Access.READ_WRITE)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance.catalogs.vending import source_of
 from delta_maintenance.cli.main import main
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, metadata, protocol
@@ -52,7 +53,7 @@ def _echo(application: Application) -> Application:
     """A proxy that refuses everything and repeats what it was sent."""
 
     def answer(environ: Environ, start: StartResponse) -> Iterable[bytes]:
-        sent = {name: value for name, value in environ.items() if name.startswith("HTTP_")}
+        sent = [environ[f"HTTP_{name}"] for name in ("X_AMZ_SECURITY_TOKEN", "AUTHORIZATION")]
         start("403 Forbidden", [("Content-Type", "application/xml")])
         return [f"<Error><Code>No</Code><Message>{sent}</Message></Error>".encode()]
 
@@ -95,9 +96,11 @@ def test_ten_thousand_lines_contain_no_canary(
     unity.tables["main.s.t"].rights = frozenset()
     unity.reject_keys()
     assert run("history", _NAME) == 3
+    source_of.cache_clear()
     s3_server.intercept = _echo
     unity.tables["main.s.t"].rights = frozenset(("READ", "READ_WRITE"))
     assert run("history", _NAME) != 0
+    assert "AWS4-HMAC-SHA256 Credential=***" in said[-1], "the store repeats what it was sent"
     monkeypatch.setenv("UNITY_CATALOG_TOKEN", f"{TOKEN}-revoked")
     assert run("history", _NAME) == 3
     monkeypatch.setenv("UNITY_CATALOG_TOKEN", TOKEN)

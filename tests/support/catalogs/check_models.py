@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 _UNITY = "unitycatalog.client.models"
+_DELTA = "unitycatalog.delta.models"
 _DATABRICKS = "databricks.sdk.service.catalog"
 _POLARIS = "apache_polaris.sdk.catalog.models"
 _GRAVITINO = "gravitino.dto.responses"
@@ -21,6 +22,14 @@ MODELS = {
     "ListTablesResponse": (_UNITY, "ListTablesResponse"),
     "TableInfo": (_UNITY, "TableInfo"),
     "TemporaryCredentials": (_UNITY, "TemporaryCredentials"),
+    "DeltaGetCommitsResponse": (_UNITY, "DeltaGetCommitsResponse"),
+    "DeltaCatalogConfig": (f"{_DELTA}.delta_catalog_config", "DeltaCatalogConfig"),
+    "DeltaLoadTableResponse": (f"{_DELTA}.delta_load_table_response", "DeltaLoadTableResponse"),
+    "DeltaCredentialsResponse": (
+        f"{_DELTA}.delta_credentials_response",
+        "DeltaCredentialsResponse",
+    ),
+    "DeltaErrorResponse": (f"{_DELTA}.delta_error_response", "DeltaErrorResponse"),
     "DatabricksListCatalogsResponse": (_DATABRICKS, "ListCatalogsResponse"),
     "DatabricksListSchemasResponse": (_DATABRICKS, "ListSchemasResponse"),
     "DatabricksListTablesResponse": (_DATABRICKS, "ListTablesResponse"),
@@ -44,7 +53,9 @@ MODELS = {
 
 def kept(model: Any, body: dict[str, Any]) -> object:
     """Returns what a model keeps of an answer."""
-    if hasattr(model, "model_validate") and not hasattr(model, "from_dict"):
+    # `from_dict` of the models of the Delta API loses the fields of a schema.
+    whole = not hasattr(model, "from_dict") or model.__module__.startswith(_DELTA)
+    if hasattr(model, "model_validate") and whole:
         return model.model_validate(body).model_dump(by_alias=True, exclude_unset=True)
     if hasattr(model, "from_json") and not hasattr(model, "model_validate"):
         read = model.from_json(json.dumps(body), infer_missing=True)

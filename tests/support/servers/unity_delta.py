@@ -58,6 +58,8 @@ class UnityServer:
     keys: dict[str, Key] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     """`METHOD PATH?QUERY`, and the wanted operation, for each request so far."""
+    answers: list[tuple[str, Any]] = field(default_factory=list)
+    """The answers so far, with the names of their models in the official client."""
     old: bool = False
     lifetime_ms: int = 3_600_000
     status: int | None = None
@@ -231,6 +233,7 @@ def serve_unity() -> Iterator[UnityServer]:
             body = json.loads(self.rfile.read(size) or b"{}")
             token = self.headers.get("Authorization", "")
             status, answer = server.answer(self.command, self.path, token, body)
+            server.answers.append((_model(self.path, status), answer))
             data = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -253,6 +256,13 @@ def serve_unity() -> Iterator[UnityServer]:
         listener.shutdown()
         thread.join()
         listener.server_close()
+
+
+def _model(path: str, status: int) -> str:
+    path = urlsplit(path).path.removeprefix("/api/2.1/unity-catalog")
+    if status != 200:
+        return "DeltaErrorResponse" if path.startswith("/delta/v1/catalogs") else "UnityError"
+    return next(model for pattern, model in _MODELS.items() if re.fullmatch(pattern, path))
 
 
 def _loaded(table: UnityTable) -> dict[str, Any]:
@@ -291,6 +301,14 @@ def _s3_config(key: Key, key_id: str) -> dict[str, str]:
     }
 
 
+_MODELS = {
+    "/tables/.*": "TableInfo",
+    "/temporary-table-credentials": "TemporaryCredentials",
+    "/delta/preview/commits": "DeltaGetCommitsResponse",
+    "/delta/v1/config": "DeltaCatalogConfig",
+    "/delta/v1/.*/credentials": "DeltaCredentialsResponse",
+    "/delta/v1/catalogs/.*": "DeltaLoadTableResponse",
+}
 _TABLE = "/v1/catalogs/{catalog}/schemas/{schema}/tables/{table}"
 _ENDPOINTS = (
     "POST /v1/catalogs/{catalog}/schemas/{schema}/tables",

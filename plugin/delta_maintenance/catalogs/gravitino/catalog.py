@@ -34,8 +34,7 @@ class GravitinoCatalog(Catalog):
     kind = CatalogKind.GRAVITINO
 
     def __init__(self, settings: CatalogSettings) -> None:
-        known = frozenset(("metalake", "user"))
-        address = checked_settings(settings, title=_TITLE, known=known)
+        address = checked_settings(settings, "metalake", "user", title=_TITLE)
         metalake = settings.options.get("metalake")
         if not metalake:
             raise InvalidRequestError(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -203,22 +204,22 @@ class CatalogClient(RestClient):
         )
 
 
-def checked_settings(
-    settings: CatalogSettings, *, known: frozenset[str] = frozenset(), title: str
-) -> str:
-    """Returns the address of a catalog. `known` are the options that only this kind has.
+def checked_settings(settings: CatalogSettings, *options: str, title: str) -> str:
+    """Returns the address of a catalog. `options` are those that only this kind has.
 
-    `InvalidRequestError` for a missing or malformed address, and for unknown options.
+    `InvalidRequestError` for a missing or malformed address, for unknown options, and if the
+    package for requests is not installed.
     """
+    if find_spec("requests") is None:
+        raise InvalidRequestError(
+            f"the catalog {title} needs the package requests",
+            remedy="install delta-maintenance[catalogs]",
+        )
     if settings.address is None:
         raise InvalidRequestError(
             f"{title} has no address", remedy="give one like https://HOST:PORT"
         )
-    if unknown := sorted(settings.options.keys() - OPTIONS - known):
-        raise InvalidRequestError(
-            f"{title} has no option {unknown[0]!r}",
-            remedy=f"use one of {', '.join(sorted(OPTIONS | known))}",
-        )
+    settings.only(*OPTIONS, *options)
     return check_address(settings.address, "address")
 
 

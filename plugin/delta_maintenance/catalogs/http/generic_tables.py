@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 from delta_maintenance.catalogs.catalog import Catalog, Wanted
 from delta_maintenance.catalogs.http.client import CatalogClient, entries, segment
@@ -33,12 +32,15 @@ class GenericTables(Catalog):
     """The path of the interface of generic tables, below the address."""
     delegation: ClassVar[Mapping[str, str]]
     """The header that asks for credentials."""
+    vends_by_default: ClassVar[bool] = True
+    """Whether the catalog is asked for credentials if the option `vend` is not given."""
 
     client: CatalogClient
 
     def __init__(self, settings: CatalogSettings) -> None:
         self._catalog = settings.catalog
-        self._vends = settings.options.get("vend") != "false"
+        usual = "true" if self.vends_by_default else "false"
+        self._vends = settings.options.get("vend", usual) != "false"
         self._prefixes: dict[str, str] = {}
 
     @abstractmethod
@@ -144,7 +146,7 @@ class GenericTables(Catalog):
             found = self.client.get(f"{self.namespaces_path}/v1/config", {"warehouse": warehouse})
             prefix = texts(found.get("overrides")).get("prefix")
             prefix = prefix or texts(found.get("defaults")).get("prefix") or warehouse
-            self._prefixes[warehouse] = quote(prefix)
+            self._prefixes[warehouse] = segment(prefix)
         return self._prefixes[warehouse]
 
     def _namespaces(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

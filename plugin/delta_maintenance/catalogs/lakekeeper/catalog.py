@@ -31,7 +31,7 @@ class LakekeeperCatalog(GenericTables):
 
     def __init__(self, settings: CatalogSettings) -> None:
         super().__init__(settings)
-        address = checked_settings(settings, title=_TITLE, known=frozenset(("project",)))
+        address = checked_settings(settings, "project", title=_TITLE)
         project = settings.options.get("project")
         session = HttpSession()
         self.client = CatalogClient(

@@ -22,18 +22,19 @@ class PolarisCatalog(GenericTables):
     """One server of Polaris. Its address is that of the server, with or without `/api/catalog`.
 
     With client credentials, tokens come from the server itself, if the settings name no other
-    address. The option `realm` is a realm other than the default one. Servers that do not vend
-    credentials ignore the request for them.
+    address. The option `realm` is a realm other than the default one. Released servers vend no
+    credentials for generic tables; `vend: true` asks a newer one for them.
     """
 
     kind = CatalogKind.POLARIS
     namespaces_path = "/api/catalog"
     tables_path = "/api/catalog/polaris"
+    vends_by_default = False
     delegation = {"Polaris-Generic-Table-Access-Delegation": "vended-credentials"}
 
     def __init__(self, settings: CatalogSettings) -> None:
         super().__init__(settings)
-        address = checked_settings(settings, title=_TITLE, known=frozenset(("realm",)))
+        address = checked_settings(settings, "realm", title=_TITLE)
         server = without_path(address, "/api/catalog")
         realm = settings.options.get("realm")
         session = HttpSession()
