@@ -12,6 +12,7 @@ import yaml
 from airflow.sdk._shared.secrets_masker import redact
 
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
+from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance_airflow import assets
 from delta_maintenance_airflow.health_page.known_tables import KnownTables
 from delta_maintenance_airflow.hooks import catalogs as hooks
@@ -23,6 +24,7 @@ from delta_maintenance_airflow.provider_info import get_provider_info
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
+from tests.support.orchestrators.watching import run
 
 NAME = "uc://prod.sales.orders"
 VENDED = "uc://prod.sales.vended"
@@ -172,6 +174,16 @@ def test_operators_and_sensors_take_a_name(
     assert (lineage.table_uri, lineage.catalog_name) == (f"{tmp_path}/lake/orders", NAME)
     sensor = DeltaCommitSensor(task_id="s", table_uri=NAME, delta_conn_id="lake", version=3)
     assert sensor.poke({}).is_done  # type: ignore[typeddict-item]
+
+
+def test_triggers_take_a_name_and_the_connection_of_a_policy(
+    server: type[InMemoryCatalog], policy: Path, tmp_path: Path
+) -> None:
+    assert run(DeltaHook("lake").aopen_watched(NAME)).root == f"{tmp_path}/lake/orders"
+    rule = StorageRule(catalog_connection="lake", options={"catalog_table": VENDED})
+    options = run(PolicyHook(rule).astorage_options("s3://lake/vended"))
+    assert options == PolicyHook(rule).storage_options("s3://lake/vended")
+    assert options["catalog_token"] == "dapi-canary"
 
 
 def test_a_job_carries_the_address_and_no_credentials_to_a_cluster(
