@@ -35,11 +35,16 @@ WITH_SECRETS = [
     "file:user:{}@host/t",
     "hdfs://user:{}@nn:8020/t",
     "sftp://user:{}@host/t",
+    "uc://KEY:{}@host/t",
+    "uc://KEY:{}",
     "simplecache::s3://KEY:{}@bucket/t",
     "zip://d::s3://KEY:{}@bucket/a.zip",
     "KEY:{}@bucket/t",
 ]
 HARMLESS = [
+    "uc://main.sales.orders",
+    "uc://main",
+    "hms://raw.a%2Eb%3Ac%40d",
     "/srv/t",
     "a/token=5/x.parquet",
     "/srv/token=5/a:b@c",

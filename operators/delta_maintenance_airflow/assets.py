@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
+from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance_airflow.lineage import dataset_name
 
 if TYPE_CHECKING:
@@ -43,10 +44,15 @@ def table_uri(uri: str) -> str:
 def create_asset(
     *, table: str, name: str | None = None, extra: dict[str, Any] | None = None
 ) -> Asset:
-    """Creates the asset of the table at an address."""
+    """Creates the asset of the table at an address, or with a name in a catalog.
+
+    The name in the catalog is also that of the asset, unless another is given, and in its extra.
+    """
     from airflow.sdk import Asset
 
     uri = asset_uri(table)
+    if is_catalog_name(table):
+        return Asset(name=name or table, uri=uri, extra={"catalog_name": table, **(extra or {})})
     return Asset(name=name or uri, uri=uri, extra=extra or {})
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class LineageFacts:
     """The facts that a task reports about its table."""
 
     table_uri: str
+    catalog_name: str | None = None
+    """The name of the table in its catalog; the dataset has it as a symbolic link."""
     written: bool = True
     """Whether the task has written to the table, or may have; otherwise it only read the table."""
     facts: Mapping[str, Any] | None = None
@@ -106,7 +109,14 @@ def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
     if named is None:
         return OperatorLineage(run_facets=run_facets)
     namespace, name = named
-    facets = {}
+    facets: dict[str, Any] = {}
+    if lineage_facts.catalog_name is not None:
+        from openlineage.client.facet_v2 import symlinks_dataset
+
+        link = CatalogName.parse(lineage_facts.catalog_name)
+        facets["symlinks"] = symlinks_dataset.SymlinksDatasetFacet(
+            [symlinks_dataset.Identifier(str(link.kind), link.dotted, "TABLE")]
+        )
     if facts.get("version") is not None:
         version = str(facts["version"])
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(version)

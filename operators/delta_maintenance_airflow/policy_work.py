@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.address import Address
+from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
 from delta_maintenance.redaction import redact
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.hooks.delta import PolicyHook
-from delta_maintenance_airflow.settings import policy_path, report_folder
+from delta_maintenance_airflow.settings import assessment_store, policy_path, report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.policies.approval import ApprovedPlan
+    from delta_maintenance.policies.catalogs import CatalogMemory
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.discovery import Discovery
@@ -59,10 +61,21 @@ class PolicyWork:
         """Finds all tables of the policy, including those that its patterns match."""
         from delta_maintenance.policies.discovery import discover
 
-        return discover(self.policy, storage_options=_options_at)
+        return discover(self.policy, storage_options=_options_at, memory=self._memory)
+
+    @cached_property
+    def _memory(self) -> CatalogMemory:
+        from delta_maintenance.policies.catalogs import CatalogMemory
+
+        return CatalogMemory(assessment_store().store)
 
     def table(self, name: str | None, uri: str | None) -> PolicyTable:
-        """Returns a table with its rules, by address, or by its name in the policy."""
+        """Returns a table with its rules, by address, or by its name in the policy or in one of the
+        policy's catalogs.
+        """
+        in_catalog = next((each for each in (name, uri) if each and is_catalog_name(each)), None)
+        if in_catalog is not None:
+            return self._stated(self._table_in_catalog(in_catalog))
         if uri is None:
             named = {table.name: table.uri for table in self.policy.named_tables}
             if name not in named:
@@ -72,12 +85,25 @@ class PolicyWork:
             uri = named[name]
         # Refused before the address gets into names, links and logs.
         Address.parse(uri)
-        table = self.policy.table_at(uri, name=name)
-        if table.rules.other_writers is None:
-            stated = PolicyHook(table.rules.storage).other_writers
-            rules = table.rules.model_copy(update={"other_writers": stated})
-            table = table.model_copy(update={"rules": rules})
-        return table
+        return self._stated(self.policy.table_at(uri, name=name))
+
+    def _table_in_catalog(self, name: str) -> PolicyTable:
+        from delta_maintenance.policies.catalogs import table_named
+
+        return table_named(
+            self.policy,
+            CatalogName.parse(name),
+            storage_options=_options_at,
+            memory=self._memory,
+        )
+
+    def _stated(self, table: PolicyTable) -> PolicyTable:
+        """Completes the rules by what the connection says of other writers."""
+        if table.rules.other_writers is not None:
+            return table
+        stated = PolicyHook(table.rules.storage).other_writers
+        rules = table.rules.model_copy(update={"other_writers": stated})
+        return table.model_copy(update={"rules": rules})
 
 
 def _options_at(rule: StorageRule, root: str) -> Mapping[str, str]:

@@ -39,7 +39,7 @@ def get_provider_info() -> dict[str, Any]:
             )
         ],
         "sensors": [_modules(f"{_PACKAGE}.sensors")],
-        "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
+        "hooks": [_modules(f"{_PACKAGE}.hooks.catalogs", f"{_PACKAGE}.hooks.delta")],
         "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
         "extra-links": [f"{_PACKAGE}.links.{name}" for name in _LINKS],
         "asset-uris": [
@@ -54,7 +54,10 @@ def get_provider_info() -> dict[str, Any]:
             f"{_PACKAGE}.notifications.{name}"
             for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")
         ],
-        "connection-types": [_connection_type()],
+        "connection-types": [
+            _connection_type(),
+            *(_catalog_connection_type(*each) for each in _CATALOGS),
+        ],
         "config": {"delta_maintenance": _configuration()},
     }
 
@@ -157,6 +160,57 @@ def _connection_type() -> dict[str, Any]:
             "azure_tenant_id": _text("Azure tenant", "Of a service principal."),
             "azure_client_id": _text("Azure client", "Of a service principal."),
             "azure_client_secret": _secret("Azure client secret", "Of a service principal."),
+        },
+    }
+
+
+_CATALOGS = (
+    ("delta_unity_catalog", "UnityCatalogHook", "Delta Lake, Unity Catalog", ()),
+    ("delta_glue", "GlueHook", "Delta Lake, AWS Glue", ("region",)),
+    ("delta_hive_metastore", "HiveMetastoreHook", "Delta Lake, Hive Metastore", ()),
+    ("delta_lakekeeper", "LakekeeperHook", "Delta Lake, Lakekeeper", ("project",)),
+    ("delta_polaris", "PolarisHook", "Delta Lake, Apache Polaris", ("realm",)),
+    ("delta_gravitino", "GravitinoHook", "Delta Lake, Apache Gravitino", ("metalake",)),
+)
+
+
+def _catalog_connection_type(
+    conn_type: str, hook: str, title: str, own: tuple[str, ...]
+) -> dict[str, Any]:
+    is_glue, is_hive = conn_type == "delta_glue", conn_type == "delta_hive_metastore"
+    login = ("User", "") if is_hive else ("Client ID", "Client secret, or token")
+    labels = ("Access key", "Secret key") if is_glue else login
+    over_http = {
+        "token_address": _text("Token URL", "Where a client obtains its tokens."),
+        "scope": _text("Scope", "Of the tokens."),
+    }
+    own_fields = {
+        name: _text(name.capitalize(), "If the environment of the worker does not set it.")
+        for name in own
+    }
+    return {
+        "connection-type": conn_type,
+        "hook-class-name": f"{_PACKAGE}.hooks.catalogs.{hook}",
+        "hook-name": title,
+        "ui-field-behaviour": {
+            "hidden-fields": ["port", "schema", *(["password"] if is_hive else [])],
+            "relabeling": {"host": "Address", "login": labels[0], "password": labels[1]},
+            "placeholders": {"host": "thrift://HOST:9083" if is_hive else "https://HOST"},
+        },
+        "conn-fields": {
+            "catalog": _text(
+                "Catalog", "Its name on the server, if a policy uses another one for it."
+            ),
+            "storage_conn_id": _text(
+                "Storage connection",
+                "The ID of a connection of the type delta, aws, google_cloud_platform, wasb or "
+                "adls, for tables for which the catalog vends no credentials.",
+            ),
+            "spark_conn_id": _text(
+                "Spark connection", "For large work, unless a task names another connection."
+            ),
+            **own_fields,
+            **({} if is_glue or is_hive else over_http),
         },
     }
 

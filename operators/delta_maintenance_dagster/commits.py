@@ -167,7 +167,7 @@ def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
     """Returns the metadata of an observation in addition to the data version."""
     return {
         "version": dg.MetadataValue.int(version),
-        "dagster/uri": dg.MetadataValue.text(table.uri),
+        **{key: dg.MetadataValue.text(value) for key, value in table.location.items()},
     }
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypeAliasType
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.policies.definition.catalogs import CatalogRule
 from delta_maintenance.policies.definition.policy import (
     Policy,
     PolicyTable,
@@ -54,6 +55,7 @@ class DeltaTableEntry(TableEntry):
 
 # Models with a JSON form of their own: through an alias, Dagster leaves them to the resolvers.
 _Rules = TypeAliasType("_Rules", Rules)
+_Catalogs = TypeAliasType("_Catalogs", Mapping[str, CatalogRule])
 _TableEntry = TypeAliasType("_TableEntry", DeltaTableEntry)
 _StorageResource = TypeAliasType("_StorageResource", DeltaStorageResource)
 _SparkResource = TypeAliasType("_SparkResource", DeltaSparkResource)
@@ -71,6 +73,18 @@ class Schedule(dg.Model, dg.Resolvable):
 
 def _rules(context: dg.ResolutionContext, given: Rules) -> Rules:
     return Rules.model_validate(context.resolve_value(given.model_dump(exclude_unset=True)))
+
+
+def _catalogs(
+    context: dg.ResolutionContext, given: Mapping[str, CatalogRule]
+) -> dict[str, CatalogRule]:
+    return {
+        key: CatalogRule.model_validate(
+            context.resolve_value(each.model_dump(exclude_unset=True)),
+            context={"environment": os.environ},
+        )
+        for key, each in given.items()
+    }
 
 
 def _entries(
@@ -196,6 +210,21 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             description="Tables and patterns, without a file.",
         ),
     ] = ()
+    catalogs: Annotated[
+        _Catalogs,
+        dg.Resolver(
+            _catalogs,
+            model_field_type=dict[str, CatalogRule],
+            description="Catalogs by a key, without a policy file.",
+        ),
+    ] = Field(default_factory=dict)
+    keys_of_names: bool = Field(
+        default=False,
+        description=(
+            "Whether the key of a table in a catalog consists of the parts of its name, such as "
+            "`main/sales/orders`; by default it has one part, `main.sales.orders`."
+        ),
+    )
     keys: dict[str, str] = Field(
         default_factory=dict,
         description="Asset keys of tables of the policy file, by the names of the tables in it.",
@@ -255,19 +284,20 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """The storage for the tables that patterns find, between loads."""
+        """The storage for the tables that patterns and catalogs find, between loads."""
         return DefsStateConfig.from_args(
             self.defs_state, default_key=f"DeltaMaintenanceComponent[{self.name}]"
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        # Without patterns there is nothing to search, and no state.
-        if not self._policy().patterns:
+        # Without patterns and names there is nothing to search, and no state.
+        policy = self._policy()
+        if not policy.patterns and not any(policy.names.values()):
             return self.build_defs_from_state(context, None)
         return super().build_defs(context)
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Finds the tables of patterns, once for each refresh and never in a run."""
+        """Finds the tables of patterns and catalogs, once for each refresh and never in a run."""
         # Imported here because it loads PyArrow, and other loads of definitions do not need it.
         from delta_maintenance.policies.discovery import discover
 
@@ -299,8 +329,13 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
 
     def _policy(self) -> Policy:
         if self.policy is None:
-            return Policy(version=1, defaults=self.defaults, tables=tuple(self.tables))
-        if self.tables or self.defaults.model_fields_set:
+            return Policy(
+                version=1,
+                defaults=self.defaults,
+                catalogs=self.catalogs,
+                tables=tuple(self.tables),
+            )
+        if self.tables or self.catalogs or self.defaults.model_fields_set:
             raise InvalidRequestError(
                 "a component has a policy file or tables of its own, not both",
                 remedy="move the tables into the file, or remove the file",
@@ -312,11 +347,17 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         key = own.key if own is not None and own.key is not None else self.keys.get(table.name)
         return DeltaTable(
             policy=table,
-            key=dg.AssetKey.from_user_string(key) if key else asset_key_of(table.name),
+            key=dg.AssetKey.from_user_string(key) if key else self._key_of(table),
             declared=self.declare_tables and (own is None or own.declare),
             attributes=self.table_attributes,
             maintenance_attributes=self.maintenance_attributes,
         )
+
+    def _key_of(self, table: PolicyTable) -> dg.AssetKey:
+        name = table.catalog_name
+        if name is not None and self.keys_of_names:
+            return dg.AssetKey(name.parts)
+        return asset_key_of(table.name)
 
     def _require_known_options(self, tables: Sequence[PolicyTable]) -> None:
         """Raises `InvalidRequestError` for a storage option that no store has, and for one of a

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import dagster as dg
 from pydantic import Field
 
+from delta_maintenance.errors import InvalidRequestError
+
 if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.definition.policy import PolicyTable
@@ -50,6 +52,12 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         from delta_maintenance.policies.discovery import resolved_options
         from delta_maintenance.storage.options import options_for, options_over
 
+        if rule.catalog_connection is not None:
+            raise InvalidRequestError(
+                f"the connection {rule.catalog_connection!r} of a catalog is one of Airflow",
+                remedy="give the address and the options of the catalog in the policy, with "
+                "${env:NAME} for secrets",
+            )
         own = rule.model_copy(update={"options": self.options})
         options = options_over(resolved_options(own), resolved_options(rule))
         return options if uri is None else options_for(uri, options)

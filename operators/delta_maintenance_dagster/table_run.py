@@ -78,7 +78,7 @@ class FinishedRun:
         """One line about a failed run; None if it did not fail."""
         if not self.result.exit_status:
             return None
-        return in_dagster(self.result.problem or f"{self.table.uri}: {self.result.status}")
+        return in_dagster(self.result.problem or f"{self.table.label}: {self.result.status}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +225,7 @@ class TableRun:
         for outcome in result.outcomes:
             reason = in_dagster(outcome.reason)
             log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
-        log.info(f"{self.table.uri}: {result.status}")
+        log.info(f"{self.table.label}: {result.status}")
         pending, approval = _waiting(result, known.pending), {}
         if pending and self.approval_job is not None:
             approval = metadata.of_approval(self.approval_job, self.context.run.run_id)
@@ -255,7 +255,7 @@ def all_of(
         try:
             finished = work(each)
         except BusyError as error:
-            each.context.log.info(f"{each.table.uri}: {error}; it is tried again at the end")
+            each.context.log.info(f"{each.table.label}: {error}; it is tried again at the end")
             late.append(each)
         else:
             yield each, finished

@@ -83,6 +83,18 @@ class DeltaTable:
         return self.policy.uri
 
     @property
+    def label(self) -> str:
+        """The table for people: its name in the catalog that lists it, or else its address."""
+        return self.policy.name if self.policy.catalog_name is not None else self.uri
+
+    @property
+    def location(self) -> dict[str, str]:
+        """Metadata that says where the table is, and its name in a catalog."""
+        name = self.policy.catalog_name
+        named = {} if name is None else {"dagster/table_name": name.dotted}
+        return {"dagster/uri": self.uri, **named}
+
+    @property
     def maintenance_key(self) -> dg.AssetKey:
         """The key of the table with a suffix."""
         return dg.AssetKey([*self.key.path, MAINTENANCE])
@@ -105,8 +117,10 @@ class DeltaTable:
     @property
     def tags(self) -> dict[str, str]:
         """The tags of the policy that are valid in Dagster."""
-        keys = (re.sub(r"[^\w.-]+", "_", tag)[:63] for tag in self.policy.tags)
-        return {key: "" for key in keys if key}
+        # A tag of a catalog has a value.
+        pairs = (tag.partition("=") for tag in self.policy.tags)
+        tags = {_tag(key): _tag(value) for key, _, value in pairs}
+        return {key: value for key, value in tags.items() if key}
 
     @property
     def owners(self) -> list[str]:
@@ -120,11 +134,11 @@ class DeltaTable:
         """Returns the asset of the table, for tables without an asset in the project."""
         spec = dg.AssetSpec(
             self.key,
-            description=f"The Delta table `{self.uri}`.",
+            description=f"The Delta table `{self.label}`.",
             kinds={"delta"},
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": self.uri},
+            metadata=self.location,
         )
         return self.attributes.of(spec)
 
@@ -134,14 +148,14 @@ class DeltaTable:
             self.maintenance_key,
             deps=[self.key],
             description=(
-                f"Maintenance of the Delta table `{self.uri}`: the operations that are due, in "
+                f"Maintenance of the Delta table `{self.label}`: the operations that are due, in "
                 "order. The launchpad accepts an operation, its options, and `plan_only`."
             ),
             group_name=group_name,
             kinds={"delta"},
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": self.uri},
+            metadata=self.location,
             # A plan materialises nothing.
             skippable=True,
         )
@@ -152,6 +166,10 @@ def asset_key_of(name: str) -> dg.AssetKey:
     """Returns the key for the name of a table: `lake/orders` from `s3://lake/orders`."""
     parts = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name).strip("/").split("/")
     return dg.AssetKey([part for part in parts if part] or ["table"])
+
+
+def _tag(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", text)[:63]
 
 
 def require_unique_keys(tables: Iterable[DeltaTable]) -> None:

@@ -57,8 +57,11 @@ def _without_credentials(start: str, rest: str) -> str:
     if at:
         suspect = not _USER_NAMES.get(scheme, _NOTHING).fullmatch(user)
     else:
-        suspect = ":" in authority.replace("%3a", ":").replace("%3A", ":")
-        suspect = suspect and not _is_host_and_port(scheme, authority)
+        decoded = authority.replace("%3a", ":").replace("%3A", ":")
+        if scheme in CATALOGS:
+            # A colon in a name is encoded; one behind it belongs to the text around the name.
+            decoded = authority.rstrip(":")
+        suspect = ":" in decoded and not _is_host_and_port(scheme, authority)
     if suspect:
         # A password may contain slashes, so it ends at the last `@` of the whole text.
         _, at, host = rest.rpartition("@")
@@ -81,6 +84,8 @@ _LINKS = re.compile(f"({LINK})")
 _QUOTED = re.compile(rf"(?<![A-Za-z0-9+.-])(([A-Za-z0-9+.-]+)://)((?:(?!{LINK})[^\s\"'<>`])+)")
 _BUCKETS = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "wasb", "wasbs"))
 """Schemes whose addresses contain a bucket and therefore no port."""
+CATALOGS = frozenset(("uc", "glue", "hms", "lakekeeper", "polaris", "gravitino"))
+"""The schemes of names of tables in catalogs, which contain no host."""
 _CONTAINER = re.compile(r"[a-z0-9$-]+")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\\-]*")
 _NOTHING = re.compile(r"(?!)")

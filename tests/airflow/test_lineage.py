@@ -22,6 +22,7 @@ from delta_maintenance_airflow.operators import (
 )
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from tests.support.catalogs.in_memory import catalog_table, use_catalogs
 from tests.support.tables.overdue_tables import overdue_table
 
 
@@ -55,6 +56,18 @@ class Version:
     datasetVersion: str
 
 
+@dataclass
+class Identifier:
+    namespace: str
+    name: str
+    type: str
+
+
+@dataclass
+class Symlinks:
+    identifiers: list[Identifier]
+
+
 class RunFacet:
     def with_additional_properties(self, **properties: Any) -> Mapping[str, Any]:
         return properties
@@ -68,6 +81,9 @@ def openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
     facet_v2 = ModuleType("facet_v2")
     facet_v2.dataset_version_dataset = ModuleType("dataset_version_dataset")  # type: ignore[attr-defined]
     facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet = Version
+    facet_v2.symlinks_dataset = ModuleType("symlinks_dataset")  # type: ignore[attr-defined]
+    facet_v2.symlinks_dataset.SymlinksDatasetFacet = Symlinks
+    facet_v2.symlinks_dataset.Identifier = Identifier
     for name, module in {
         "airflow.providers.openlineage": ModuleType("openlineage"),
         "airflow.providers.openlineage.extractors": extractors,
@@ -221,3 +237,17 @@ def test_addresses_are_named_as_openlineage_names_them(
     address: str, named: tuple[str, str] | None
 ) -> None:
     assert dataset_name(address) == named
+
+
+@pytest.mark.usefixtures("openlineage")
+def test_a_named_table_is_a_symbolic_link_of_its_data_set(
+    neglected_table: TableBuilder, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "uc://prod.sales.a%2Eb"
+    use_catalogs(monkeypatch, {"https://uc": [catalog_table(name, neglected_table.store.root)]})
+    monkeypatch.setenv("UNITY_CATALOG_URI", "https://uc")
+    task = DeltaCheckpointOperator(task_id="t", table_uri=name)
+    task.execute(task_context)
+    (output,) = told(task).outputs
+    assert (output.namespace, output.name) == ("file", neglected_table.store.root)
+    assert output.facets["symlinks"] == Symlinks([Identifier("uc", "prod.sales.a%2Eb", "TABLE")])

@@ -173,7 +173,7 @@ def test_a_table_with_an_asset_elsewhere_is_not_declared(load: Load) -> None:
     [
         ({"tables": [{"uri": "/a", "checkpoint": {"max_comits": 1}}]}, "max_comits"),
         ({"tables": [{"uri": "/a"}], "sensor": {"interval": 1}}, "interval"),
-        ({"tables": [{"name": "a"}]}, "either a uri or a pattern"),
+        ({"tables": [{"name": "a"}]}, "a uri, a pattern or a catalog"),
         ({"tables": [{"uri": "s3://key:secret@lake/a"}]}, "credentials"),
         ({"tables": [{"uri": "/a", "storage": {"options": {"AWS_SECRET": "x"}}}]}, "secret"),
     ],

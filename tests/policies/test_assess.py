@@ -223,6 +223,20 @@ def test_an_integrity_check_is_due_if_the_last_is_unknown_or_long_ago() -> None:
     assert only(remembering(table, ran("fsck", 30, "warnings"), fsck=True)).status == "due"
 
 
+@pytest.mark.conformance("CAT-01")
+def test_a_catalog_managed_table_waits_and_does_not_fail() -> None:
+    managed = features("catalogManaged", "vacuumProtocolCheck", writer_only=["inCommitTimestamp"])
+    table = Folder(first=[commit_info(inCommitTimestamp=1), managed, metadata()])
+    table.log(add("a", size=100), days=40)
+    rules = {"checkpoint": {"max_commits": 1}, "vacuum": {"every": "1d"}, "optimize": {}}
+    seen = assessed(table, **rules)
+    assert (seen.status, seen.exit_status) == ("blocked", 0)
+    due = [each for each in seen.operations if each.status != "not-due"]
+    assert [each.operation for each in due] == ["optimize", "checkpoint", "vacuum"]
+    assert {each.status for each in due} == {"blocked"}
+    assert all("waits for a release that commits" in each.reason for each in due)
+
+
 def test_nothing_is_deleted_from_a_corrupt_table() -> None:
     table = dead()
     table.checkpoint(1)

@@ -50,8 +50,8 @@ def configuration(_: str) -> str:
 
 
 def connection(_: str) -> str:
-    """The fields of the connection type."""
-    (kind,) = get_provider_info()["connection-types"]
+    """The fields of the connection type `delta`."""
+    kind = get_provider_info()["connection-types"][0]
     rows = [
         (code(name), field.get("label", ""), sentence(field.get("description", "")))
         for name, field in kind["conn-fields"].items()

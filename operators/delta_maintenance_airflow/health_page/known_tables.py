@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.policies.definition.policy import Policy, TableEntry, load_policy
 
@@ -48,17 +49,39 @@ class KnownTables:
         """A table by its name and address, or by a pattern that its address matches."""
         key = (name, uri)
         if key not in self._found:
-            self._found[key] = self._by_name.get(name) or self._by_pattern(name, uri)
+            known = self._in_catalog(name, uri) if is_catalog_name(name) else None
+            self._found[key] = known or self._by_name.get(name) or self._by_pattern(name, uri)
         return self._found[key]
 
     def has_pattern(self, pattern: str) -> bool:
         """Whether the policy contains a pattern."""
-        patterns = self.policy.patterns if self.policy is not None else ()
-        return any(entry.pattern == pattern for entry in patterns)
+        if self.policy is None:
+            return False
+        catalogs = {f"catalogs.{key}" for key, entries in self.policy.names.items() if entries}
+        kinds = {str(catalog.catalog_kind) for catalog in self.policy.catalogs.values()}
+        return (
+            pattern in catalogs
+            # The name of a schema or of a table, without which a catalog was listed.
+            or (is_catalog_name(pattern) and pattern.partition("://")[0] in kinds)
+            or any(entry.pattern == pattern for entry in self.policy.patterns)
+        )
 
     @cached_property
     def _by_name(self) -> dict[str, KnownTable]:
         return {table.name: table for table in self.tables}
+
+    def _in_catalog(self, name: str, uri: str) -> KnownTable | None:
+        """A table in a catalog, without what only the catalog knows of it."""
+        parsed = CatalogName.parse(name)
+        key = self.policy.catalog_of(parsed) if self.policy is not None else None
+        if self.policy is None or key is None:
+            return None
+        below = self.policy.catalogs[key].below(key, parsed.parts) or ()
+        entries = [entry for entry in self.policy.names[key] if entry.covers_name(below)]
+        entries.sort(key=lambda entry: not entry.is_one)
+        owner = next((entry.owner for entry in entries if entry.owner is not None), None)
+        tags = next((entry.tags for entry in entries if entry.tags), ())
+        return KnownTable(name, uri, owner, tags) if entries else None
 
     def _by_pattern(self, name: str, uri: str) -> KnownTable | None:
         entry = self._pattern(uri)

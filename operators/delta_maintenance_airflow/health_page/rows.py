@@ -217,8 +217,8 @@ def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
         uri=entry.assessment.uri,
         status=status,
         problem=entry.assessment.problem or run_problem,
-        owner=table.owner if table is not None else None,
-        tags=table.tags if table is not None else (),
+        owner=(table.owner if table is not None else None) or entry.assessment.owner,
+        tags=(table.tags if table is not None else ()) or entry.assessment.tags,
         in_policy=table is not None or not known.readable,
         entry=entry,
     )

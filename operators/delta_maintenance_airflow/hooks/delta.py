@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError
 from delta_maintenance_airflow.compat import AirflowException, mask, mask_async
 from delta_maintenance_airflow.hooks.storage_options import (
@@ -23,6 +25,7 @@ from delta_maintenance_airflow.hooks.storage_options import (
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
+    from delta_maintenance.catalogs.locate import Located
     from delta_maintenance.policies.definition.policy import Policy
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.storage import Store
@@ -63,10 +66,29 @@ class DeltaHook(BaseHook):
         connection = self.get_connection(self.delta_conn_id)
         options = own_options(connection, address)
         if (reference := extra_of(connection).get("storage_conn_id")) and credentials:
-            options = {**referred_options(self.get_connection(reference)), **options}
+            referred = referred_options(self.get_connection(reference), address)
+            options = {**referred, **options}
         for secret in secrets_in(options):
             mask(secret)
         return options if credentials else without_credentials(options)
+
+    def locate(self, table_uri: str, *, credentials: bool = True) -> Located:
+        """Finds a table by its name, with the options of its store; an address stays as it is.
+
+        The catalog is always asked with credentials. Without `credentials`, the options contain
+        only what is known not to be secret.
+        """
+        # Imported here because it is seldom needed, and would slow down Dag parsing.
+        from delta_maintenance.catalogs.locate import Located, locate
+
+        if not is_catalog_name(table_uri):
+            options = self.storage_options(table_uri, credentials=credentials)
+            return Located(address=table_uri, storage_options=options)
+        located = locate(table_uri, self.storage_options(table_uri))
+        if not credentials:
+            options = without_credentials(located.storage_options)
+            located = replace(located, storage_options=options)
+        return located
 
     def open_watched(self, table_uri: str) -> Store:
         """Opens the store of a table that is polled repeatedly: see `operations.watch`."""
@@ -79,7 +101,8 @@ class DeltaHook(BaseHook):
         connection = await self.aget_connection(self.delta_conn_id)
         options = own_options(connection, address)
         if reference := extra_of(connection).get("storage_conn_id"):
-            options = {**referred_options(await self.aget_connection(reference)), **options}
+            referred = referred_options(await self.aget_connection(reference), address)
+            options = {**referred, **options}
         for secret in secrets_in(options):
             await mask_async(secret)
         return options
@@ -138,19 +161,29 @@ class DeltaHook(BaseHook):
         return str(value) if value else None
 
 
+_ANY_NAME = "uc://"
+"""Stands for the name of a table in any catalog, which has all options."""
+
+
 def _open_watched(table_uri: str, options: dict[str, str] | None) -> Store:
     # Imported here because it loads NumPy, which would slow down Dag parsing.
+    from delta_maintenance.catalogs.locate import locate
     from delta_maintenance.operations.watch import open_watched
 
-    return open_watched(table_uri, options)
+    located = locate(table_uri, options)
+    return open_watched(located.address, located.storage_options or None)
 
 
 class PolicyHook(DeltaHook):
-    """The connection that the policy names, if any, with the storage options of the policy."""
+    """The connection that the policy names, if any, with the storage options of the policy.
+
+    For a table of a catalog, these may include the options of the catalog, or its connection.
+    """
 
     def __init__(self, rule: StorageRule) -> None:
         super().__init__(rule.connection)
         self._rule = rule
+        self._catalog = DeltaHook(rule.catalog_connection) if rule.catalog_connection else None
 
     def storage_options(
         self, address: str | None = None, *, credentials: bool = True
@@ -162,6 +195,9 @@ class PolicyHook(DeltaHook):
         for secret in secrets_in(own):
             mask(secret)
         connected = super().storage_options(address, credentials=credentials)
+        if self._catalog is not None:
+            catalog = self._catalog.storage_options(credentials=credentials)
+            connected = {**catalog, **connected}
         return options_over(connected, own if credentials else without_credentials(own))
 
     async def astorage_options(self, address: str) -> dict[str, str]:
@@ -171,7 +207,12 @@ class PolicyHook(DeltaHook):
             await mask_async(secret)
         from delta_maintenance.storage.options import options_over
 
-        return options_over(await super().astorage_options(address), own)
+        connected = await super().astorage_options(address)
+        if self._catalog is not None:
+            # The address decides between stores, and the options of a catalog are for all of them.
+            catalog = await self._catalog.astorage_options(_ANY_NAME)
+            connected = {**catalog, **connected}
+        return options_over(connected, own)
 
     def _own_options(self) -> dict[str, str]:
         from delta_maintenance.policies.discovery import resolved_options

@@ -13,7 +13,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance_airflow.hooks.catalog_options import KINDS, catalog_options
 
 NOT_FOR_STORES = frozenset({"storage_conn_id", "spark_conn_id", "other_writers", "test_address"})
 """Fields of the form that are not storage options."""
@@ -109,8 +111,12 @@ def extra_of(connection: Any) -> dict[str, Any]:
 
 
 def own_options(connection: Any, address: str | None) -> dict[str, str]:
-    """Returns the options in a `delta` connection, for the store at an address or for any store."""
+    """Returns the options in a `delta` connection, for the store at an address or for any store;
+    or those in a connection of a catalog.
+    """
     extra = extra_of(connection)
+    if connection.conn_type in KINDS:
+        return catalog_options(connection, extra)
     given = {"login": connection.login, "password": connection.password, **extra}
     store = store_of(address) if address is not None else None
     options = {}
@@ -125,12 +131,16 @@ def own_options(connection: Any, address: str | None) -> dict[str, str]:
     return options
 
 
-def referred_options(connection: Any) -> dict[str, str]:
-    """Returns the storage options of a connection of another provider.
+def referred_options(connection: Any, address: str | None = None) -> dict[str, str]:
+    """Returns the storage options of a connection to which another one refers.
 
-    The types are `aws`, `google_cloud_platform`, `wasb` and `adls`. Raises `InvalidRequestError`
-    for other types, and for authentication methods that only their providers implement.
+    The types are `delta`, and those of other providers: `aws`, `google_cloud_platform`, `wasb` and
+    `adls`. Raises `InvalidRequestError` for other types, and for authentication methods that only
+    their providers implement.
     """
+    if connection.conn_type == "delta":
+        # The address of a named table, and so its store, is not known yet.
+        return own_options(connection, None if address and is_catalog_name(address) else address)
     read = _REFERRED.get(connection.conn_type or "")
     if read is None:
         raise InvalidRequestError(
@@ -144,13 +154,24 @@ def referred_options(connection: Any) -> dict[str, str]:
 
 def without_credentials(options: Mapping[str, str]) -> dict[str, str]:
     """Returns only the options that are known not to be credentials."""
-    return {name: value for name, value in options.items() if name.lower() in _HARMLESS}
+    return {
+        name: value
+        for name, value in options.items()
+        if name.lower() in _HARMLESS or _of_catalog(name)
+    }
+
+
+def _of_catalog(name: str) -> bool:
+    # Imported here because it is seldom needed, and would slow down Dag parsing.
+    from delta_maintenance.catalogs.environment import is_public
+
+    return is_public(name)
 
 
 def secrets_in(options: Mapping[str, str]) -> Iterator[str]:
     """Yields every text that must not be printed, in each form in which it might appear."""
     for name, value in options.items():
-        if name.lower() in _UNMASKED:
+        if name.lower() in _UNMASKED or name == "catalog_client_id" or _of_catalog(name):
             continue
         yield value
         # The parts of the secret that can be used separately, and might appear in a log.

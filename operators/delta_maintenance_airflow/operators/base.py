@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
+from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.hooks.delta import DeltaHook
@@ -44,13 +45,13 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     errors (the store is unavailable, another writer committed first) are retried as the task
     specifies; all other errors fail the task at once.
 
-    :param table_uri: the address of the table: a path, or a URI such as `s3://lake/events`.
-        (templated)
+    :param table_uri: the address of the table: a path, or a URI such as `s3://lake/events`; or its
+        name in a catalog, such as `uc://main.sales.orders`. (templated)
     :param options: fields of the operation's Options. Durations are `timedelta` or ISO 8601
         (`P30D`). Empty values stand for the defaults. (templated)
     :param plan_only: only report what would be done, and why. (templated)
-    :param delta_conn_id: the connection with the storage options of the table; None if the
-        environment of the worker provides them. See `DeltaHook`. (templated)
+    :param delta_conn_id: the connection with the storage options of the table, or of its catalog;
+        None if the environment of the worker provides them. See `DeltaHook`. (templated)
     """
 
     operation: ClassVar[str]
@@ -82,12 +83,24 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         self._lineage: LineageFacts | None = None
 
     @property
+    def catalog_name(self) -> str | None:
+        """The name of the table in its catalog; None for an address."""
+        return self.table_uri if is_catalog_name(self.table_uri) else None
+
+    def _named(self) -> dict[str, str]:
+        return {} if self.catalog_name is None else {"catalog_name": self.catalog_name}
+
+    @property
     def record(self) -> AnyOperation:
         """The record of the operation."""
         return core.find(self.operation)
 
     def lineage(self) -> LineageFacts | None:
-        at_start = LineageFacts(table_uri=self.table_uri, written=not as_flag(self.plan_only))
+        at_start = LineageFacts(
+            table_uri=self.table_uri,
+            catalog_name=self.catalog_name,
+            written=not as_flag(self.plan_only),
+        )
         return self._lineage or at_start
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -104,7 +117,8 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         record = self.record
         outcome = self._logged_facts(document, planned=planned)
         self._lineage = LineageFacts(
-            table_uri=self.table_uri,
+            table_uri=document.table if self.catalog_name is not None else self.table_uri,
+            catalog_name=self.catalog_name,
             written=not planned and record.wrote_to_table(document),
             facts=outcome,
             results=[] if planned else [document.to_json()],
@@ -120,6 +134,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
                 "delta_version": document.version,
                 "operation": outcome["operation"],
                 "status": outcome["status"],
+                **self._named(),
             }
             add_to_outlet_events(self, context, self.table_uri, extra)
         return outcome
@@ -157,7 +172,8 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     def log_reason(self, plan: Any) -> None:
         """Logs the reason of the plan."""
-        self.log.info("%s, version %d: %s", plan.table, plan.version, plan.reason)
+        name = self.catalog_name or plan.table
+        self.log.info("%s, version %d: %s", name, plan.version, plan.reason)
 
     @property
     def hook(self) -> DeltaHook:
@@ -200,12 +216,16 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         status = "planned" if planned else document_facts.pop("status")
         report = self.reported(document)
         more = {**record.totals(document), **({} if report is None else {"report_uri": report})}
-        self.log.info("%s, version %d: %s", document.table, document.version, status)
+        name = self.catalog_name or document.table
+        self.log.info("%s, version %d: %s", name, document.version, status)
         facts = record.plan_facts(document) if planned else record.result_facts(document)
         for name, value in core.shown(facts):
             for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
-        return flat({"operation": self.operation, "status": status, **document_facts, **more})
+        named = self._named()
+        return flat(
+            {"operation": self.operation, "status": status, **named, **document_facts, **more}
+        )
 
 
 class DeltaReportingOperator(DeltaMaintenanceOperator):

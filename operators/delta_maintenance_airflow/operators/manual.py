@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
+from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.redaction import redact_address
@@ -229,6 +230,9 @@ def require_table_of_policy(policy: Policy, uri: str) -> None:
     plain = uri.rstrip("/")
     # Patterns match text, so `..` would match as the name of a folder.
     leaves = any(segment in (".", "..") for segment in plain.split("/"))
+    if is_catalog_name(plain):
+        # The policy and its catalog are asked for the table itself.
+        return
     named = any(table.uri.rstrip("/") == plain for table in policy.named_tables)
     if leaves or not (named or any(entry.covers(plain) for entry in policy.patterns)):
         raise AirflowFailException(

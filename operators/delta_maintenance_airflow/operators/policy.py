@@ -12,6 +12,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
+from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.errors import BusyError
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
@@ -284,17 +285,22 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
 
     def lineage(self) -> LineageFacts | None:
         uri = (self.table or {}).get("uri")
-        at_start = LineageFacts(table_uri=uri, written=not as_flag(self.plan_only)) if uri else None
-        return self._lineage or at_start
+        if self._lineage is not None or not uri:
+            return self._lineage
+        return LineageFacts(
+            table_uri=uri,
+            catalog_name=catalog_name_in(self.table.get("name")),
+            written=not as_flag(self.plan_only),
+        )
 
     def _ended(self, context: Context, result: RunResult) -> dict[str, Any]:
+        catalog_name = catalog_name_in(result.name)
+        shown = catalog_name or result.uri
         for outcome in result.outcomes:
-            self.log.info(
-                "%s: %s %s: %s", result.uri, outcome.operation, outcome.status, outcome.reason
-            )
+            self.log.info("%s: %s %s: %s", shown, outcome.operation, outcome.status, outcome.reason)
         if not result.outcomes and result.before is not None:
             for each in result.before.operations:
-                self.log.info("%s: %s %s: %s", result.uri, each.operation, each.status, each.reason)
+                self.log.info("%s: %s %s: %s", shown, each.operation, each.status, each.reason)
         facts = flat(
             {
                 "name": result.name,
@@ -309,6 +315,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         done = [each for each in result.outcomes if _may_have_written(each)]
         self._lineage = LineageFacts(
             table_uri=result.uri,
+            catalog_name=catalog_name,
             written=bool(done),
             facts=facts,
             results=[each.result for each in done if each.result is not None],
@@ -323,9 +330,15 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 "delta_version": facts["version"],
                 "status": facts["status"],
                 "operations": facts["operations"],
+                **({} if catalog_name is None else {"catalog_name": catalog_name}),
             }
             add_to_outlet_events(self, context, result.uri, extra)
         return facts
+
+
+def catalog_name_in(name: str | None) -> str | None:
+    """Returns the name of a table of a policy if it is the name in a catalog."""
+    return name if name is not None and is_catalog_name(name) else None
 
 
 def holder(context: Context) -> str:
@@ -390,6 +403,8 @@ def _assess_one(
     name = entry.get("name") or uri
     try:
         table = work.table(name, uri)
+        # A table that was given by its name has the address in its catalog.
+        name, uri = table.name, table.uri
         return assess_table(
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,

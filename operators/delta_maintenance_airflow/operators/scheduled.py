@@ -74,6 +74,8 @@ class DeltaFindTablesOperator(BaseOperator):
             store = assessment_store()
             failures = found.keep_failures(store, now=clock.now())
             saved_at = store.saved_at()
+        for line in (*found.warnings(), *found.counts()):
+            self.log.info("%s", line)
         for failure in failures:
             self.log.error("%s cannot be listed: %s", failure.name, failure.problem)
         wanted = set(self.only)

@@ -120,14 +120,13 @@ class SparkSubmission:
         # The provider would use YARN for an unknown connection: fail here and name it.
         connection = BaseHook.get_connection(self._spark_conn_id)
         on_cluster = runs_driver_on_cluster(self._spark_conn_id)
+        located = self._delta_hook.locate(table_uri, credentials=not on_cluster)
         spec = JobSpec.from_json(
             {
                 "operation": operation,
-                "table": table_uri,
+                "table": located.address,
                 "version": version,
-                "storage_options": self._delta_hook.storage_options(
-                    table_uri, credentials=not on_cluster
-                ),
+                "storage_options": located.storage_options,
                 "options": dict(options),
                 "report_uri": report_uri,
                 "plan_only": plan_only,

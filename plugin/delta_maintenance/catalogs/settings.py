@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from delta_maintenance.catalogs.names import CatalogKind
+from delta_maintenance.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +24,12 @@ class CatalogSettings:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the kind: `token`, `client_id`, `client_secret`, `token_address`, `scope`,
     `region` and others. Each kind refuses options that it does not know, by name."""
+
+    def only(self, *names: str) -> Mapping[str, str]:
+        """Returns the options. `InvalidRequestError` for one that is not among the names."""
+        for name in sorted(self.options.keys() - set(names)):
+            raise InvalidRequestError(
+                f"a catalog of the kind {self.kind} has no option {name!r}",
+                remedy=f"use one of {', '.join(sorted(names))}",
+            )
+        return self.options

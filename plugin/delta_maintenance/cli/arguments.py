@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE
 from delta_maintenance.redaction import redact
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from delta_maintenance.table.read.snapshot import Snapshot
     from delta_maintenance.table.read.table import Table
 
-_TABLE_HELP = "path or URI of the table's root: a local path, file:, s3:, gs:, abfss: or az:"
+_TABLE_HELP = (
+    "path or URI of the table's root: a local path, file:, s3:, gs:, abfss: or az:; or its name in "
+    "a catalog, such as uc://main.sales.orders"
+)
 _STORAGE_HELP = """\
 an option of the table's store, such as AWS_ENDPOINT_URL=http://localhost:9000; repeatable. Other
 users of the machine can read the command line, so pass secrets in the environment instead: S3 reads
@@ -150,6 +154,26 @@ def open_table(arguments: argparse.Namespace) -> Table:
     import delta_maintenance
 
     return delta_maintenance.open_table(arguments.table, dict(arguments.storage_options))
+
+
+def locate_table(arguments: argparse.Namespace) -> None:
+    """Replaces the name of a table in a catalog by its address and the options of its store.
+
+    A verb that only reads, or a dry run, asks the catalog for credentials for reading alone.
+    `arguments.catalog_name` keeps the name; it is None for a table that is given by its address.
+    """
+    arguments.catalog_name = None
+    if arguments.table is None or not is_catalog_name(arguments.table):
+        return
+    from delta_maintenance.catalogs.locate import locate
+    from delta_maintenance.catalogs.models import Access
+
+    writes = getattr(arguments, "may_write", False) and not arguments.dry_run
+    access = None if writes else Access.READ
+    located = locate(arguments.table, dict(arguments.storage_options), access=access)
+    arguments.catalog_name = arguments.table
+    arguments.table = located.address
+    arguments.storage_options = list(located.storage_options.items())
 
 
 def key_value(text: str) -> tuple[str, str]:

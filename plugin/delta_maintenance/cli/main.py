@@ -16,7 +16,7 @@ from importlib import import_module
 
 from delta_maintenance import __version__
 from delta_maintenance.cli import operation_verb
-from delta_maintenance.cli.arguments import ArgumentParser, Verbs
+from delta_maintenance.cli.arguments import ArgumentParser, Verbs, locate_table
 from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -31,7 +31,7 @@ output is incomplete.
 """
 
 _READING = ("inspect", "files", "history", "health")
-_TABLES = ("init", "assess", "run", "spark-spec", "spark-stage")
+_TABLES = ("init", "tables", "assess", "run", "orphans", "spark-spec", "spark-stage")
 _MODULES = {
     **dict.fromkeys(_READING, "reading"),
     "spark-spec": "spark_spec",
@@ -78,6 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         # A verb for many tables reports failed tables itself and only returns the exit status.
         with default_log_memory(getattr(arguments, "log_memory", None)):
+            locate_table(arguments)
             status: int | None = arguments.run(arguments)
         # Flushed here, where a failure can still become an exit status.
         sys.stdout.flush()

@@ -70,7 +70,12 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only print the plan and its reason")
     if record.spark is not None:
         add_spark(parser)
-    parser.set_defaults(run=partial(run, record), version=None, report=None)
+    parser.set_defaults(
+        run=partial(run, record),
+        version=None,
+        report=None,
+        may_write=not record.effects.only_reads,
+    )
 
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
@@ -128,11 +133,14 @@ class _Verb:
     def conclude(self, document: Any, listing: Listing | None = None) -> None:
         """Prints a Plan or a Result, and raises the error that it implies."""
         record, arguments = self.record, self.arguments
+        name = arguments.catalog_name
         if arguments.json:
-            _print_document(document.to_json(), listing)
+            named = {} if name is None else {"catalog_name": name}
+            _print_document({**named, **document.to_json()}, listing)
         else:
             dry_run = arguments.dry_run
             facts = (record.plan_facts if dry_run else record.result_facts)(document)
+            facts = facts if name is None else {"catalog name": name, **facts}
             print_facts(f"{record.name}, dry run" if dry_run else record.name, facts)
             if listing is not None:
                 _print_lines(listing.lines(reported=arguments.report is not None))

@@ -63,18 +63,36 @@ class PolicyTables:
     """The tables that a command line selects, with their stores and their stored state."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
         from delta_maintenance.policies.assessments import AssessmentStore
+        from delta_maintenance.policies.catalogs import CatalogMemory, table_named
         from delta_maintenance.policies.definition.policy import load_policy
-        from delta_maintenance.policies.discovery import discover
+        from delta_maintenance.policies.discovery import Discovery, discover
 
         self._given = dict(arguments.storage_options)
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
+        memory = CatalogMemory(self._state.store) if self._state is not None else None
         policy = load_policy(arguments.config)
+        self.found = Discovery(policy.named_tables)
         named = {table.name: table for table in policy.named_tables}
+        for text in (each for each in arguments.names if each not in named):
+            if is_catalog_name(text):
+                # One request, in place of a listing of everything.
+                named[text] = table_named(
+                    policy,
+                    CatalogName.parse(text),
+                    storage_options=lambda rule, _: self.storage_options(rule),
+                    memory=memory,
+                )
         self.unlisted: tuple[Assessment, ...] = ()
-        """The patterns that could not be listed, each as a failed assessment."""
+        """The patterns, and the parts of catalogs, that could not be listed, each as a failed
+        assessment."""
         if not arguments.names or not named.keys() >= set(arguments.names):
-            found = discover(policy, storage_options=lambda rule, _: self.storage_options(rule))
+            self.found = found = discover(
+                policy,
+                storage_options=lambda rule, _: self.storage_options(rule),
+                memory=memory,
+            )
             named = {table.name: table for table in found.tables}
             missing = set(arguments.names) - named.keys()
             if missing:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance import clock
+from delta_maintenance.catalogs.locate import locate
 from delta_maintenance.delta_table.methods import OperationMethods
 from delta_maintenance.operations.core.facts import Facts, Grid, instant_text
 from delta_maintenance.operations.core.rendering import Shown
@@ -45,10 +46,12 @@ class CommitHistory(Shown, list[CommitEntry]):
 
 
 class DeltaTable(OperationMethods):
-    """A Delta table at an address, for scripts and notebooks.
+    """A Delta table at an address or with a name, for scripts and notebooks.
 
-    `uri` is the root of the table: a local path, or an address such as `s3://lake/events`.
-    `storage_options` are those of its store, including credentials. Nothing is read yet.
+    `uri` is the root of the table: a local path, or an address such as `s3://lake/events`; or the
+    name of the table in a catalog, such as `uc://main.sales.orders`. `storage_options` are those of
+    its store and of its catalog, including credentials. A name is looked up at once; nothing else
+    is read yet.
 
     Each operation is a method with the options of its verb on the command line as keyword
     arguments. It plans, applies the plan and returns the Result; with `dry_run=True` it changes
@@ -70,14 +73,21 @@ class DeltaTable(OperationMethods):
         *,
         spark: Any = None,
     ) -> None:
-        self._storage_options = dict(storage_options or {})
+        located = locate(os.fspath(uri), storage_options)
+        self._catalog_name = None if located.table is None else str(located.table.name)
+        self._storage_options = located.storage_options
         self._spark = spark
-        self._table = open_table(os.fspath(uri), self._storage_options)
+        self._table = open_table(located.address, self._storage_options)
 
     @property
     def uri(self) -> str:
         """The address of the table's root."""
         return self._table.uri
+
+    @property
+    def catalog_name(self) -> str | None:
+        """The name in the catalog; None for a table that was opened by its address."""
+        return self._catalog_name
 
     @property
     def table(self) -> Table:
@@ -123,7 +133,7 @@ class DeltaTable(OperationMethods):
         return measure(self.snapshot(), now=clock.now())
 
     def __repr__(self) -> str:
-        return f"DeltaTable({redact(self.uri)!r})"
+        return f"DeltaTable({redact(self._catalog_name or self.uri)!r})"
 
     def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]:
         return self._table, self._storage_options, self._spark

@@ -10,10 +10,13 @@ because the next poll repeats it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from delta_maintenance.catalogs.locate import locate
+from delta_maintenance.catalogs.models import Access
 from delta_maintenance.errors import InvalidRequestError, VersionNotFoundError
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.protocol.ndjson.digest import CommitDigest
@@ -21,6 +24,7 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import SharedClients
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_watch import LogWatch, PollSpentError, Sighting
+from delta_maintenance.table.read.managed_log import managed_log
 
 __all__ = [
     "CheckpointLag",
@@ -40,7 +44,9 @@ _CLIENTS = SharedClients(pauses=())
 
 def open_watched(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
     """Opens the store of a watched table, which shares its client with others of this process."""
-    return open_store(uri, storage_options, clients=_CLIENTS)
+    located = locate(uri, storage_options, access=Access.READ)
+    store = open_store(located.address, located.storage_options, clients=_CLIENTS)
+    return managed_log(store, located.storage_options, os.environ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

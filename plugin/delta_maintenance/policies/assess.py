@@ -102,6 +102,8 @@ def failed_assessment(
     return Assessment(
         name=table.name,
         uri=table.uri,
+        owner=table.owner,
+        tags=table.tags,
         assessed_at=now,
         status="failed",
         problem=str(error.located(table=table.uri)),
@@ -141,6 +143,8 @@ def assess(
     return Assessment(
         name=table.name,
         uri=table.uri,
+        owner=table.owner,
+        tags=table.tags,
         assessed_at=now,
         status=next((s for s in ("due", "blocked") if s in statuses), "nothing-due"),
         operations=operations,

@@ -7,35 +7,36 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from delta_maintenance.address import Address
+from delta_maintenance.catalogs.models import PassedOver
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
 from delta_maintenance.operations.core.policy_values import resolve
 from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.definition.policy import Pattern, Policy, PolicyTable, TableEntry
+from delta_maintenance.policies.catalogs import (
+    CatalogFound,
+    CatalogMemory,
+    CatalogSearch,
+    OptionsAt,
+)
+from delta_maintenance.policies.definition.patterns import Pattern
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.policies.models import Assessment
-from delta_maintenance.storage import Store, open_store
-from delta_maintenance.storage.core.listing import EntryKind
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.policies.tree_search import PARALLEL, tables_in
+from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table, open_table
 
 _logger = logging.getLogger(__name__)
 
-_PARALLEL = 16
 _PATTERNS_AT_ONCE = 8
-_IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
-"""Neither the folder nor one above it is hidden."""
+_SHOWN = 20
+"""The duplicates that are named; more are counted."""
 
 StorageOptions = Callable[[StorageRule], Mapping[str, str]]
 """Returns the storage options that a rule refers to."""
-OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
-"""Returns the storage options that a rule refers to, for the store at an address."""
 
 
 def _environment_options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
@@ -44,7 +45,7 @@ def _environment_options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class UnlistedPattern:
-    """A pattern of a policy whose tables could not be listed, with the error."""
+    """A pattern of a policy, or a part of a catalog, whose tables could not be listed."""
 
     pattern: str
     error: DeltaMaintenanceError
@@ -64,16 +65,45 @@ class UnlistedPattern:
 
 
 @dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A table that is listed twice and looked after once."""
+
+    name: str
+    """The name that is passed over."""
+    kept: str
+    """The name under which the table is looked after."""
+    uri: str
+
+    def __str__(self) -> str:
+        return f"{self.name} and {self.kept} are one table, which is looked after as {self.kept}"
+
+
+@dataclass(frozen=True, slots=True)
 class Discovery:
     """The tables of a policy, and the patterns that could not be listed."""
 
     tables: tuple[PolicyTable, ...]
-    """The named tables in the order of the policy, then the discovered ones, by pattern
-    and path.
+    """The tables with an address in the policy, in its order; then those of catalogs by name, then
+    those of patterns by path.
     """
     unlisted: tuple[UnlistedPattern, ...] = ()
     listed: tuple[str, ...] = ()
-    """The patterns that could not be listed."""
+    """The patterns and the parts of catalogs that could be listed."""
+    duplicates: tuple[Duplicate, ...] = ()
+    passed_over: Mapping[str, Mapping[PassedOver, int]] = field(default_factory=dict)
+    """The entries of each catalog that are not looked after, by reason."""
+
+    def warnings(self) -> Iterator[str]:
+        """The tables that are listed twice, one line each; of many, only the first."""
+        yield from map(str, self.duplicates[:_SHOWN])
+        if len(self.duplicates) > _SHOWN:
+            yield f"{len(self.duplicates) - _SHOWN:,} more tables are listed twice"
+
+    def counts(self) -> Iterator[str]:
+        """The numbers of entries that each catalog has besides, one line each."""
+        for catalog, counts in self.passed_over.items():
+            each = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(counts.items()))
+            yield f"{catalog}: passed over {each or 'nothing'}"
 
     def keep_failures(self, store: AssessmentStore, *, now: datetime) -> tuple[Assessment, ...]:
         """Saves an entry for each pattern that failed, and removes those of all others."""
@@ -95,21 +125,27 @@ def discover(
     policy: Policy,
     *,
     storage_options: OptionsAt = _environment_options_at,
-    parallel: int = _PARALLEL,
+    memory: CatalogMemory | None = None,
+    parallel: int = PARALLEL,
     pauses: Sequence[float] = (2.0, 8.0),
     sleep: Callable[[float], object] = time.sleep,
 ) -> Discovery:
     """Finds all tables of the policy.
 
-    Lists the folders below the fixed beginning of each pattern, level by level. The search does not
-    enter tables, links, or folders whose names begin with `.` or `_`. A listing is either complete
-    or an error, because an incomplete list cannot be recognised as such.
+    Lists each catalog for which there are names, and the folders below the fixed beginning of each
+    pattern, level by level. The search does not enter tables, links, or folders whose names begin
+    with `.` or `_`. A listing is either complete or an error, because an incomplete list cannot be
+    recognised as such; the schemas and tables of a catalog fail one by one.
 
     A pattern that cannot be listed does not affect the others. Temporary errors are retried after
     each of the `pauses`, in seconds; all others are final. If two tables have the same name, the
-    second pattern fails.
+    second pattern fails. A table that is listed twice, by its address or by its ID in a catalog, is
+    looked after as it is listed first: in the order of `Discovery.tables`.
     """
-    searches = [_Search(policy, entry, parallel) for entry in policy.patterns]
+    searches: list[CatalogSearch | _Search] = [
+        CatalogSearch(policy, key, memory) for key, entries in policy.names.items() if entries
+    ]
+    searches += [_Search(policy, entry, parallel) for entry in policy.patterns]
     results = _listed(searches, storage_options)
     for pause in pauses:
         again = [
@@ -123,31 +159,90 @@ def discover(
         repeated = _listed([searches[number] for number in again], storage_options)
         for number, found in zip(again, repeated, strict=True):
             results[number] = found
-    tables = {table.uri: table for table in policy.named_tables}
-    names = {table.name: table.uri for table in tables.values()}
-    unlisted = []
+    merged = _Merged(policy)
     for search, found in zip(searches, results, strict=True):
         if isinstance(found, DeltaMaintenanceError):
-            unlisted.append(UnlistedPattern(search.pattern, found))
-            continue
+            merged.unlisted.append(UnlistedPattern(search.pattern, found))
+        elif isinstance(found, CatalogFound):
+            merged.add_catalog(search.pattern, found)
+        else:
+            assert isinstance(search, _Search)
+            merged.add_pattern(search, found)
+    return merged.discovery()
+
+
+class _Merged:
+    """The tables that all searches found, each of them once."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._tables = {table.uri: table for table in policy.named_tables}
+        self._names = {table.name: table.uri for table in policy.named_tables}
+        self._known = {place_of(table.uri): table.name for table in policy.named_tables}
+        self._listed: list[str] = []
+        self._duplicates: list[Duplicate] = []
+        self._passed_over: dict[str, Mapping[PassedOver, int]] = {}
+        self.unlisted: list[UnlistedPattern] = []
+
+    def add_catalog(self, catalog: str, found: CatalogFound) -> None:
+        for table in found.tables:
+            try:
+                places = [place_of(table.uri)]
+            except InvalidRequestError as error:
+                self.unlisted.append(UnlistedPattern(table.name, error))
+                continue
+            if (table_id := found.table_ids.get(table.name)) is not None:
+                places.append(("id", table_id))
+            kept = next((self._known[each] for each in places if each in self._known), None)
+            if kept is not None:
+                self._duplicates.append(Duplicate(table.name, kept, table.uri))
+                continue
+            self._known |= dict.fromkeys(places, table.name)
+            self._tables[table.uri] = table
+            self._names[table.name] = table.uri
+        self.unlisted += (UnlistedPattern(each.where, each.error) for each in found.failures)
+        self._listed += (catalog, *found.mended)
+        self._passed_over[catalog] = found.passed_over
+
+    def add_pattern(self, search: _Search, found: Sequence[str]) -> None:
         # A table that matches several patterns has the rules of the first one.
-        new = {uri: search.named(path) for path in found if (uri := search.uri(path)) not in tables}
-        clash = next((uri for uri, name in new.items() if names.get(name, uri) != uri), None)
+        paths = {uri: path for path in found if (uri := search.uri(path)) not in self._tables}
+        new = {uri: search.named(path) for uri, path in paths.items()}
+        clash = next((uri for uri, name in new.items() if self._names.get(name, uri) != uri), None)
         if clash is not None:
-            error = _same_name(new[clash], names[new[clash]], clash)
-            unlisted.append(UnlistedPattern(search.pattern, error))
-            continue
-        names |= {name: uri for uri, name in new.items()}
-        tables |= {uri: policy.table_at(uri, name=name) for uri, name in new.items()}
-    failed = {each.pattern for each in unlisted}
-    listed = tuple(each.pattern for each in searches if each.pattern not in failed)
-    return Discovery(tuple(tables.values()), tuple(unlisted), listed)
+            error = _same_name(new[clash], self._names[new[clash]], clash)
+            self.unlisted.append(UnlistedPattern(search.pattern, error))
+            return
+        self._listed.append(search.pattern)
+        for uri, name in new.items():
+            if (kept := self._known.setdefault(place_of(uri), name)) != name:
+                self._duplicates.append(Duplicate(name, kept, uri))
+                continue
+            self._names[name] = uri
+            self._tables[uri] = self._policy.table_at(uri, name=name)
+
+    def discovery(self) -> Discovery:
+        failed = {each.pattern for each in self.unlisted}
+        return Discovery(
+            tuple(self._tables.values()),
+            tuple(self.unlisted),
+            tuple(each for each in self._listed if each not in failed),
+            tuple(self._duplicates),
+            self._passed_over,
+        )
+
+
+def place_of(uri: str) -> tuple[str, ...]:
+    """Where a table is, equal for all forms of one address."""
+    address = Address.parse(uri).absolute()
+    authority = "" if address.is_local else address.authority
+    return str(address.kind), authority, f"{address.path.strip('/')}{address.behind}"
 
 
 def _listed(
-    searches: Sequence[_Search], storage_options: OptionsAt
-) -> list[list[str] | DeltaMaintenanceError]:
-    """The paths that each search finds, or the error that ended it."""
+    searches: Sequence[CatalogSearch | _Search], storage_options: OptionsAt
+) -> list[CatalogFound | list[str] | DeltaMaintenanceError]:
+    """What each search finds, or the error that ended it."""
     if not searches:
         return []
     with ThreadPoolExecutor(min(len(searches), _PATTERNS_AT_ONCE)) as pool:
@@ -196,60 +291,13 @@ class _Search:
     def _tables(self, storage_options: Mapping[str, str]) -> list[str]:
         store = open_store(self.root, storage_options)
         try:
-            return sorted(path for path in self._logs(store) if self._entry.covers(self.uri(path)))
+            found = tables_in(store, leads_on=self._leads_on, parallel=self._parallel)
+            return sorted(path for path in found if self._entry.covers(self.uri(path)))
         finally:
             store.close()
 
-    def _logs(self, store: Store) -> Iterator[str]:
-        """Folders that contain a log."""
-        first = store.list_level()
-        if first is None:
-            yield from _logs_in_tree(store)
-            return
-        with ThreadPoolExecutor(self._parallel) as pool:
-            level, listed = [""], [first]
-            while level:
-                deeper: list[str] = []
-                for path, entries in zip(level, listed, strict=True):
-                    folders = [folder for folder in _folders(entries) if folder != path]
-                    log = f"{path}/{LOG_DIRECTORY}" if path else LOG_DIRECTORY
-                    if log in folders:
-                        yield path
-                    else:
-                        deeper.extend(folder for folder in folders if self._leads_on(folder))
-                level = sorted(deeper)
-                listed = list(pool.map(store.list_level, level))
-
     def _leads_on(self, folder: str) -> bool:
-        hidden = folder.rpartition("/")[2].startswith((".", "_"))
-        return (
-            not hidden
-            and self._pattern.leads_on(folder)
-            and not self._entry.excludes(self.uri(folder))
-        )
-
-
-def _folders(entries: pa.Table) -> list[str]:
-    chosen = entries.filter(pc.equal(entries["kind"], int(EntryKind.DIRECTORY)))
-    paths: list[str] = chosen["path"].to_pylist()
-    return paths
-
-
-def _logs_in_tree(store: Store) -> Iterator[str]:
-    """Like `_logs`, for stores that can only list everything: derives the folders from the
-    files.
-    """
-    found: set[str] = set()
-    for batch in store.list_tree():
-        logs = batch.filter(pc.match_substring_regex(batch["path"], _IN_LOG))
-        tables = pc.replace_substring_regex(logs["path"], rf"(^|/){LOG_DIRECTORY}/.*$", "")
-        found.update(pc.unique(tables).to_pylist())
-    outermost: str | None = None
-    for path in sorted(found, key=lambda path: path.split("/") if path else []):
-        nested = outermost is not None and (not outermost or path.startswith(f"{outermost}/"))
-        if not nested:
-            outermost = path
-            yield path
+        return self._pattern.leads_on(folder) and not self._entry.excludes(self.uri(folder))
 
 
 def environment_options(
@@ -260,9 +308,10 @@ def environment_options(
     Raises `InvalidRequestError` for an unset variable, and for a connection, because only
     orchestrators have connections.
     """
-    if rule.connection is not None:
+    connection = rule.connection or rule.catalog_connection
+    if connection is not None:
         raise InvalidRequestError(
-            f"only an orchestrator can resolve the connection {rule.connection!r}",
+            f"only an orchestrator can resolve the connection {connection!r}",
             remedy="run the policy in an orchestrator, or give storage options in the policy",
         )
     return resolved_options(rule, environment)

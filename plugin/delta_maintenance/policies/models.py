@@ -20,6 +20,10 @@ class Assessment(Record):
     """`pattern`: `name` and `uri` are the pattern, and `status` is `failed`."""
     name: str
     uri: str
+    owner: str | None = None
+    """The owner in the policy, or else in the catalog of the table."""
+    tags: tuple[str, ...] = ()
+    """Likewise."""
     assessed_at: Instant
     status: Literal["due", "nothing-due", "blocked", "failed"]
     """`blocked`: all due operations are blocked. `failed`: the table could not be read."""

@@ -78,20 +78,22 @@ def executor_options(
             "a table in the memory of this process cannot be reached by executors",
             remedy="copy it to a store that they reach, or use the local engine where there is one",
         )
-    given = dict(storage_options or {})
     # Imported here, because a driver of local tables does not need the object store modules.
-    from delta_maintenance.storage.options import parse_options
+    from delta_maintenance.storage.options import parse_options, referred
     from delta_maintenance.storage.s3.options import S3Options
 
-    options = parse_options(address, given, environment)
+    # Executors renew vended credentials themselves, with the credentials of the catalog.
+    reference, given = referred(address, storage_options, environment)
+    refers = {} if reference is None else reference.options()
+    vends = reference is not None and reference.vends
+    options = parse_options(address, given, None if vends else environment)
     if options is None:
-        return given
+        return given | refers
     if not isinstance(options, S3Options):
         # Their environment variables are also valid option names.
         secrets = {name: value for name, value in options.secrets().items() if value is not None}
-        return options.public() | secrets
-    chosen = options.access_key_id or options.profile or options.anonymous
-    if not chosen and all(environment.get(name) for name in _KEY):
+        return options.public() | secrets | refers
+    if not (options.has_credentials or vends) and all(environment.get(name) for name in _KEY):
         names = (*_KEY, _TOKEN)
         given |= {name: environment[name] for name in names if environment.get(name)}
     if options.endpoint_url is None and environment.get("AWS_ENDPOINT_URL"):
@@ -99,4 +101,4 @@ def executor_options(
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if options.region is None and region:
         given["AWS_REGION"] = region
-    return given
+    return given | refers

@@ -12,11 +12,13 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.vended import VendedOptions
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.options import parse_options
+from delta_maintenance.storage.options import options_over, parse_options, referred
 
 
 def open_store(
@@ -30,39 +32,46 @@ def open_store(
     `Address.parse` documents the addresses. `storage_options` configure stores behind a network:
     see `S3Options`, `GCSOptions`, `AzureOptions`, `NativeOptions` for `hdfs:` and `WebHdfsOptions`.
     Stores of all other fsspec schemes are read-only; for their options see
-    `storage.fsspec.options`. `InvalidRequestError` for an address or option that is not understood.
+    `storage.fsspec.options`. Options of a catalog (`catalogs.reference`) make the store obtain and
+    renew the credentials that the catalog vends. `InvalidRequestError` for an address or option
+    that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    client = clients.of(address, storage_options) if clients is not None else None
+    reference, own = referred(address, storage_options, os.environ)
+    client = None
+    if clients is not None:
+        client = clients.of(address, storage_options)
+    elif (vended := _vended(address, own, reference)) is not None:
+        client = _new_client(address, parse_options(address, own, os.environ), vended=vended)
     match address.kind:
         case StoreKind.LOCAL:
-            _no_options(storage_options)
+            _no_options(own)
             return LocalStore(address.path)
         case StoreKind.MEMORY:
             from delta_maintenance.storage.memory.store import MemoryStore
 
-            _no_options(storage_options)
+            _no_options(own)
             return MemoryStore(address)
         case StoreKind.S3:
             from delta_maintenance.storage.s3.store import S3Store
 
-            return S3Store(address, storage_options, client=client)
+            return S3Store(address, own, client=client)
         case StoreKind.GCS:
             from delta_maintenance.storage.gcs.store import GCSStore
 
-            return GCSStore(address, storage_options, client=client)
+            return GCSStore(address, own, client=client)
         case StoreKind.AZURE:
             from delta_maintenance.storage.azure.store import AzureStore
 
-            return AzureStore(address, storage_options, client=client)
+            return AzureStore(address, own, client=client)
         case StoreKind.HDFS:
             from delta_maintenance.storage.hdfs.store import HdfsStore
 
-            return HdfsStore(address, storage_options, client=client)
+            return HdfsStore(address, own, client=client)
         case StoreKind.OTHER:
             from delta_maintenance.storage.fsspec.store import FsspecStore
 
-            return FsspecStore(address, storage_options)
+            return FsspecStore(address, own)
 
 
 class SharedClients:
@@ -83,37 +92,75 @@ class SharedClients:
 
         `InvalidRequestError` for options that the store does not have.
         """
-        options = parse_options(address, storage_options, os.environ)
+        reference, own = referred(address, storage_options, os.environ)
+        options = parse_options(address, own, os.environ)
         if options is None:
             return None
         # A client of Google or Azure is bound to its bucket or container.
         bound = address.kind in (StoreKind.GCS, StoreKind.AZURE)
         authority = address.authority.partition("@")[0] if bound else ""
+        vended = _vended(address, own, reference)
+        # Vended credentials are those of one table.
+        key = (options, authority, (reference, address) if vended is not None else None)
         with self._lock:
-            client = self._clients.get((options, authority))
+            client = self._clients.get(key)
             if client is None:
-                client = self._new(address.kind, options, authority)
-                self._clients[options, authority] = client
+                client = _new_client(
+                    address,
+                    options,
+                    vended=vended,
+                    pauses=self._pauses,
+                    read_timeout=_READ_TIMEOUT,
+                )
+                self._clients[key] = client
             return client
 
-    def _new(self, kind: StoreKind, options: Any, authority: str) -> Any:
-        match kind:
-            case StoreKind.S3:
-                from delta_maintenance.storage.s3.client import S3Client
 
-                return S3Client(options, read_timeout=_READ_TIMEOUT, pauses=self._pauses)
-            case StoreKind.GCS:
-                from delta_maintenance.storage.gcs.client import GCSClient
+def _new_client(
+    address: Address,
+    options: Any,
+    *,
+    vended: Any,
+    pauses: Sequence[float] = PAUSES,
+    read_timeout: float = 60,
+) -> Any:
+    match address.kind:
+        case StoreKind.S3:
+            from delta_maintenance.storage.s3.client import S3Client
 
-                return GCSClient(options, authority, pauses=self._pauses)
-            case StoreKind.AZURE:
-                from delta_maintenance.storage.azure.client import AzureClient
+            return S3Client(options, read_timeout=read_timeout, pauses=pauses, vended=vended)
+        case StoreKind.GCS:
+            from delta_maintenance.storage.gcs.client import GCSClient
 
-                return AzureClient(options, authority, pauses=self._pauses)
-            case _:
-                from delta_maintenance.storage.hdfs.store import open_client
+            return GCSClient(options, address.authority, pauses=pauses, vended=vended)
+        case StoreKind.AZURE:
+            from delta_maintenance.storage.azure.client import AzureClient
 
-                return open_client(options, pauses=self._pauses)
+            container = address.authority.partition("@")[0]
+            return AzureClient(options, container, pauses=pauses, vended=vended)
+        case _:
+            from delta_maintenance.storage.hdfs.store import open_client
+
+            return open_client(options, pauses=pauses)
+
+
+def _vended(
+    address: Address, own: Mapping[str, str], reference: CatalogReference | None
+) -> VendedOptions[Any] | None:
+    """Returns the options of a store that takes its credentials from a catalog; else None."""
+    if reference is None or not reference.vends:
+        return None
+
+    def merged(vended: Mapping[str, str]) -> Any:
+        return parse_options(address, options_over(vended, own), os.environ)
+
+    match address.kind:
+        case StoreKind.S3 | StoreKind.GCS | StoreKind.AZURE:
+            options: Any = parse_options(address, own)
+            # What a user gives takes precedence.
+            return None if options.has_credentials else VendedOptions.of(reference, address, merged)
+        case _:
+            return None
 
 
 def _no_options(storage_options: Mapping[str, str] | None) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.catalogs.environment import is_catalog_option
+from delta_maintenance.catalogs.reference import CatalogReference
 
 
 class StoreOptions(Protocol):
@@ -21,6 +24,42 @@ class StoreOptions(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferringOptions:
+    """The options of a store that takes something from a catalog."""
+
+    store: StoreOptions | None
+    """The options of the store itself."""
+    reference: CatalogReference
+
+    def public(self) -> dict[str, str]:
+        """Returns the options that are not secret."""
+        return {
+            **(self.store.public() if self.store is not None else {}),
+            **self.reference.public(),
+        }
+
+    def secrets(self) -> dict[str, str | None]:
+        """Returns the environment variables for the secret options."""
+        return {
+            **(self.store.secrets() if self.store is not None else {}),
+            **self.reference.secrets(),
+        }
+
+
+def referred(
+    address: Address, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
+) -> tuple[CatalogReference | None, dict[str, str]]:
+    """Splits storage options into a reference to the table's catalog and those of the store.
+
+    There is no reference for another address than that of the table, such as that of a report.
+    """
+    reference, own = CatalogReference.of(storage_options, environment)
+    if reference is not None and not reference.concerns(address):
+        return None, own
+    return reference, own
+
+
 def parse_options(
     uri: str | Address,
     storage_options: Mapping[str, str] | None,
@@ -32,6 +71,16 @@ def parse_options(
     `InvalidRequestError` for an address or option that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
+    reference, own = referred(address, storage_options, environment or {})
+    options = _of_store(address, own, environment)
+    return options if reference is None else ReferringOptions(store=options, reference=reference)
+
+
+def _of_store(
+    address: Address,
+    storage_options: Mapping[str, str],
+    environment: Mapping[str, str] | None,
+) -> StoreOptions | None:
     # Imported on demand, so that a table loads only its own backend.
     match address.kind:
         case StoreKind.S3:
@@ -75,7 +124,7 @@ def unknown_options(uri: str | Address, names: Iterable[str]) -> list[str]:
     address = uri if isinstance(uri, Address) else Address.parse(uri)
     if address.kind is StoreKind.OTHER:
         return []
-    return [name for name in names if not _meanings(name)]
+    return [name for name in names if not _meanings(name) and not is_catalog_option(name)]
 
 
 def _of_other_stores(uri: str | Address, name: str) -> bool:

@@ -269,10 +269,9 @@ def test_features_with_state_elsewhere_refuse_reading(name: str) -> None:
 
 @pytest.mark.conformance("CAT-01")
 @pytest.mark.parametrize("name", ["catalogManaged", "catalogOwned-preview"])
-def test_catalog_managed_table_allows_its_published_log_only(name: str) -> None:
-    allowed = {Operation.READ, Operation.CHECKPOINT, Operation.COMPACT_LOG}
+def test_a_catalog_managed_table_is_only_read(name: str) -> None:
     for operation in Operation:
-        if operation in allowed:
+        if operation is Operation.READ:
             require_supported(listing(name), operation)
         else:
             with pytest.raises(UnsupportedFeatureError, match="catalog"):
@@ -300,7 +299,6 @@ def test_iceberg_compatibility_v3_forbids_data_and_property_changes(
 CHECKPOINTABLE = [
     "allowColumnDefaults",
     "appendOnly",
-    "catalogManaged",
     "changeDataFeed",
     "checkConstraints",
     "checkpointProtection",

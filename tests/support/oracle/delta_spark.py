@@ -10,7 +10,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -86,14 +86,17 @@ class OracleUnavailable(Exception):
 class DeltaSpark:
     """A running Delta Spark. `close` ends its JVM."""
 
-    def __init__(self, *, jars: Path, scratch: Path) -> None:
+    def __init__(
+        self, *, jars: Path, scratch: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
         """Starts Spark, with its jars in `jars`, and its log and warehouse in `scratch`.
 
-        Raises `OracleUnavailable` if the jars cannot be downloaded.
+        `settings` come on top of `SETTINGS`. Raises `OracleUnavailable` if the jars cannot be
+        downloaded.
         """
         log = scratch / "spark.log"
         conf = SparkConf(loadDefaults=False)
-        conf.setAll(list(SETTINGS.items()))
+        conf.setAll(list({**SETTINGS, **(settings or {})}.items()))
         conf.set("spark.jars.packages", DELTA_SPARK)
         conf.set("spark.jars.excludes", ",".join(f"{group}:*" for group in BROUGHT_BY_SPARK))
         conf.set("spark.jars.ivy", str(jars))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs
-from delta_maintenance.cli.output import count_text, print_json, print_table, say, size_text
+from delta_maintenance.cli.output import count_text, print_json, print_table, say, size_text, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the assessments."""
     tables = PolicyTables(arguments)
+    warn(tables.found.warnings())
     look = partial(_assessed, tables)
     with ThreadPoolExecutor(_PARALLEL) as pool:
         assessments = [*pool.map(look, tables.tables), *tables.unlisted]

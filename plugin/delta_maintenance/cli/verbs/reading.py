@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import (
@@ -20,8 +20,12 @@ from delta_maintenance.cli.arguments import (
 from delta_maintenance.cli.output import instant_text, print_facts, print_json, print_table, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     import pyarrow as pa
 
+    from delta_maintenance.operations.health import TableHealth
+    from delta_maintenance.operations.health.inspection import Description
     from delta_maintenance.table.read.summary import TableSummary
 
 _ROWS = 4096
@@ -61,10 +65,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     snapshot = _summary(arguments) or open_snapshot(arguments)
     warn(snapshot.warnings)
     document = describe(snapshot)
-    if arguments.json:
-        print_json(document)
-    else:
-        print_facts(document.heading(), document.facts())
+    _print(arguments, document, lambda: document)
 
 
 def _summary(arguments: argparse.Namespace) -> TableSummary | None:
@@ -172,7 +173,17 @@ def _health(arguments: argparse.Namespace) -> None:
     snapshot = open_table(arguments).snapshot()
     health = measure(snapshot, now=clock.now())
     warn(health.warnings)
+    _print(arguments, health, health.to_json)
+
+
+def _print(
+    arguments: argparse.Namespace,
+    document: Description | TableHealth,
+    to_json: Callable[[], Mapping[str, Any]],
+) -> None:
+    name = arguments.catalog_name
     if arguments.json:
-        print_json(health.to_json())
-        return
-    print_facts(health.heading(), health.facts())
+        print_json({**({} if name is None else {"catalog_name": name}), **to_json()})
+    else:
+        heading = document.heading()
+        print_facts(heading if name is None else f"{name}, {heading}", document.facts())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark
-from delta_maintenance.cli.output import Progress, print_json, print_table
+from delta_maintenance.cli.output import Progress, print_json, print_table, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.cli.verbs.assess import worst
@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     file = arguments.approve_from
     named = read_plans(file)
     tables = PolicyTables(arguments)
+    warn(tables.found.warnings())
     plans = plans_by_table(named, tables.tables, file=file)
     with Progress() as progress:
         results = [

@@ -9,6 +9,7 @@ from typing import Any
 
 from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
 from delta_maintenance.cli.output import print_json
+from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.operations.core.registry import spark_operations
 
 _PLATFORMS = ("livy", "emr-serverless", "databricks", "dataproc", "dataproc-cluster", "kubernetes")
@@ -136,12 +137,16 @@ def _run_spec(arguments: argparse.Namespace) -> None:
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.specification import Code, Resources, Submission
 
+    storage_options = dict(arguments.storage_options)
+    if arguments.catalog_name is not None:
+        # What authenticates to the catalog stays out of the request, like all secrets.
+        storage_options, _ = split_secrets(arguments.table, storage_options)
     submission = Submission.of(
         JobSpec.from_json(
             {
                 "operation": arguments.operation,
                 "table": arguments.table,
-                "storage_options": dict(arguments.storage_options),
+                "storage_options": storage_options,
                 "options": arguments.options,
                 "plan_only": arguments.plan_only,
             }

@@ -101,13 +101,13 @@ _SECRET = re.compile(
     r"|connection[._-]?string|[._-]sas\b|sas[._-]",
     re.IGNORECASE,
 )
-_PATHS = ("GOOGLE_APPLICATION_CREDENTIALS",)
+_PATHS = ("GOOGLE_APPLICATION_CREDENTIALS", "token_address", "token_uri")
 """Settings that only name the location of secrets."""
 
 
 def looks_secret(name: str) -> bool:
     """Whether a setting with this name is a secret, which must not be in a shared file."""
-    return name not in _PATHS and _SECRET.search(name) is not None
+    return name.removeprefix("catalog_") not in _PATHS and _SECRET.search(name) is not None
 
 
 def is_reference(value: str) -> bool:

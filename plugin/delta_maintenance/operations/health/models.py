@@ -173,6 +173,9 @@ class TableHealth(Shown, Record):
     """The newest commits, oldest first."""
     maintenance: tuple[MaintenanceSeen, ...] = ()
     """The last of each kind among these commits, newest first."""
+    unpublished_commits: int | None = None
+    """Commits that the catalog of a catalog-managed table ratified and that are not published yet;
+    None for other tables, and if the table was opened without its catalog."""
     warnings: tuple[str, ...] = ()
 
     def heading(self) -> str:
@@ -223,6 +226,8 @@ def _log(health: TableHealth) -> Iterator[tuple[str, object]]:
             for kind in health.log_files
         ],
     )
+    if health.unpublished_commits is not None:
+        yield "publication backlog", count_text(health.unpublished_commits, "commit")
     if health.expired_log_files:
         expired = count_text(health.expired_log_files, "file")
         yield "behind its retention", f"{expired} ({size_text(health.expired_log_bytes)})"

@@ -41,12 +41,14 @@ from delta_maintenance.protocol.features.registry import (
     Operation,
     require_supported,
     supported_features,
+    supports,
 )
 from delta_maintenance.protocol.row_tracking.domain import row_tracking_state
 from delta_maintenance.protocol.schema.clustering import clustering_columns
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
 from delta_maintenance.table.read.history import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
+from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.snapshot import Snapshot
 
 SMALL_FILE_BYTES = 32 << 20
@@ -97,6 +99,8 @@ def measure(
             checksums=inventory.entries,
             memory=memory,
         )
+        store = snapshot.log.store
+        unpublished = store.unpublished() if isinstance(store, ManagedStore) else None
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
     return TableHealth(
@@ -111,7 +115,13 @@ def measure(
         **_metadata(snapshot),
         commits=series.points,
         maintenance=series.maintenance,
-        warnings=(*snapshot.warnings, *properties.problems, *series.warnings),
+        unpublished_commits=unpublished,
+        warnings=(
+            *snapshot.warnings,
+            *properties.problems,
+            *series.warnings,
+            *_unasked_clean_up(snapshot, inventory),
+        ),
     )
 
 
@@ -124,6 +134,22 @@ def last_vacuum(maintenance: tuple[MaintenanceSeen, ...]) -> datetime | None:
             if seen.operation == "VACUUM END" and seen.result == "COMPLETED"
         ),
         None,
+    )
+
+
+def _unasked_clean_up(snapshot: Snapshot, inventory: LogInventory) -> Iterator[str]:
+    """Warns of a clean-up of the log that the catalog of the table does not permit."""
+    store, oldest = snapshot.log.store, min(inventory.listing.commits, default=0)
+    if not supports(snapshot.protocol, "catalogManaged") or oldest == 0:
+        return
+    permitted = "unless its catalog permitted that"
+    if isinstance(store, ManagedStore):
+        if "METADATA_CLEANUP" in store.state.allowed_maintenance:
+            return
+        permitted = "which its catalog does not permit at present"
+    yield (
+        f"another writer deleted the commits before version {oldest}, {permitted}; Delta Spark up "
+        "to 4.4.0 cleans up the logs of catalog-managed tables after its checkpoints"
     )
 
 

@@ -1,73 +1,37 @@
 """The policy document: tables, and the maintenance of each of them.
 
-Rules are merged in one way: for a table, the `defaults` come first, then the first pattern in the
-file that matches its address, then its own entry. Mappings are merged key by key; any other value
-replaces the earlier one.
+Rules are merged in one way: for a table, the `defaults` come first, then those of its catalog and
+of its schema, then the first pattern in the file that matches it, then its own entry. Mappings are
+merged key by key; any other value replaces the earlier one.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from delta_maintenance.catalogs.models import CatalogTable
+from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel
+from delta_maintenance.policies.definition.catalogs import (
+    CatalogRule,
+    NamePatternText,
+    Where,
+    catalog_name_of,
+)
+from delta_maintenance.policies.definition.patterns import NamePattern, Pattern
 from delta_maintenance.policies.definition.reader import read_document
 from delta_maintenance.policies.definition.rules import Rules
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """A parsed pattern.
-
-    `*` matches any text and `?` one character, both without slashes; `**` as a whole segment
-    matches any number of folders, including none. Everything else is literal.
-    """
-
-    text: str
-
-    @cached_property
-    def root(self) -> str:
-        """The fixed beginning, without its last slash: where discovery starts."""
-        fixed = re.split(r"[*?]", self.text, maxsplit=1)[0]
-        root = fixed.rpartition("/")[0] if fixed != self.text else fixed
-        return root or "/"
-
-    def leads_on(self, path: str) -> bool:
-        """Whether a folder, relative to the root, can match or contain a match."""
-        segments = path.split("/")
-        for wanted, segment in zip(self._segments, segments, strict=False):
-            if wanted == "**":
-                return True
-            if not _expression(wanted).fullmatch(segment):
-                return False
-        return len(segments) <= len(self._segments)
-
-    def matches(self, uri: str) -> bool:
-        """Whether an address matches the pattern."""
-        return _expression(self.text.rstrip("/")).fullmatch(uri.rstrip("/")) is not None
-
-    @cached_property
-    def _segments(self) -> list[str]:
-        return [part for part in self.text[len(self.root) :].split("/") if part]
-
-
-@lru_cache(maxsize=4096)
-def _expression(text: str) -> re.Pattern[str]:
-    pieces = re.split(r"(/\*\*(?=/|$)|\*|\?)", text)
-    return re.compile("".join(_WILD.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
-
-
-_WILD = {"/**": "(?:/[^/]+)*", "*": "[^/]*", "?": "[^/]"}
-
-
 class TableEntry(Rules):
-    """One table by address, or all tables that match a pattern, with rules beyond the defaults."""
+    """One table by address or by name, or all tables that match a pattern, with rules beyond the
+    defaults.
+    """
 
     name: Annotated[str, Field(min_length=1)] | None = None
     """For a table: a unique name for people and for stored state; by default its address. For a
@@ -77,10 +41,15 @@ class TableEntry(Rules):
     pattern: Address | None = None
     """Addresses of tables: `*` is any text within one folder's name, `**` any folders. `/**` at the
     end includes the root and everything below it."""
+    catalog: NamePatternText | None = None
+    """Names of tables in one of the `catalogs`: its key, then the parts of the name, such as
+    `lake.sales.*`. `*` is any text within a part, `**` any number of parts."""
     exclude: tuple[Address, ...] = ()
-    """For a pattern: patterns of excluded addresses; everything below them is excluded too."""
+    """For a pattern, or for names: patterns of what is excluded, with everything below."""
+    where: Where | None = None
+    """For names: conditions on what the catalog says of a table."""
     owner: str | None = None
-    """A description for people."""
+    """A description for people; by default the owner in the catalog."""
     tags: tuple[str, ...] = ()
     """Tags for people."""
 
@@ -90,11 +59,47 @@ class TableEntry(Rules):
 
     @model_validator(mode="after")
     def _says_where(self) -> Self:
-        if (self.uri is None) == (self.pattern is None):
-            raise ValueError("a table has either a uri or a pattern; give one of the two")
-        if self.exclude and self.pattern is None:
+        given = sum(each is not None for each in (self.uri, self.pattern, self.catalog))
+        if given != 1:
+            raise ValueError("a table has a uri, a pattern or a catalog; give one of them")
+        if self.uri is not None and is_catalog_name(self.uri):
+            raise ValueError(
+                f"{self.uri} is a name in a catalog; write `catalog: KEY.SCHEMA.TABLE`, with the "
+                "key of one of `catalogs`"
+            )
+        if self.name is not None and is_catalog_name(self.name):
+            raise ValueError(f"{self.name} is a name in a catalog; give the address another name")
+        if self.exclude and self.uri is not None:
             raise ValueError("only a pattern has exclusions; remove them")
+        if self.where is not None and self.catalog is None:
+            raise ValueError("only names in a catalog have conditions; remove `where`")
+        if self.name is not None and self.catalog is not None:
+            raise ValueError("a table in a catalog has its name there; remove `name`")
         return self
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the entry is about one table."""
+        return self.pattern is None and (self.catalog is None or _names(self.catalog).is_name)
+
+    def covers_name(self, below: Sequence[str]) -> bool:
+        """Whether the parts of a name below its catalog match and are not excluded."""
+        return (
+            self.catalog is not None
+            and _names(self.catalog).matches(below)
+            and not self._excludes_name(below)
+        )
+
+    def leads_to(self, below: Sequence[str]) -> bool:
+        """Whether a namespace, given its parts below its catalog, can contain a match."""
+        return (
+            self.catalog is not None
+            and _names(self.catalog).leads_to(below)
+            and not self._excludes_name(below)
+        )
+
+    def _excludes_name(self, below: Sequence[str]) -> bool:
+        return any(_names(text).contains(below) for text in self.exclude)
 
     def covers(self, uri: str) -> bool:
         """Whether the address matches the pattern and is not excluded."""
@@ -117,8 +122,17 @@ class PolicyTable(PolicyModel):
     uri: str
     owner: str | None = None
     tags: tuple[str, ...] = ()
+    comment: str | None = None
+    """The comment in the catalog."""
+    rules_from: tuple[str, ...] = ()
+    """The parts of the policy that contributed rules beyond the defaults, the weakest first."""
     rules: Rules
     """The merged rules."""
+
+    @property
+    def catalog_name(self) -> CatalogName | None:
+        """The name in the catalog that lists the table; None for other tables."""
+        return catalog_name_of(self.name)
 
 
 class Policy(PolicyModel):
@@ -128,17 +142,29 @@ class Policy(PolicyModel):
     """The version of this format."""
     defaults: Rules = Rules()
     """Rules for every table."""
+    catalogs: Mapping[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], CatalogRule] = Field(
+        default_factory=dict
+    )
+    """Catalogs by a key, with which patterns of names start."""
     tables: tuple[TableEntry, ...] = ()
-    """Tables by address, and patterns."""
+    """Tables by address or by name, and patterns."""
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
         for what, values in (
             ("named", [e.name or e.uri for e in self.tables if e.uri is not None]),
             ("at", [e.uri for e in self.tables if e.uri is not None]),
+            ("at", [e.catalog for e in self.tables if e.catalog is not None and e.is_one]),
         ):
             if (twice := _repeated(values)) is not None:
                 raise ValueError(f"two tables are {what} {twice}; keep one of them")
+        for entry in self.tables:
+            for text in (entry.catalog, *entry.exclude) if entry.catalog is not None else ():
+                if text is not None and _names(text).key not in self.catalogs:
+                    raise ValueError(
+                        f"{text} starts with no key of `catalogs`; "
+                        f"write one of {', '.join(self.catalogs) or 'them'} first"
+                    )
         return self
 
     @cached_property
@@ -155,6 +181,54 @@ class Policy(PolicyModel):
         """The entries whose tables are yet to be discovered (`policies.discovery`)."""
         return tuple(entry for entry in self.tables if entry.pattern is not None)
 
+    @cached_property
+    def names(self) -> Mapping[str, tuple[TableEntry, ...]]:
+        """The entries whose tables the catalogs name, by the catalog's key."""
+        return {
+            key: tuple(e for e in self.tables if e.catalog and _names(e.catalog).key == key)
+            for key in self.catalogs
+        }
+
+    def catalog_of(self, name: CatalogName) -> str | None:
+        """The key of the catalog to which a name belongs; None if the policy has none."""
+        return next(
+            (
+                key
+                for key, catalog in self.catalogs.items()
+                if catalog.catalog_kind is name.kind and catalog.below(key, name.parts)
+            ),
+            None,
+        )
+
+    def table_in(self, key: str, table: CatalogTable) -> PolicyTable | None:
+        """A table that a catalog of this policy names, with its merged rules; None if no entry
+        asks for it.
+        """
+        catalog = self.catalogs[key]
+        below = catalog.below(key, table.name.parts) or ()
+        entries = [
+            entry
+            for entry in self.names[key]
+            if entry.covers_name(below) and (entry.where is None or entry.where.holds(table))
+        ]
+        if not entries:
+            return None
+        own = next((entry for entry in entries if entry.is_one), None)
+        pattern = next((entry for entry in entries if not entry.is_one), None)
+        layers = catalog.rules_of(key, below)
+        layers += [(entry.catalog or "", entry) for entry in (pattern, own) if entry is not None]
+        made = _table(self.defaults, layers, table.location, str(table.name))
+        storage = catalog.storage_rule(table, made.rules.storage)
+        tags = tuple(f"{key}={value}" if value else key for key, value in table.tags.items())
+        return made.model_copy(
+            update={
+                "owner": made.owner if made.owner is not None else table.owner,
+                "tags": made.tags or tags,
+                "comment": table.comment,
+                "rules": made.rules.model_copy(update={"storage": storage}),
+            }
+        )
+
     def table_at(self, uri: str, *, name: str | None = None) -> PolicyTable:
         """The table at an address, with its merged rules, whether or not the document names it."""
         uri = uri.rstrip("/") or uri
@@ -163,11 +237,11 @@ class Policy(PolicyModel):
 
     def table_of(self, entry: TableEntry, uri: str) -> PolicyTable:
         """A table that has the rules of this entry, wherever it is."""
-        return _table(self.defaults, [entry], uri, entry.name or uri)
+        return _table(self.defaults, [(entry.pattern or uri, entry)], uri, entry.name or uri)
 
     def _table(self, uri: str, name: str, own: TableEntry | None) -> PolicyTable:
         pattern = next((entry for entry in self.patterns if entry.covers(uri)), None)
-        layers = [layer for layer in (pattern, own) if layer is not None]
+        layers = [(e.pattern or uri, e) for e in (pattern, own) if e is not None]
         return _table(self.defaults, layers, uri, name)
 
 
@@ -197,17 +271,22 @@ def json_schema() -> dict[str, Any]:
 _RULES = set(Rules.model_fields)
 
 
-def _table(defaults: Rules, layers: list[TableEntry], uri: str, name: str) -> PolicyTable:
+def _table(
+    defaults: Rules, layers: Sequence[tuple[str, Rules]], uri: str, name: str
+) -> PolicyTable:
+    """`layers` are rules with the part of the policy that they come from, the weakest first."""
+    entries = [rules for _, rules in reversed(layers) if isinstance(rules, TableEntry)]
     return PolicyTable(
         name=name,
         uri=uri,
-        owner=next((each.owner for each in reversed(layers) if each.owner is not None), None),
-        tags=next((each.tags for each in reversed(layers) if each.tags), ()),
-        rules=_merged(defaults, layers),
+        owner=next((each.owner for each in entries if each.owner is not None), None),
+        tags=next((each.tags for each in entries if each.tags), ()),
+        rules_from=tuple(place for place, _ in layers),
+        rules=_merged(defaults, [rules for _, rules in layers]),
     )
 
 
-def _merged(defaults: Rules, layers: list[TableEntry]) -> Rules:
+def _merged(defaults: Rules, layers: Sequence[Rules]) -> Rules:
     layers_given = [layer.model_dump(include=_RULES, exclude_unset=True) for layer in layers]
     if not any(layers_given):
         return defaults
@@ -226,6 +305,7 @@ def _over(lower: Any, upper: Any) -> Any:
 
 # Each pattern is matched against every table.
 _pattern = lru_cache(maxsize=1024)(Pattern)
+_names = lru_cache(maxsize=1024)(NamePattern)
 
 
 def _repeated(values: Iterable[str]) -> str | None:

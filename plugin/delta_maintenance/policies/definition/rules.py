@@ -65,6 +65,9 @@ class StorageRule(PolicyModel):
     """The connection of an orchestrator."""
     options: Settings = Field(default_factory=dict)
     """Storage options (docs/stores.md). Secrets as `${env:NAME}`."""
+    catalog_connection: str | None = None
+    """The connection of an orchestrator to the catalog of the table. Set for tables that a catalog
+    names."""
 
 
 class _Switch:

@@ -190,7 +190,6 @@ def require_supported(
 _EVERYTHING = frozenset(Operation)
 _NO_REWRITE = _EVERYTHING - {Operation.REWRITE_DATA}
 _LOG_AND_FILES = _NO_REWRITE - {Operation.CHANGE_METADATA}
-_PUBLISHED_LOG = frozenset({Operation.READ, Operation.CHECKPOINT, Operation.COMPACT_LOG})
 _READ_ONLY = frozenset({Operation.READ})
 _NOTHING: frozenset[Operation] = frozenset()
 
@@ -286,10 +285,10 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="catalogManaged",
         kind=_BOTH,
-        operations=_PUBLISHED_LOG,
+        operations=_READ_ONLY,
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         aliases=("catalogOwned-preview",),
-        note="a catalog manages its commits and maintenance",
+        note="waits for a release that commits through the catalog of the table",
     ),
     # Features without a description, or described only by an RFC.
     TableFeature(name="checkpointProtection", kind=_WRITER, operations=_EVERYTHING),

@@ -19,6 +19,7 @@ from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.azure.options import AzureOptions
 from delta_maintenance.storage.core.option_values import redacted, require_package
+from delta_maintenance.storage.core.vended import VendedOptions
 
 
 class AzureFailure(RequestFailure):
@@ -65,6 +66,7 @@ class AzureClient(RestClient):
         session: HttpSession | None = None,
         sleep: Callable[[float], None] = time.sleep,
         pauses: Sequence[float] = PAUSES,
+        vended: VendedOptions[AzureOptions] | None = None,
     ) -> None:
         require_package("azure.identity", addresses="addresses on Azure", extra="azure")
         self.sleep = sleep
@@ -73,6 +75,7 @@ class AzureClient(RestClient):
         self._container = container
         self._session = session or HttpSession()
         self._options = options
+        self._vended = vended
         self._tokens = _Tokens(options)
 
     @property
@@ -103,6 +106,20 @@ class AzureClient(RestClient):
         body: bytes = b"",
     ) -> Answer:
         """Sends a request once, for a blob or, without a key, for the container."""
+        request = partial(self._send, method, key, query, headers, body)
+        if self._vended is not None:
+            return self._vended.sent(request, write=method not in ("GET", "HEAD"))
+        return request(self._options)
+
+    def _send(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        body: bytes,
+        options: AzureOptions,
+    ) -> Answer:
         url = f"{self.endpoint}/{self._container}"
         if key:
             url += "/" + quote(key, safe="/~")
@@ -111,13 +128,12 @@ class AzureClient(RestClient):
             "x-ms-version": _VERSION,
             **(headers or {}),
         }
-        options = self._options
         if options.account_key is not None:
             given["Authorization"] = _signature(
                 options.account, options.account_key, method, url, query or {}, given, len(body)
             )
         elif options.sas_token is None and not options.anonymous:
-            given["Authorization"] = f"Bearer {self._tokens.current()}"
+            given["Authorization"] = f"Bearer {options.bearer_token or self._tokens.current()}"
         parts = [urlencode(query, quote_via=quote)] if query else []
         parts += [options.sas_token] if options.sas_token is not None else []
         if parts:
@@ -144,8 +160,6 @@ class _Tokens:
     def current(self) -> str:
         """Returns a valid token. `AzureFailure` if there is none."""
         options = self._options
-        if options.bearer_token is not None:
-            return options.bearer_token
         if options.endpoint.startswith("http:"):
             raise AzureFailure(
                 status=None, code="NoCredentials", detail="tokens are not sent without TLS"

@@ -124,6 +124,11 @@ class AzureOptions:
             secret["sas_token"] = secret["sas_token"].removeprefix("?")
         return cls(account=account, endpoint=endpoint.rstrip("/"), anonymous=anonymous, **secret)
 
+    @property
+    def has_credentials(self) -> bool:
+        """Whether the options select credentials."""
+        return self.anonymous or any(getattr(self, name) for name in _CREDENTIALS)
+
     def public(self) -> dict[str, str]:
         """Returns the options that are not secret, in a form that `parse` accepts."""
         values = {

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.core.option_values import require_package
+from delta_maintenance.storage.core.vended import VendedOptions
 from delta_maintenance.storage.gcs.options import GCSOptions
 
 
@@ -43,6 +44,7 @@ class GCSClient(RestClient):
         session: HttpSession | None = None,
         sleep: Callable[[float], None] = time.sleep,
         pauses: Sequence[float] = PAUSES,
+        vended: VendedOptions[GCSOptions] | None = None,
     ) -> None:
         require_package("google.auth", addresses="addresses on Google Cloud Storage", extra="gcs")
         self.sleep = sleep
@@ -50,6 +52,8 @@ class GCSClient(RestClient):
         self.endpoint = options.endpoint_url or "https://storage.googleapis.com"
         self.bucket_path = f"/storage/v1/b/{quote(bucket, safe='')}"
         self._session = session or HttpSession()
+        self._vended = vended
+        self._options = options
         self._authorization = _Authorization(options, anonymous=self._is_emulator(options))
 
     @property
@@ -96,25 +100,36 @@ class GCSClient(RestClient):
         If `path` is a complete URL, it is used unchanged and without credentials: the URL of an
         upload is its own authorisation.
         """
-        given = dict(headers or {})
-        if path.startswith("/"):
-            url = self.endpoint + path
-            self._authorization.add(method, url, given)
-        else:
-            url = path
-        if query:
-            url += "?" + urlencode(query, quote_via=quote)
+        query_text = "?" + urlencode(query, quote_via=quote) if query else ""
+        if not path.startswith("/"):
+            return self._send(method, path + query_text, dict(headers or {}), body)
+        url = self.endpoint + path
 
+        def authorized(options: GCSOptions) -> Answer:
+            given = dict(headers or {})
+            if options.access_token is not None:
+                given["authorization"] = f"Bearer {options.access_token}"
+            else:
+                self._authorization.add(method, url, given)
+            return self._send(method, url + query_text, given, body)
+
+        if self._vended is not None:
+            return self._vended.sent(authorized, write=method not in ("GET", "HEAD"))
+        return authorized(self._options)
+
+    def _send(self, method: str, url: str, given: dict[str, str], body: bytes | None) -> Answer:
         def refused(answer: Answer) -> GCSFailure:
             # A proxy may echo the request in its answer.
             token = given.get("authorization", "").rpartition(" ")[2]
-            body = answer.body.replace(token.encode(), b"***") if token else answer.body
-            return failure_of(answer.status, body)
+            text = answer.body.replace(token.encode(), b"***") if token else answer.body
+            return failure_of(answer.status, text)
 
         return self._exchange(method, url, given, body, refused=refused)
 
     def _is_emulator(self, options: GCSOptions) -> bool:
-        return not (options.key_file or options.key) and self.endpoint.startswith("http:")
+        return not (
+            options.key_file or options.key or options.access_token
+        ) and self.endpoint.startswith("http:")
 
 
 class _Authorization:

@@ -13,15 +13,18 @@ from delta_maintenance.storage.core.option_values import check_endpoint, flag, n
 class GCSOptions:
     """The credentials and the endpoint of Google Cloud Storage.
 
-    Without credentials in the options, `GOOGLE_SERVICE_ACCOUNT_KEY` of the environment is used,
-    then Google's default credentials (`GOOGLE_APPLICATION_CREDENTIALS`, the gcloud command, the
-    machine). A server without TLS must be an emulator and gets anonymous requests.
+    Without credentials in the options, `GOOGLE_SERVICE_ACCOUNT_KEY` or `GOOGLE_OAUTH_ACCESS_TOKEN`
+    of the environment is used, then Google's default credentials
+    (`GOOGLE_APPLICATION_CREDENTIALS`, the gcloud command, the machine). A server without TLS must
+    be an emulator and gets anonymous requests.
     """
 
     key_file: str | None = None
     """The path of a credentials file of any type that Google issues."""
     key: str | None = field(default=None, repr=False)
     """The content of such a file (JSON)."""
+    access_token: str | None = field(default=None, repr=False)
+    """An OAuth 2.0 access token, which ends after an hour."""
     anonymous: bool = False
     endpoint_url: str | None = None
 
@@ -43,7 +46,7 @@ class GCSOptions:
             values.setdefault("key", token)
         elif token is not None and token not in ("google_default", "cloud"):
             values.setdefault("key_file", token)
-        chosen = [name for name in ("key_file", "key") if name in values]
+        chosen = [name for name in ("key_file", "key", "access_token") if name in values]
         if len(chosen) + bool(anonymous) > 1:
             raise InvalidRequestError(
                 "the storage options name several credentials for GCS",
@@ -52,6 +55,8 @@ class GCSOptions:
         around = environment or {}
         if not chosen and not anonymous and token is None and around.get(_KEY):
             values["key"] = around[_KEY]
+        elif not chosen and not anonymous and token is None and around.get(_ACCESS_TOKEN):
+            values["access_token"] = around[_ACCESS_TOKEN]
         emulator = around.get("STORAGE_EMULATOR_HOST")
         if "endpoint_url" not in values and emulator:
             with_scheme = emulator if "://" in emulator else f"http://{emulator}"
@@ -60,6 +65,11 @@ class GCSOptions:
             check_endpoint(values["endpoint_url"], "endpoint_url")
             values["endpoint_url"] = values["endpoint_url"].rstrip("/")
         return cls(anonymous=bool(anonymous), **values)
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether the options select credentials."""
+        return bool(self.key_file or self.key or self.access_token or self.anonymous)
 
     def public(self) -> dict[str, str]:
         """Returns the options that are not secret, in a form that `parse` accepts."""
@@ -72,10 +82,12 @@ class GCSOptions:
 
     def secrets(self) -> dict[str, str | None]:
         """Returns the environment variables for the secret options."""
-        return {_KEY: self.key} if self.key is not None else {}
+        values = {_KEY: self.key, _ACCESS_TOKEN: self.access_token}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 _KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
+_ACCESS_TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
 NAMES = {
     "token": "token",
     "endpoint_url": "endpoint_url",
@@ -83,5 +95,6 @@ NAMES = {
     "GOOGLE_SERVICE_ACCOUNT": "key_file",
     "GOOGLE_SERVICE_ACCOUNT_PATH": "key_file",
     _KEY: "key",
+    _ACCESS_TOKEN: "access_token",
     "GOOGLE_SKIP_SIGNATURE": "anonymous",
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,6 +14,7 @@ from urllib.parse import urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.storage.core.vended import VendedOptions
 from delta_maintenance.storage.s3.options import S3Options
 
 Reply = dict[str, Any]
@@ -22,6 +26,24 @@ _ALWAYS = {
     "upload_part": ("ETag",),
 }
 """The fields that a complete answer contains, by method."""
+_READS = frozenset(("list_objects_v2", "head_object", "get_object"))
+_NO_KEY: Any = {"access_key_id": None, "secret_access_key": None, "session_token": None}
+
+
+_SIGNER: ContextVar[S3Options] = ContextVar("_SIGNER")
+"""The options whose credentials sign the request of a task."""
+
+
+def _signing_credentials() -> Any:
+    """Returns credentials of botocore that are those of each request."""
+    from aiobotocore.credentials import AioCredentials, ReadOnlyCredentials
+
+    class Signing(AioCredentials):  # type: ignore[misc]
+        async def get_frozen_credentials(self) -> Any:
+            own = _SIGNER.get()
+            return ReadOnlyCredentials(own.access_key_id, own.secret_access_key, own.session_token)
+
+    return Signing("", "")
 
 
 def _timestamp(value: Any) -> datetime:
@@ -91,11 +113,11 @@ class S3Client:
         sleep: Callable[[float], None] = time.sleep,
         read_timeout: float = 60,
         pauses: Sequence[float] = PAUSES,
+        vended: VendedOptions[S3Options] | None = None,
     ) -> None:
         try:
             # Imported here, because loading it takes half a second and only tables on S3 need it.
-            import s3fs
-            from aiobotocore.session import AioSession
+            import s3fs  # noqa: F401
             from fsspec.asyn import sync
         except ImportError as error:
             raise InvalidRequestError(
@@ -104,22 +126,46 @@ class S3Client:
             ) from error
         self.sleep = sleep
         self._pauses = pauses
+        self._read_timeout = read_timeout
         self._options = options
+        """Without vended credentials."""
+        self._vended = vended
         self._sync = sync
+        self._connecting = threading.Lock()
+        self._opened: Any = None if vended is not None else self._open(options)
+
+    @property
+    def _session(self) -> Any:
+        if self._opened is None:
+            # The catalog may state the region and the endpoint with the credentials.
+            options = self._options if self._vended is None else self._vended.current()
+            with self._connecting:
+                if self._opened is None:
+                    self._opened = self._open(options)
+        return self._opened
+
+    def _open(self, options: S3Options) -> Any:
+        import s3fs
+        from aiobotocore.session import AioSession
+
         session = AioSession(profile=options.profile)
         parsers = session.get_component("response_parser_factory")
         parsers.set_parser_defaults(timestamp_parser=_timestamp)
-        self._session = s3fs.S3FileSystem(
+        if self._vended is not None:
+            # Signs each request with the credentials of that moment.
+            session._credentials = _signing_credentials()
+        own = options if self._vended is None else replace(options, **_NO_KEY)
+        return s3fs.S3FileSystem(
             session=session,
-            key=options.access_key_id,
-            secret=options.secret_access_key,
-            token=options.session_token,
+            key=own.access_key_id,
+            secret=own.secret_access_key,
+            token=own.session_token,
             endpoint_url=options.endpoint_url,
             anon=options.anonymous,
             client_kwargs={"region_name": options.region} if options.region else {},
             config_kwargs={
                 "connect_timeout": 5,
-                "read_timeout": read_timeout,
+                "read_timeout": self._read_timeout,
                 # Only this client retries, because the order of repeated requests decides who wins
                 # a commit.
                 "retries": {"mode": "standard", "total_max_attempts": 1},
@@ -132,7 +178,11 @@ class S3Client:
     @property
     def is_aws(self) -> bool:
         """Whether the server is Amazon S3, not another server with the same protocol."""
-        client = self._run(self._session.set_session)
+        session = self._session
+        try:
+            client = self._sync(session.loop, session.set_session)
+        except Exception as error:
+            raise _failure(error, self._options) from error
         host = urlsplit(str(client.meta.endpoint_url)).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
@@ -145,25 +195,38 @@ class S3Client:
 
         If the answer has a `Body`, it contains the bytes.
         """
-        reply: Reply = self._run(self._send, method, parameters)
-        return reply
+        if self._vended is not None:
+            signed = partial(self._send_as, method, parameters)
+            return self._vended.sent(signed, write=method not in _READS)
+        return self._send_as(method, parameters, self._options)
 
     def close(self) -> None:
         """Closes the connections."""
+        if self._opened is None:
+            return
         self._sync(self._session.loop, self._session.s3.close)
 
-    def _run(self, coroutine: Callable[..., Any], *arguments: Any) -> Any:
+    def _send_as(self, method: str, parameters: dict[str, Any], options: S3Options) -> Reply:
+        session = self._session
         try:
-            return self._sync(self._session.loop, coroutine, *arguments)
+            reply: Reply = self._sync(
+                session.loop, self._send, session, method, parameters, options
+            )
+            return reply
         # Connection, TLS, parser and credential errors come from four libraries and have no common
         # base class. An error that is not recognised as "no answer" could lose a commit.
         except Exception as error:
-            raise self._failure(error) from error
+            raise _failure(error, options) from error
 
-    async def _send(self, method: str, parameters: dict[str, Any]) -> Reply:
+    @staticmethod
+    async def _send(
+        session: Any, method: str, parameters: dict[str, Any], options: S3Options
+    ) -> Reply:
+        # Each request is a task, which has variables of its own.
+        _SIGNER.set(options)
         # The methods of the file system are not used: they cut `?versionId=` off keys, expand
         # globs, and drop parameters that the installed client does not know, such as If-None-Match.
-        client = await self._session.set_session()
+        client = await session.set_session()
         reply: Reply = await getattr(client, method)(**parameters)
         if "Body" in reply:
             async with reply["Body"] as body:
@@ -176,15 +239,14 @@ class S3Client:
             raise EOFError(f"the answer has no {missing[0]}")
         return reply
 
-    def _failure(self, error: Exception) -> S3Failure:
-        answer = getattr(error, "response", None)
-        if isinstance(answer, dict) and "Error" in answer:
-            detail = answer["Error"]
-            return S3Failure(
-                status=answer.get("ResponseMetadata", {}).get("HTTPStatusCode"),
-                code=str(detail.get("Code", "")),
-                detail=self._options.redacted(str(detail.get("Message", ""))),
-            )
+
+def _failure(error: Exception, options: S3Options) -> S3Failure:
+    answer = getattr(error, "response", None)
+    if isinstance(answer, dict) and "Error" in answer:
+        detail = answer["Error"]
         return S3Failure(
-            status=None, code=type(error).__name__, detail=self._options.redacted(str(error))
+            status=answer.get("ResponseMetadata", {}).get("HTTPStatusCode"),
+            code=str(detail.get("Code", "")),
+            detail=options.redacted(str(detail.get("Message", ""))),
         )
+    return S3Failure(status=None, code=type(error).__name__, detail=options.redacted(str(error)))

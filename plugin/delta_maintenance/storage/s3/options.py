@@ -50,6 +50,11 @@ class S3Options:
             )
         return cls(anonymous=bool(anonymous), **values)
 
+    @property
+    def has_credentials(self) -> bool:
+        """Whether the options select credentials."""
+        return bool(self.access_key_id or self.profile or self.anonymous)
+
     def public(self) -> dict[str, str]:
         """Returns the options that are not secret, in a form that `parse` accepts."""
         values = {

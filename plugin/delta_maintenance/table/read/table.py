@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
@@ -9,6 +10,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.catalogs.locate import Located, locate
+from delta_maintenance.catalogs.models import Access
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -44,6 +47,7 @@ from delta_maintenance.table.read.history import (
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_listed, relisting
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.log_view import LogView, SnapshotState, VanishedFileError
+from delta_maintenance.table.read.managed_log import ManagedStore, managed_log
 from delta_maintenance.table.read.segment import (
     LogListing,
     LogSegment,
@@ -69,19 +73,30 @@ _relisting = partial(
 )
 
 
-def open_table(uri: str, storage_options: Mapping[str, str] | None = None) -> Table:
-    """Returns the table at `uri`: the address of its root, in any form that `open_store` accepts.
+def open_table(
+    uri: str, storage_options: Mapping[str, str] | None = None, *, access: Access | None = None
+) -> Table:
+    """Returns the table at `uri`: the address of its root, in any form that `open_store` accepts,
+    or its name in a catalog, such as `uc://main.sales.orders`.
 
-    Reads nothing yet. `storage_options` are those of the store, including credentials.
+    Reads nothing of the table yet. `storage_options` are those of the store, including credentials,
+    and those of the catalog (`catalogs.environment.settings_of`). `access` says which credentials a
+    catalog is asked for; by default those for reading, until something is written.
     """
-    return Table(open_store(uri, storage_options))
+    located = locate(uri, storage_options, access=access)
+    store = open_store(located.address, located.storage_options)
+    store = managed_log(store, located.storage_options, os.environ)
+    return Table(store, located=located)
 
 
 class Table:
     """A Delta table. It keeps no state: every snapshot is read anew."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, located: Located | None = None) -> None:
         self.store = store
+        self.located = located
+        """Where the table was found, with the options of its store; None if it was not opened by
+        `open_table`."""
 
     @property
     def uri(self) -> str:
@@ -330,7 +345,9 @@ class Table:
             )
         except DeltaMaintenanceError as error:
             raise error.located(version=segment.version, file=LOG_DIRECTORY) from None
-        if supports(state.protocol, "catalogManaged") and _UNASKED_CATALOG not in warnings:
+        asks = isinstance(self.store, ManagedStore)
+        managed = supports(state.protocol, "catalogManaged") and not asks
+        if managed and _UNASKED_CATALOG not in warnings:
             warnings.append(_UNASKED_CATALOG)
         return Snapshot(
             log=LogView(
@@ -415,7 +432,8 @@ def _has_in_commit_times(state: SnapshotState, properties: TableProperties) -> b
 
 
 _UNASKED_CATALOG = (
-    "only versions that the catalog of the table has published are visible: there may be newer ones"
+    "only versions that the catalog of the table has published are visible: there may be newer "
+    "ones; open the table by its name in the catalog"
 )
 
 

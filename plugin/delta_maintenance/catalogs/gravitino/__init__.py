@@ -1,0 +1,1 @@
+"""Apache Gravitino: tables of generic lakehouse catalogs."""

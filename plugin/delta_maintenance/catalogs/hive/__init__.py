@@ -1,0 +1,1 @@
+"""Hive Metastore, by its Thrift interface."""

@@ -1,0 +1,1 @@
+"""The shared part of catalogs that answer over HTTP: authorization, requests, listings."""

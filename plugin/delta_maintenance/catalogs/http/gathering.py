@@ -1,0 +1,164 @@
+"""Lists a catalog with many requests at once, where a part that fails hides no other."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from delta_maintenance.address import Address
+from delta_maintenance.catalogs.http.authorization import RequestRefused
+from delta_maintenance.catalogs.http.client import CatalogClient
+from delta_maintenance.catalogs.models import (
+    CatalogFailure,
+    CatalogListing,
+    CatalogTable,
+    PassedOver,
+)
+from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, InvalidRequestError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 16
+"""The number of requests of one listing that are in flight at once."""
+_MOST_UNANSWERED = 3
+"""A catalog that leaves this many parts of a listing unanswered is not asked for the others."""
+
+
+class Gathering:
+    """The listing of one catalog while it is made. Thread-safe."""
+
+    def __init__(self, client: CatalogClient, kind: CatalogKind) -> None:
+        self.kind = kind
+        self._client = client
+        self._before = client.requests, client.answers
+        self._lock = threading.Lock()
+        self._tables: list[CatalogTable] = []
+        self._passed_over: Counter[PassedOver] = Counter()
+        self._failures: dict[str, CatalogFailure] = {}
+        self._unanswered = 0
+        self._end: CatalogError | None = None
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="catalog")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def add(self, parts: tuple[str, ...], described: Callable[[], CatalogTable]) -> None:
+        """Adds a Delta table. If `described` fails, the failure is noted under these parts."""
+        with self._noting(parts):
+            table = described()
+            with self._lock:
+                self._tables.append(table)
+
+    def pass_over(self, reason: PassedOver) -> None:
+        """Counts an entry that is not listed."""
+        with self._lock:
+            self._passed_over[reason] += 1
+
+    def each(
+        self, work: Callable[[T], Iterable[R]], items: Iterable[tuple[tuple[str, ...], T]]
+    ) -> list[R]:
+        """Calls `work` for each item, `AT_ONCE` at a time, and returns all that it yields.
+
+        An item comes with the parts of its name. If `work` fails, what it has yielded is kept,
+        and the failure is noted.
+        """
+        found: list[R] = []
+
+        def one(item: tuple[tuple[str, ...], T]) -> None:
+            parts, value = item
+            if self._end is not None:
+                self._note(parts[:1], self._end)
+                return
+            with self._noting(parts):
+                for result in work(value):
+                    with self._lock:
+                        found.append(result)
+
+        list(self._pool.map(one, items))
+        return found
+
+    def listing(self) -> CatalogListing:
+        """Returns the result. Raises the first failure if no request had an answer."""
+        requests, answers = self._before
+        if self._failures and self._client.answers == answers:
+            raise next(iter(self._failures.values())).error
+        return CatalogListing(
+            tables=tuple(sorted(self._tables, key=lambda table: table.name)),
+            passed_over=dict(self._passed_over),
+            failures=tuple(failure for _, failure in sorted(self._failures.items())),
+            requests=self._client.requests - requests,
+        )
+
+    @contextmanager
+    def _noting(self, parts: tuple[str, ...]) -> Iterator[None]:
+        try:
+            yield
+        except RequestRefused as failure:
+            name = str(CatalogName(self.kind, parts))
+            with self._lock:
+                self._unanswered += failure.unanswered and failure.status is None
+                is_over = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
+                if is_over and self._end is None:
+                    self._end = self._client.error(failure, f"{name} and all that follows")
+                end = self._end if is_over else None
+            # No other part of the catalog would be answered either: one failure stands for all.
+            self._note(parts[:1] if end else parts, end or self._client.error(failure, name))
+        except DeltaMaintenanceError as error:
+            self._note(parts, error)
+
+    def _note(self, parts: tuple[str, ...], error: DeltaMaintenanceError) -> None:
+        where = str(CatalogName(self.kind, parts))
+        with self._lock:
+            # The namespaces and the tables of a namespace are separate lists.
+            self._failures.setdefault(where, CatalogFailure(where=where, error=error))
+
+
+def delta_table(
+    name: CatalogName, location: object, *, vends_credentials: bool = False, **fields: Any
+) -> CatalogTable:
+    """Returns a table with a checked location. `CatalogError` if it is missing or no address.
+
+    `vends_credentials` says whether the catalog may vend credentials for a table that needs any.
+    """
+    if not isinstance(location, str) or not location:
+        raise CatalogError(
+            f"the catalog does not state the location of {name}",
+            remedy="grant the right to read the table, or correct its entry in the catalog",
+        )
+    try:
+        needs = not Address.parse(location).is_local
+        vends = vends_credentials and needs
+        return CatalogTable(name=name, location=location, vends_credentials=vends, **fields)
+    except InvalidRequestError as error:
+        problem = error.problem
+    raise CatalogError(
+        f"the catalog states an unusable location of {name}: {problem}",
+        remedy="correct its entry in the catalog",
+    )
+
+
+def texts(values: object) -> Mapping[str, str]:
+    """Returns the strings of a JSON object, without all other values."""
+    if not isinstance(values, Mapping):
+        return {}
+    return {str(name): value for name, value in values.items() if isinstance(value, str)}
+
+
+def text(value: object) -> str | None:
+    """Returns a string that is not empty, else None."""
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,1 @@
+"""Lakekeeper: generic tables of warehouses."""

@@ -1,0 +1,1 @@
+"""Apache Polaris: generic tables of catalogs."""

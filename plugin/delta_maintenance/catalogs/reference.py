@@ -1,0 +1,126 @@
+"""A reference to a table in its catalog, as storage options.
+
+Storage options name the table, its catalog, and what authenticates to the catalog. Who opens the
+store with them, in this process or on an executor, obtains credentials for the files from the
+catalog and renews them. So no vended credential is ever passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from delta_maintenance.address import Address
+from delta_maintenance.catalogs.environment import (
+    SECRETS,
+    is_catalog_option,
+    options_of,
+    secret_variables,
+    settings_of,
+)
+from delta_maintenance.catalogs.models import Access, CatalogTable
+from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.catalogs.settings import CatalogSettings
+from delta_maintenance.errors import InvalidRequestError
+
+TABLE = "catalog_table"
+"""The storage option with the table's name."""
+ACCESS = "catalog_access"
+"""The storage option that says which credentials are wanted: `read`, `read_write`, or `none`, if
+the store has credentials of its own. By default, those for reading, until something is written."""
+MANAGED = "catalog_managed"
+"""The storage option that is `true` if commits go through the catalog."""
+LOCATION = "catalog_location"
+"""The storage option with the table's address."""
+NO_ACCESS = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogReference:
+    """One table in its catalog. Hashable; the `repr` contains no secrets."""
+
+    name: CatalogName
+    settings: CatalogSettings = field(compare=False)
+    access: Access | None = None
+    """What credentials are for. None for reading, until something is written."""
+    vends: bool = True
+    """Whether the store takes its credentials from the catalog."""
+    managed: bool = False
+    """Whether commits go through the catalog."""
+    location: Address | None = None
+    """The root of the table; the reference concerns no other address."""
+    catalog_key: Hashable = field(repr=False, default=())
+    """Equal for references to the same catalog."""
+
+    @classmethod
+    def of(
+        cls, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
+    ) -> tuple[Self | None, dict[str, str]]:
+        """Splits storage options into the reference, if any, and the options of the store."""
+        given = dict(storage_options or {})
+        own = {name: value for name, value in given.items() if not is_catalog_option(name)}
+        if TABLE not in given:
+            return None, own
+        access = given.get(ACCESS)
+        if access not in (None, NO_ACCESS, *Access):
+            raise InvalidRequestError(
+                f"the storage option {ACCESS} is {access!r}",
+                remedy=f"write one of {', '.join(Access)}, {NO_ACCESS}",
+            )
+        name = CatalogName.parse(given[TABLE])
+        settings = settings_of(name.kind, given, environment)
+        return cls(
+            name=name,
+            settings=settings,
+            access=None if access in (None, NO_ACCESS) else Access(access),
+            vends=access != NO_ACCESS,
+            managed=given.get(MANAGED) == "true",
+            location=Address.parse(given[LOCATION]) if LOCATION in given else None,
+            catalog_key=frozenset(options_of(settings).items()),
+        ), own
+
+    def concerns(self, address: Address) -> bool:
+        """Whether an address is that of the table. A report, for example, is elsewhere."""
+        return self.location is None or (
+            (self.location.kind, self.location.authority, self.location.path)
+            == (address.kind, address.authority, address.path)
+        )
+
+    def options(self) -> dict[str, str]:
+        """Returns the storage options, secrets included."""
+        access = self.access if self.vends else NO_ACCESS
+        return {
+            **options_of(self.settings),
+            TABLE: str(self.name),
+            **({LOCATION: str(self.location)} if self.location is not None else {}),
+            **({ACCESS: str(access)} if access is not None else {}),
+            **({MANAGED: "true"} if self.managed else {}),
+        }
+
+    def public(self) -> dict[str, str]:
+        """Returns the storage options without secrets."""
+        secret = {f"catalog_{name}" for name in SECRETS}
+        return {name: value for name, value in self.options().items() if name not in secret}
+
+    def secrets(self) -> dict[str, str | None]:
+        """Returns the environment variables for the secret options."""
+        return secret_variables(self.settings)
+
+
+def reference_options(
+    table: CatalogTable, settings: CatalogSettings, *, access: Access | None = None
+) -> dict[str, str]:
+    """Returns the storage options that refer to a table; none if its store needs nothing of the
+    catalog.
+    """
+    if not (table.vends_credentials or table.catalog_managed):
+        return {}
+    return CatalogReference(
+        name=table.name,
+        settings=settings,
+        access=access,
+        vends=table.vends_credentials,
+        managed=table.catalog_managed,
+        location=Address.parse(table.location),
+    ).options()

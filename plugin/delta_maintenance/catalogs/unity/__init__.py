@@ -1,0 +1,1 @@
+"""Unity Catalog: the open-source server and Databricks."""

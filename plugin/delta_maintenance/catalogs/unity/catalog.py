@@ -1,0 +1,210 @@
+"""Unity Catalog: the interface that the open-source server and Databricks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from delta_maintenance.catalogs.catalog import Catalog, Wanted
+from delta_maintenance.catalogs.http.authorization import Authorization
+from delta_maintenance.catalogs.http.client import (
+    CatalogClient,
+    checked_settings,
+    entries,
+    origin,
+    segment,
+    without_path,
+)
+from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
+from delta_maintenance.catalogs.models import (
+    Access,
+    CatalogListing,
+    CatalogTable,
+    ManagedState,
+    PassedOver,
+    VendedCredentials,
+)
+from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.catalogs.settings import CatalogSettings
+from delta_maintenance.catalogs.unity.commits import managed_state
+from delta_maintenance.catalogs.unity.credentials import table_credentials
+from delta_maintenance.catalogs.unity.delta_api import DeltaApi
+from delta_maintenance.errors import CatalogError
+from delta_maintenance.rest.client import HttpSession
+
+PATH = "/api/2.1/unity-catalog"
+
+
+class UnityCatalog(Catalog):
+    """One server of Unity Catalog. Its address is that of the server, with or without `PATH`.
+
+    With client credentials, tokens come from the server itself, as on Databricks, if the settings
+    name no other address.
+    """
+
+    kind = CatalogKind.UNITY
+
+    def __init__(self, settings: CatalogSettings) -> None:
+        server = without_path(checked_settings(settings, title=_TITLE), PATH)
+        session = HttpSession()
+        authorization = Authorization(
+            settings,
+            session,
+            token_address=f"{origin(server)}/oidc/v1/token",
+            scope="all-apis",
+            basic=True,
+        )
+        self.client = CatalogClient(
+            authorization,
+            session,
+            address=server + PATH,
+            title=_TITLE,
+            rights="USE CATALOG, USE SCHEMA and SELECT",
+        )
+        self._delta = DeltaApi(self.client)
+        self._catalog = settings.catalog
+        self._vends = settings.options.get("vend") != "false"
+
+    def list(
+        self,
+        *,
+        leads_to: Wanted,
+        wanted: Wanted,
+        known: Mapping[CatalogName, CatalogTable],
+    ) -> CatalogListing:
+        """Lists tables: one request per page of catalogs, of schemas, and of tables."""
+
+        def catalogs(_: None) -> Iterator[tuple[str, ...]]:
+            for entry in self._entries("catalogs", {}):
+                name = text(entry.get("name"))
+                if name and leads_to((name,)):
+                    yield (name,)
+
+        def schemas(catalog: str) -> Iterator[tuple[str, ...]]:
+            for entry in self._entries("schemas", {"catalog_name": catalog}):
+                name = text(entry.get("name"))
+                # Every catalog of Databricks has this schema of views.
+                if name and name != "information_schema" and leads_to((catalog, name)):
+                    yield catalog, name
+
+        def tables(schema: tuple[str, ...]) -> tuple[()]:
+            for entry in self._tables(schema):
+                name = CatalogName(self.kind, (*schema, text(entry.get("name")) or "?"))
+                if not wanted(name.parts):
+                    gathering.pass_over(PassedOver.EXCLUDED)
+                elif reason := _passed_over(entry):
+                    gathering.pass_over(reason)
+                else:
+                    gathering.add(name.parts, partial(self._table, name, entry))
+            return ()
+
+        with Gathering(self.client, self.kind) as gathering:
+            of_server = (
+                [(self._catalog,)] if self._catalog else gathering.each(catalogs, [((), None)])
+            )
+            found = gathering.each(schemas, [(name, name[0]) for name in of_server])
+            gathering.each(tables, [(name, name) for name in found])
+            return gathering.listing()
+
+    def resolve(self, name: CatalogName) -> CatalogTable:
+        """Returns one table: one request, unless a part of the name contains a dot."""
+        if len(name.parts) != 3:
+            raise CatalogError(
+                f"{name} does not name a table of Unity Catalog",
+                remedy="write it like uc://CATALOG.SCHEMA.TABLE",
+            )
+        with self.client.naming(str(name)):
+            if any("." in part for part in name.parts):
+                # The address of a table could not be told from that of another one.
+                entry = next(
+                    (
+                        each
+                        for each in self._tables(name.namespace)
+                        if each.get("name") == name.table
+                    ),
+                    None,
+                )
+                if entry is None:
+                    raise CatalogError(f"{self.client.title} has no {name}")
+            else:
+                full_name = ".".join(name.parts)
+                entry = self.client.get(f"/tables/{segment(full_name)}")
+        if reason := _passed_over(entry):
+            raise CatalogError(f"{name} is no Delta table in Unity Catalog: {reason}")
+        # The server finds names in any case, and has them in lower case.
+        parts = [
+            text(entry.get(field)) or part
+            for field, part in zip(("catalog_name", "schema_name", "name"), name.parts, strict=True)
+        ]
+        return self._table(CatalogName(self.kind, tuple(parts)), entry)
+
+    def credentials(self, table: CatalogTable, access: Access) -> tuple[VendedCredentials, ...]:
+        """Returns the credentials for a table; one request, and one more for each catalog."""
+        return table_credentials(self.client, self._delta, table, access)
+
+    def managed_state(self, table: CatalogTable) -> ManagedState | None:
+        """Returns the ratified commits of a catalog-managed table."""
+        return managed_state(self.client, self._delta, table) if table.catalog_managed else None
+
+    def check(self) -> str:
+        """Lists one page of the catalogs, or of the schemas of the catalog."""
+        where = (self._catalog,) if self._catalog else ()
+        with self.client.naming(str(CatalogName(self.kind, where))):
+            if self._catalog:
+                self.client.get("/schemas", {"catalog_name": self._catalog, **_PAGED})
+            else:
+                self.client.get("/catalogs", _PAGED)
+        return f"{self.client.title} answers"
+
+    def close(self) -> None:
+        """Closes connections."""
+        self.client.close()
+
+    def _entries(self, kind: str, query: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+        for page in self.client.pages(f"/{kind}", {**query, **_PAGED}):
+            yield from entries(page, kind)
+
+    def _tables(self, schema: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+        query = {"catalog_name": schema[0], "schema_name": schema[1]}
+        return self._entries("tables", {**query, "omit_columns": "true"})
+
+    def _table(self, name: CatalogName, entry: Mapping[str, Any]) -> CatalogTable:
+        properties = texts(entry.get("properties"))
+        table_id = text(entry.get("table_id"))
+        updated = entry.get("updated_at")
+        return delta_table(
+            name,
+            entry.get("storage_location"),
+            table_id=table_id,
+            entity_tag=None if updated is None else str(updated),
+            owner=text(entry.get("owner")),
+            comment=text(entry.get("comment")),
+            catalog_managed=any(key in properties for key in _MANAGED),
+            vends_credentials=self._vends and table_id is not None,
+            properties=properties,
+        )
+
+
+def _passed_over(entry: Mapping[str, Any]) -> PassedOver | None:
+    """Why a table is not listed; None for a Delta table."""
+    if entry.get("deleted_at"):
+        return PassedOver.DELETED
+    # Pipelines of Databricks maintain the last two.
+    if str(entry.get("table_type")) in (
+        "VIEW",
+        "METRIC_VIEW",
+        "MATERIALIZED_VIEW",
+        "STREAMING_TABLE",
+    ):
+        return PassedOver.VIEW
+    is_delta = str(entry.get("data_source_format")).upper() == "DELTA"
+    return None if is_delta else PassedOver.OTHER_FORMAT
+
+
+_TITLE = "Unity Catalog"
+_PAGED = {"max_results": "0"}
+"""Asks for pages of the server's own size. Without it Databricks sends everything at once, and the
+open-source server allows no more than 50 tables a page."""
+_MANAGED = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
+"""Properties of tables whose commits go through the catalog."""

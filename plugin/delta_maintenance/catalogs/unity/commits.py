@@ -1,0 +1,125 @@
+"""The commits of a catalog-managed table in Unity Catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from delta_maintenance.catalogs.http.client import CatalogClient, entries
+from delta_maintenance.catalogs.models import CatalogTable, ManagedCommit, ManagedState
+from delta_maintenance.catalogs.unity.delta_api import LOAD, DeltaApi
+from delta_maintenance.errors import CatalogError
+
+_MAINTENANCE = frozenset(("DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"))
+_STAGED = re.compile(r"(\d{20})\.[0-9A-Za-z-]+\.json")
+_MOST_PAGES = 1000
+
+
+def managed_state(client: CatalogClient, delta: DeltaApi, table: CatalogTable) -> ManagedState:
+    """Returns the ratified commits: of the Delta API 1.0, or of the interface before it.
+
+    `CatalogError` if the answer contradicts itself, and if the name belongs to another table now.
+    """
+    name = str(table.name)
+    with client.naming(name):
+        path = delta.path(table.name, LOAD)
+        if path is not None:
+            return _loaded(table, client.get(path))
+        return _listed(client, table)
+
+
+def _loaded(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
+    metadata = answer.get("metadata")
+    table_id = metadata.get("table-uuid") if isinstance(metadata, Mapping) else None
+    if not isinstance(table_id, str):
+        raise _contradiction(table, "no ID of the table")
+    if table.table_id is not None and table_id.lower() != table.table_id.lower():
+        raise CatalogError(
+            f"{table.name} was dropped and created again",
+            remedy="run again for the new table",
+        )
+    allowed = answer.get("allowed-maintenance-operations")
+    return _state(
+        table,
+        table_id,
+        answer.get("latest-table-version"),
+        (_commit(table, entry, "-") for entry in entries(answer, "commits")),
+        allowed=_MAINTENANCE & {each for each in allowed or () if isinstance(each, str)},
+    )
+
+
+def _listed(client: CatalogClient, table: CatalogTable) -> ManagedState:
+    """Asks the interface before the Delta API, which may leave commits out of an answer."""
+    latest: int | None = None
+    commits: dict[int, ManagedCommit] = {}
+    first = 0
+    for _ in range(_MOST_PAGES):
+        answer = client.send(
+            "GET",
+            "/delta/preview/commits",
+            body={"table_id": table.table_id, "table_uri": table.location, "start_version": first},
+        )
+        stated = answer.get("latest_table_version")
+        latest = stated if latest is None else latest
+        found = [_commit(table, entry, "_") for entry in entries(answer, "commits")]
+        commits |= {commit.version: commit for commit in found}
+        # A commit that was ratified meanwhile belongs to the next state.
+        if not found or not isinstance(latest, int) or max(commits) >= latest:
+            break
+        first = max(commits) + 1
+    kept = (commits[version] for version in sorted(commits) if version <= (latest or 0))
+    return _state(table, table.table_id or "", latest, kept)
+
+
+def _state(
+    table: CatalogTable,
+    table_id: str,
+    latest: object,
+    commits: Iterable[ManagedCommit],
+    *,
+    allowed: frozenset[str] = frozenset(),
+) -> ManagedState:
+    ordered = tuple(sorted(commits, key=lambda commit: commit.version))
+    if not isinstance(latest, int) or isinstance(latest, bool) or latest < 0:
+        raise _contradiction(table, "no latest version")
+    if ordered and [*_versions(ordered)] != [*range(latest - len(ordered) + 1, latest + 1)]:
+        raise _contradiction(table, f"commits that do not lead to its latest version {latest}")
+    return ManagedState(
+        table_id=table_id, latest_version=latest, commits=ordered, allowed_maintenance=allowed
+    )
+
+
+def _versions(commits: Iterable[ManagedCommit]) -> Iterator[int]:
+    return (commit.version for commit in commits)
+
+
+def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> ManagedCommit:
+    """Reads one commit; `joint` joins the words in the names of fields."""
+    name = entry.get(f"file{joint}name")
+    numbers = [
+        entry.get(field.replace("_", joint))
+        for field in ("version", "timestamp", "file_size", "file_modification_timestamp")
+    ]
+    version = numbers[0]
+    staged = _STAGED.fullmatch(name) if isinstance(name, str) else None
+    # The name becomes a part of a path.
+    if not all(isinstance(number, int) for number in numbers) or staged is None:
+        raise _contradiction(table, f"a commit in an unknown form (version {version})")
+    if int(staged[1]) != version:
+        raise _contradiction(table, f"the file {name} as version {version}")
+    version, timestamp, size, modified = (int(number or 0) for number in numbers)
+    return ManagedCommit(
+        version=version,
+        file_name=staged[0],
+        size=size,
+        modified_ms=modified,
+        timestamp_ms=timestamp,
+    )
+
+
+def _contradiction(table: CatalogTable, what: str) -> CatalogError:
+    return CatalogError(
+        f"the catalog states {what} for {table.name}",
+        remedy="report it to the operator of the catalog",
+    )

@@ -1,0 +1,211 @@
+"""Vended credentials that are renewed before they end.
+
+A store asks for the current credentials before each request. One thread renews them while the
+others continue with the old ones. Executors do the same: each process asks the catalog itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from delta_maintenance import clock
+from delta_maintenance.address import Address
+from delta_maintenance.catalogs.catalog import Catalog
+from delta_maintenance.catalogs.models import Access, CatalogTable, VendedCredentials
+from delta_maintenance.catalogs.open import open_catalog
+from delta_maintenance.catalogs.reference import CatalogReference
+from delta_maintenance.catalogs.vended import credentials_for
+from delta_maintenance.errors import (
+    CatalogError,
+    CatalogUnavailableError,
+    DeltaMaintenanceError,
+    RefusedError,
+)
+
+_logger = logging.getLogger(__name__)
+
+_MARGIN = timedelta(minutes=5)
+"""Credentials are renewed this long before they end, or after three quarters of their time."""
+_PAUSE = timedelta(seconds=5)
+"""The least time between a failed request for credentials and the next one, and between two
+requests after the store has rejected the credentials."""
+
+
+class CredentialSource:
+    """The credentials for the files of one table. Thread-safe; one request at a time."""
+
+    def __init__(
+        self,
+        reference: CatalogReference,
+        root: Address,
+        *,
+        catalog: Callable[[], Catalog],
+        now: clock.Clock | None = None,
+    ) -> None:
+        self._reference = reference
+        self._root = root
+        self._catalog = catalog
+        # The clock is looked up late, because tests replace it.
+        self._now = now or (lambda: clock.now())
+        self._lock = threading.Lock()
+        self._table: CatalogTable | None = None
+        self._held: VendedCredentials | None = None
+        self._held_since = self._failed_at = self._rejected_at = datetime.min.replace(tzinfo=UTC)
+        self._writes = reference.access is Access.READ_WRITE
+        self._failure: DeltaMaintenanceError | None = None
+
+    def current(self, *, write: bool) -> VendedCredentials:
+        """Returns credentials that are valid now, for writing if `write` or if asked for before.
+
+        A renewal that fails is repeated until the old credentials end. Then, and if there were
+        none, raises `CatalogError`, or `CatalogUnavailableError` if the catalog does not answer.
+        `RefusedError` for a request to write if only reading is allowed.
+        """
+        if write and self._reference.access is Access.READ:
+            raise RefusedError(
+                "the table was opened for reading only",
+                table=str(self._reference.name),
+                remedy="omit the storage option catalog_access",
+            )
+        held = self._held
+        if held is not None and self._serves(held, write=write) and not self._is_due(held):
+            return held
+        # Others need not wait while the old credentials are valid.
+        usable = self._usable(write=write)
+        if not self._lock.acquire(blocking=usable is None):
+            assert usable is not None
+            return usable
+        try:
+            return self._renewed(write=write)
+        finally:
+            self._lock.release()
+
+    def rejected(self, credentials: VendedCredentials) -> bool:
+        """Says that the store rejected credentials. Returns whether to try again with newer ones.
+
+        They may have ended before their time, or the catalog does not state it.
+        """
+        with self._lock:
+            if self._held is not credentials:
+                return True
+            ends, now = credentials.expires_at, self._now()
+            # Newer credentials do not help if the store denies what they are for.
+            if now - self._rejected_at < _PAUSE and (ends is None or now < ends):
+                return False
+            self._held, self._rejected_at = None, now
+            return True
+
+    def _renewed(self, *, write: bool) -> VendedCredentials:
+        usable = self._usable(write=write)
+        if usable is not None and not self._is_due(usable):
+            return usable
+        if self._failure is not None and self._now() - self._failed_at < _PAUSE:
+            if usable is not None:
+                return usable
+            raise self._failure
+        # Once something is written, the same task will write again.
+        write = write or self._writes
+        held = self._held
+        try:
+            found = self._requested(Access.READ_WRITE if write else Access.READ)
+        except DeltaMaintenanceError as error:
+            self._failure = error = self._located(error, held)
+            self._failed_at = self._now()
+            if usable is None:
+                raise error from None
+            _logger.warning("%s; the old credentials are used until they end", error)
+            return usable
+        self._held, self._held_since, self._failure = found, self._now(), None
+        self._writes = write
+        return found
+
+    def _requested(self, access: Access) -> VendedCredentials:
+        name, catalog = self._reference.name, self._catalog()
+        if self._table is None:
+            self._table = catalog.resolve(name)
+        offered = catalog.credentials(self._table, access)
+        found = credentials_for(self._root, offered)
+        if found is None:
+            raise CatalogError(
+                f"the catalog vends no credentials for {self._root}",
+                table=str(name),
+                remedy="let it vend them for the table, or give credentials of the store and the "
+                "storage option catalog_access=none",
+            )
+        ends = found.expires_at
+        if ends is not None and ends <= self._now():
+            raise CatalogError(
+                f"the catalog vends credentials that ended at {ends:%Y-%m-%dT%H:%M:%SZ}",
+                table=str(name),
+                remedy="compare its clock with that of this machine",
+            )
+        return found
+
+    def _serves(self, held: VendedCredentials, *, write: bool) -> bool:
+        return not write or held.access is Access.READ_WRITE
+
+    def _usable(self, *, write: bool) -> VendedCredentials | None:
+        held = self._held
+        if held is None or not self._serves(held, write=write):
+            return None
+        ends = held.expires_at
+        return held if ends is None or self._now() < ends else None
+
+    def _is_due(self, held: VendedCredentials) -> bool:
+        if held.expires_at is None:
+            return False
+        margin = min(_MARGIN, (held.expires_at - self._held_since) / 4)
+        return self._now() >= held.expires_at - margin
+
+    def _located(
+        self, error: DeltaMaintenanceError, held: VendedCredentials | None
+    ) -> DeltaMaintenanceError:
+        if held is None or held.expires_at is None:
+            return error.located(table=str(self._reference.name))
+        kind = CatalogUnavailableError if error.retryable else CatalogError
+        return kind(
+            f"the credentials that end at {held.expires_at:%Y-%m-%dT%H:%M:%SZ} cannot be renewed: "
+            f"{error.problem}",
+            table=str(self._reference.name),
+            remedy=error.remedy,
+        )
+
+
+@lru_cache(maxsize=1024)
+def source_of(reference: CatalogReference, root: Address) -> CredentialSource:
+    """Returns the source for a table, the same in the whole process.
+
+    Tasks of a Spark job open the store again and again.
+    """
+    return CredentialSource(reference, root, catalog=lambda: catalog_of(reference))
+
+
+def catalog_of(reference: CatalogReference) -> Catalog:
+    """Returns the client of a reference, the same for all tables of a catalog."""
+    return _client(_Shared(reference))
+
+
+class _Shared:
+    """A reference, equal to every other one to the same catalog."""
+
+    def __init__(self, reference: CatalogReference) -> None:
+        self.reference = reference
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shared) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> object:
+        return self.reference.name.kind, self.reference.catalog_key
+
+
+@lru_cache(maxsize=16)
+def _client(shared: _Shared) -> Catalog:
+    return open_catalog(shared.reference.settings)

@@ -1,0 +1,153 @@
+"""`orphans`: tables in a store that belong to no catalog and no policy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from delta_maintenance.cli.arguments import Verbs, add_log_memory, add_storage_options
+from delta_maintenance.cli.output import count_text, print_json, printable, say, size_text
+from delta_maintenance.cli.verbs.assess import worst
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.facts import instant_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.orphans import Orphan, Orphans
+
+
+def add_parser(verbs: Verbs) -> None:
+    """Adds the verb to the command line."""
+    parser = verbs.add_parser(
+        "orphans",
+        help="find tables that no catalog and no policy names",
+        description=(
+            "Search folders for tables that neither a catalog of the policy nor the policy itself "
+            "names,\nwith their bytes and the time of their last commit. Tables with files that a "
+            "known table uses\nare listed apart. Reads only, and deletes nothing."
+        ),
+    )
+    parser.add_argument("config", metavar="CONFIG", help="the policy, a YAML file")
+    parser.add_argument(
+        "--under",
+        metavar="URI",
+        action="append",
+        required=True,
+        help="search this folder, at any depth; repeatable",
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write the report as a page, to this local file"
+    )
+    add_storage_options(parser)
+    add_log_memory(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
+    )
+    # Errors do not refer to a table on the command line.
+    parser.set_defaults(table=None, run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the report."""
+    from delta_maintenance.policies.definition.policy import load_policy
+    from delta_maintenance.policies.discovery import environment_options, resolved_options
+    from delta_maintenance.policies.orphans import find_orphans
+
+    given = dict(arguments.storage_options)
+
+    def storage_options(rule: StorageRule) -> Mapping[str, str]:
+        return {**resolved_options(rule), **given} if given else environment_options(rule)
+
+    found = find_orphans(
+        load_policy(arguments.config), arguments.under, storage_options=storage_options
+    )
+    if arguments.html is not None:
+        _write_page(arguments.html, found)
+    if arguments.json:
+        print_json(document(found))
+    else:
+        for each in found.orphans:
+            print(printable(each.uri))
+            for line in facts(each, found):
+                print(f"    {printable(line)}")
+        for referenced in found.referenced:
+            say(f"{referenced.uri} is no orphan: {', '.join(referenced.by)} uses files of it")
+        say(summary(found))
+    return worst((each.where, str(each.error), each.error.exit_status) for each in found.failures)
+
+
+def document(found: Orphans) -> dict[str, object]:
+    """The report as JSON."""
+    return {
+        "under": found.under,
+        "assessed_at": instant_text(found.assessed_at),
+        "complete": not found.failures,
+        "size": found.size,
+        "known": found.known,
+        "excluded": found.excluded,
+        "orphans": [
+            {
+                "uri": each.uri,
+                "size": each.size,
+                "files": each.files,
+                "version": each.version,
+                "last_commit": instant_text(each.last_commit),
+                "contains": each.contains,
+                "problem": each.problem,
+            }
+            for each in found.orphans
+        ],
+        "referenced": [{"uri": each.uri, "by": each.by} for each in found.referenced],
+        "failures": [
+            {
+                "where": each.where,
+                "problem": str(each.error),
+                "exit_status": each.error.exit_status,
+            }
+            for each in found.failures
+        ],
+    }
+
+
+def facts(orphan: Orphan, found: Orphans) -> Iterator[str]:
+    """What the report says of a table, for people, in lines of less than 76 characters where names
+    permit it.
+    """
+    if orphan.problem is not None:
+        yield orphan.problem
+        return
+    size = size_text(orphan.size or 0)
+    version = "no version" if orphan.version is None else f"version {orphan.version:,}"
+    yield f"{size} in {count_text(orphan.files or 0, 'file')}, {version}"
+    if orphan.last_commit is not None:
+        age = count_text((found.assessed_at - orphan.last_commit).days, "day")
+        yield f"last commit {orphan.last_commit:%Y-%m-%d}, {age} ago"
+    for name in orphan.contains:
+        yield f"contains {name}, which is in use"
+
+
+def summary(found: Orphans) -> str:
+    """The totals, for people."""
+    doubt = "" if not found.failures else ", and perhaps fewer: the search is not complete"
+    return (
+        f"{count_text(len(found.orphans), 'table')} that nobody names, {size_text(found.size)}"
+        f"{doubt}; {found.known:,} known, {found.excluded:,} excluded, "
+        f"{len(found.referenced):,} with files in use"
+    )
+
+
+def _write_page(path: str, found: Orphans) -> None:
+    from delta_maintenance.cli.orphans_page import page
+
+    try:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(page(found))
+    except OSError as error:
+        raise InvalidRequestError(
+            f"the page cannot be written: {error.strerror}",
+            file=path,
+            remedy="name a file in a folder that exists",
+        ) from None

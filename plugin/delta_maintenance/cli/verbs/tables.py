@@ -1,0 +1,91 @@
+"""`tables`: the tables of a policy, where each of them is known from, and which rules it has."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import TYPE_CHECKING
+
+from delta_maintenance.cli.arguments import Verbs
+from delta_maintenance.cli.output import count_text, print_json, printable, say
+from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
+from delta_maintenance.cli.verbs.assess import worst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delta_maintenance.policies.definition.policy import PolicyTable
+
+
+def add_parser(verbs: Verbs) -> None:
+    """Adds the verb to the command line."""
+    parser = add_policy_verb(
+        verbs,
+        "tables",
+        summary="list the tables of a policy, with their owners and the rules that apply",
+        description=(
+            "List the tables of a policy: the name, the address, which part of the policy applies, "
+            "the\nowner and the tags; and what catalogs name besides, by number. Opens no table. A "
+            "catalog\nor a pattern that cannot be listed does not hide the others."
+        ),
+        json_help="print one JSON document, with the merged rules of each table",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the tables."""
+    tables = PolicyTables(arguments)
+    found = tables.found
+    if arguments.json:
+        print_json(
+            {
+                "tables": [_document(table) for table in tables.tables],
+                "duplicates": [
+                    {"name": each.name, "kept": each.kept, "uri": each.uri}
+                    for each in found.duplicates
+                ],
+                "passed_over": {
+                    where: {str(reason): count for reason, count in counts.items()}
+                    for where, counts in found.passed_over.items()
+                },
+                "failures": [
+                    {"where": each.name, "problem": each.problem, "exit_status": each.exit_status}
+                    for each in tables.unlisted
+                ],
+            }
+        )
+    else:
+        for table in tables.tables:
+            print("\n".join(_lines(table)))
+        for line in (*found.warnings(), *found.counts()):
+            say(line)
+        say(count_text(len(tables.tables), "table"))
+    return worst((each.name, each.problem, each.exit_status) for each in tables.unlisted)
+
+
+def _document(table: PolicyTable) -> dict[str, object]:
+    name = table.catalog_name
+    return {**table.to_json(), "catalog_name": str(name) if name is not None else None}
+
+
+def _lines(table: PolicyTable) -> Iterator[str]:
+    """The name on a line of its own, because names and addresses are longer than columns."""
+    yield printable(table.name)
+    facts = {
+        "at": table.uri if table.uri != table.name else "",
+        "rules": ", ".join(table.rules_from) or "defaults",
+        "owner": table.owner or "",
+        "tags": ", ".join(table.tags),
+        "comment": table.comment or "",
+    }
+    for fact, value in facts.items():
+        # Addresses are not broken, so that they can be copied.
+        yield from textwrap.wrap(
+            printable(value),
+            80,
+            initial_indent=f"    {fact:8}",
+            subsequent_indent=" " * 12,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )

@@ -1,0 +1,189 @@
+"""The tables that the catalogs of a policy name, and what is remembered of them between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pydantic import TypeAdapter, ValidationError
+
+from delta_maintenance.catalogs.catalog import Catalog
+from delta_maintenance.catalogs.environment import settings_of
+from delta_maintenance.catalogs.models import CatalogFailure, CatalogTable, PassedOver
+from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.catalogs.open import open_catalog
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition.rules import StorageRule
+from delta_maintenance.storage import Store
+
+OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
+"""Returns the storage options that a rule refers to, for the store at an address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """The last listing of a catalog."""
+
+    tables: tuple[CatalogTable, ...] = ()
+    failed: tuple[str, ...] = ()
+    """The parts that could not be listed."""
+
+    @property
+    def by_name(self) -> dict[CatalogName, CatalogTable]:
+        """The tables by name."""
+        return {table.name: table for table in self.tables}
+
+
+_REMEMBERED = TypeAdapter(Remembered)
+
+
+class CatalogMemory:
+    """The last listing of each catalog of a policy, in the folder of the assessments.
+
+    Catalogs that must be asked for each table are asked only for those whose entity tag is new.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load(self, key: str) -> Remembered:
+        """Returns the last listing of a catalog; empty if there is none that can be read."""
+        try:
+            return _REMEMBERED.validate_json(self._store.read(_file_name(key)))
+        except (FileNotFoundError, ValidationError):
+            return Remembered()
+
+    def save(self, key: str, listing: Remembered) -> None:
+        """Replaces the listing of a catalog."""
+        self._store.put(_file_name(key), _REMEMBERED.dump_json(listing))
+
+
+def _file_name(key: str) -> str:
+    # Not the suffix of assessments, with which the folder is shared.
+    return f"catalog-{key[:80]}.{hashlib.sha256(key.encode()).hexdigest()[:32]}.listing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogFound:
+    """What one catalog contributes to the tables of a policy."""
+
+    tables: tuple[PolicyTable, ...] = ()
+    table_ids: Mapping[str, str] = field(default_factory=dict)
+    """The IDs of tables in the catalog, by name."""
+    passed_over: Mapping[PassedOver, int] = field(default_factory=dict)
+    failures: tuple[CatalogFailure, ...] = ()
+    mended: tuple[str, ...] = ()
+    """The parts that failed in the last listing, and not in this one."""
+    requests: int = 0
+
+
+class CatalogSearch:
+    """The tables that the patterns of a policy match in one catalog."""
+
+    def __init__(self, policy: Policy, key: str, memory: CatalogMemory | None) -> None:
+        self._policy = policy
+        self._key = key
+        self._memory = memory
+        self._rule = policy.catalogs[key]
+        self.pattern = f"catalogs.{key}"
+
+    def attempt(self, storage_options: OptionsAt) -> CatalogFound | DeltaMaintenanceError:
+        """Lists the catalog; returns the error if none of it can be listed."""
+        try:
+            with self._opened(storage_options) as catalog:
+                return self._listed(catalog)
+        except Exception as error:
+            return failure_of(error, where=self.pattern)
+
+    def table(self, name: CatalogName, storage_options: OptionsAt) -> PolicyTable | None:
+        """Returns one table, or None if no entry of the policy asks for it.
+
+        A remembered table costs no request. Raises the errors of `Catalog.resolve`.
+        """
+        found = self._remembered.by_name.get(name)
+        if found is None:
+            with self._opened(storage_options) as catalog:
+                found = catalog.resolve(name)
+        return self._policy.table_in(self._key, found)
+
+    @cached_property
+    def _remembered(self) -> Remembered:
+        return self._memory.load(self._key) if self._memory is not None else Remembered()
+
+    def _opened(self, storage_options: OptionsAt) -> Catalog:
+        kind, catalog = self._rule.catalog_kind, self._rule.server_catalog(self._key)
+        options = storage_options(self._rule.reference(), f"{kind}://{catalog or self._key}")
+        if catalog is not None:
+            options = {**options, "catalog_name": catalog}
+        return open_catalog(settings_of(kind, options, os.environ))
+
+    def _listed(self, catalog: Catalog) -> CatalogFound:
+        entries = self._policy.names[self._key]
+        before = self._remembered
+
+        def wanted(parts: tuple[str, ...]) -> bool:
+            below = self._rule.below(self._key, parts)
+            return below is not None and any(entry.covers_name(below) for entry in entries)
+
+        def leads_to(parts: tuple[str, ...]) -> bool:
+            below = self._rule.below(self._key, parts)
+            return below is not None and any(entry.leads_to(below) for entry in entries)
+
+        listing = catalog.list(leads_to=leads_to, wanted=wanted, known=before.by_name)
+        tables, failures = [], list(listing.failures)
+        for each in listing.tables:
+            try:
+                tables.append(self._policy.table_in(self._key, each))
+            except DeltaMaintenanceError as error:
+                failures.append(CatalogFailure(where=str(each.name), error=error))
+        found = tuple(table for table in tables if table is not None)
+        excluded = listing.passed_over.get(PassedOver.EXCLUDED, 0) + len(tables) - len(found)
+        failed = {failure.where for failure in failures}
+        if self._memory is not None:
+            # A part that fails today keeps the tables that are known of it.
+            kept = (t for t in before.tables if any(_is_in(t.name, where) for where in failed))
+            current = {table.name: table for table in (*kept, *listing.tables)}
+            self._memory.save(
+                self._key, Remembered(tables=tuple(current.values()), failed=tuple(sorted(failed)))
+            )
+        return CatalogFound(
+            tables=found,
+            table_ids={str(t.name): t.table_id for t in listing.tables if t.table_id is not None},
+            passed_over={
+                reason: count
+                for reason, count in {**listing.passed_over, PassedOver.EXCLUDED: excluded}.items()
+                if count
+            },
+            failures=tuple(failures),
+            mended=tuple(each for each in before.failed if each not in failed),
+            requests=listing.requests,
+        )
+
+
+def _is_in(name: CatalogName, where: str) -> bool:
+    return f"{name}.".startswith(f"{where}.")
+
+
+def table_named(
+    policy: Policy,
+    name: CatalogName,
+    *,
+    storage_options: OptionsAt,
+    memory: CatalogMemory | None = None,
+) -> PolicyTable:
+    """Returns the table of the policy with a name in a catalog, with its rules.
+
+    Raises `InvalidRequestError` if the policy does not ask for it, and the errors of the catalog.
+    """
+    key = policy.catalog_of(name)
+    table = CatalogSearch(policy, key, memory).table(name, storage_options) if key else None
+    if table is None:
+        raise InvalidRequestError(
+            f"the policy does not ask for {name}",
+            remedy="name it in `tables`, and its catalog in `catalogs`",
+        )
+    return table

@@ -1,0 +1,74 @@
+"""Finding tables in a store, by their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.storage import Store
+from delta_maintenance.storage.core.listing import EntryKind
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+
+PARALLEL = 16
+"""The number of folders that are listed at once."""
+_IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
+"""Neither the folder nor one above it is hidden."""
+
+
+def tables_in(
+    store: Store, *, leads_on: Callable[[str], bool] = lambda folder: True, parallel: int = PARALLEL
+) -> Iterator[str]:
+    """Yields the folders that contain a log, relative to the store's root; empty for the root.
+
+    Lists level by level, and enters neither tables, links, folders whose names begin with `.` or
+    `_`, nor those that `leads_on` refuses.
+    """
+    first = store.list_level()
+    if first is None:
+        yield from _tables_in_tree(store)
+        return
+    with ThreadPoolExecutor(parallel) as pool:
+        level, listed = [""], [first]
+        while level:
+            deeper: list[str] = []
+            for path, entries in zip(level, listed, strict=True):
+                folders = [folder for folder in _folders(entries) if folder != path]
+                log = f"{path}/{LOG_DIRECTORY}" if path else LOG_DIRECTORY
+                if log in folders:
+                    yield path
+                else:
+                    deeper.extend(
+                        folder for folder in folders if not _is_hidden(folder) and leads_on(folder)
+                    )
+            level = sorted(deeper)
+            listed = list(pool.map(store.list_level, level))
+
+
+def _is_hidden(folder: str) -> bool:
+    return folder.rpartition("/")[2].startswith((".", "_"))
+
+
+def _folders(entries: pa.Table) -> list[str]:
+    chosen = entries.filter(pc.equal(entries["kind"], int(EntryKind.DIRECTORY)))
+    paths: list[str] = chosen["path"].to_pylist()
+    return paths
+
+
+def _tables_in_tree(store: Store) -> Iterator[str]:
+    """Like `tables_in`, for stores that can only list everything: derives the folders from the
+    files.
+    """
+    found: set[str] = set()
+    for batch in store.list_tree():
+        logs = batch.filter(pc.match_substring_regex(batch["path"], _IN_LOG))
+        tables = pc.replace_substring_regex(logs["path"], rf"(^|/){LOG_DIRECTORY}/.*$", "")
+        found.update(pc.unique(tables).to_pylist())
+    outermost: str | None = None
+    for path in sorted(found, key=lambda path: path.split("/") if path else []):
+        nested = outermost is not None and (not outermost or path.startswith(f"{outermost}/"))
+        if not nested:
+            outermost = path
+            yield path

@@ -1,0 +1,217 @@
+"""The log of a catalog-managed table, as its catalog states it.
+
+Implements "Reading Catalog-managed Tables". The catalog names the latest version and the commits
+that it ratified and that may not be published yet. Their staged files take the place of published
+files of the same versions, and files above the latest version do not exist for readers. The state
+is requested before the log is listed, so a commit that the catalog no longer names is in the
+listing.
+
+Nothing can be written through such a store, because only the catalog commits.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import BinaryIO, NoReturn, TypeVar
+
+import pyarrow as pa
+
+from delta_maintenance.catalogs.models import CatalogTable, ManagedState
+from delta_maintenance.catalogs.reference import CatalogReference
+from delta_maintenance.catalogs.vending import catalog_of
+from delta_maintenance.errors import CatalogError, StorageError, UnsupportedFeatureError
+from delta_maintenance.protocol.delta_log.file_names import (
+    STAGED_COMMIT_DIRECTORY,
+    LogFileKind,
+    commit_name,
+    parse_log_file_name,
+    version_prefix,
+)
+from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.listing import Skip
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+
+T = TypeVar("T")
+
+
+class ManagedStore(Store):
+    """A store whose log is that of the catalog. Thread-safe, as the store behind it.
+
+    `state` asks the catalog; it is called before each listing of the log.
+    """
+
+    def __init__(self, store: Store, state: Callable[[], ManagedState]) -> None:
+        self.address = store.address
+        self.parallel_reads = store.parallel_reads
+        self.read_limits = store.read_limits
+        self.is_near = store.is_near
+        self._store = store
+        self._ask = state
+        self._lock = threading.Lock()
+        self._state: ManagedState | None = None
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._store.addresses
+
+    @property
+    def state(self) -> ManagedState:
+        """The state at the last listing of the log."""
+        with self._lock:
+            if self._state is None:
+                self._state = self._ask()
+            return self._state
+
+    def unpublished(self) -> int:
+        """Counts the ratified commits that are not published. Takes one listing of the log."""
+        versions = {commit.version for commit in self.state.commits}
+        if not versions:
+            return 0
+        names = {commit_name(version) for version in versions}
+        listed = self._store.list_from(LOG_DIRECTORY, version_prefix(min(versions)))
+        return len(names - {status.path.rpartition("/")[2] for status in listed})
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        if directory != LOG_DIRECTORY:
+            return self._store.list_from(directory, start)
+        state = self._ask()
+        with self._lock:
+            self._state = state
+        staged = [
+            FileStatus(
+                path=f"{LOG_DIRECTORY}/{commit_name(each.version)}",
+                size=each.size,
+                modified_ms=each.modified_ms,
+            )
+            for each in state.commits
+        ]
+        ratified = {status.path for status in staged}
+        published = (
+            status
+            for status in self._store.list_from(directory, start)
+            if status.path not in ratified and not _is_above(status.path, state.latest_version)
+        )
+        wanted = (status for status in staged if status.path >= f"{LOG_DIRECTORY}/{start}")
+        return heapq.merge(published, wanted, key=lambda status: status.path)
+
+    def stat(self, path: str) -> FileStatus | None:
+        found = self._store.stat(self._staged(path) or path) or self._store.stat(path)
+        return found and replace(found, path=path)
+
+    def read(self, path: str) -> bytes:
+        return self._published_instead(self._store.read, path)
+
+    def read_head(self, path: str, size: int) -> bytes:
+        return self._published_instead(lambda found: self._store.read_head(found, size), path)
+
+    def open(self, path: str) -> BinaryIO:
+        return self._published_instead(self._store.open, path)
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        return self._store.list_tree(directory, skip=skip)
+
+    def list_level(self, directory: str = "") -> pa.Table | None:
+        return self._store.list_level(directory)
+
+    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
+        return self._store.statuses(paths)
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        self._refuse(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._refuse(path)
+
+    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
+        self._refuse(path)
+
+    def delete(self, path: str) -> None:
+        self._refuse(path)
+
+    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
+        self._refuse(next(iter(paths), None))
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        self._refuse(None)
+
+    def remove_empty_directory(self, path: str) -> bool:
+        self._refuse(path)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _published_instead(self, read: Callable[[str], T], path: str) -> T:
+        """Reads the staged file of a commit; the published one if it was cleaned up since."""
+        staged = self._staged(path)
+        if staged is not None:
+            try:
+                return read(staged)
+            except FileNotFoundError:
+                pass
+        return read(path)
+
+    def _staged(self, path: str) -> str | None:
+        """Returns the path of the staged file for that of a commit; None if there is none."""
+        directory, _, name = path.rpartition("/")
+        if directory != LOG_DIRECTORY:
+            return None
+        file = parse_log_file_name(name)
+        if file.kind is not LogFileKind.COMMIT:
+            return None
+        for commit in self.state.commits:
+            if commit.version == file.version:
+                return f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}/{commit.file_name}"
+        return None
+
+    def _refuse(self, path: str | None) -> NoReturn:
+        raise UnsupportedFeatureError(
+            "nothing is written to a catalog-managed table",
+            table=self.root,
+            file=path,
+            remedy="wait for a release that commits through catalogs",
+        )
+
+
+def managed_log(
+    store: Store, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
+) -> Store:
+    """Returns the store of a table as its catalog states it, if its commits go through one."""
+    reference, _ = CatalogReference.of(storage_options, environment)
+    if reference is None or not reference.managed or not reference.concerns(store.address):
+        return store
+    return ManagedStore(store, _StateOf(reference))
+
+
+class _StateOf:
+    """Asks the catalog of a reference for the state of its table."""
+
+    def __init__(self, reference: CatalogReference) -> None:
+        self._reference = reference
+        self._table: CatalogTable | None = None
+
+    def __call__(self) -> ManagedState:
+        catalog = catalog_of(self._reference)
+        # Found once, so that a table that was dropped and created again is noticed.
+        table = self._table = self._table or catalog.resolve(self._reference.name)
+        state = catalog.managed_state(table)
+        if state is None:
+            raise CatalogError(
+                "the catalog does not state the commits of the table",
+                table=str(self._reference.name),
+                remedy="use an engine that its catalog supports",
+            )
+        return state
+
+
+def _is_above(path: str, latest: int) -> bool:
+    file = parse_log_file_name(path.rpartition("/")[2])
+    version = file.end_version if file.end_version is not None else file.version
+    return version is not None and version > latest

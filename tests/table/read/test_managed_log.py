@@ -1,0 +1,271 @@
+"""The log of a catalog-managed table is the one that its catalog states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.catalogs.models import ManagedCommit, ManagedState
+from delta_maintenance.clock import instant
+from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.registry import find, names
+from delta_maintenance.operations.health import measure
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.managed_log import ManagedStore
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.actions import add, commit_info, features, metadata
+from delta_maintenance.testing.table_builder import TableBuilder, log_text
+
+_LOG = "_delta_log"
+
+
+class Managed:
+    """A catalog-managed table, its catalog, and a model of both."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.builder = TableBuilder(self.store)
+        self.listed: list[ManagedCommit] = []
+        self.latest = 0
+        self.published = 0
+        self.allowed: frozenset[str] = frozenset()
+        self.meanwhile: list[Callable[[], None]] = []
+        protocol = features(
+            "catalogManaged",
+            "deletionVectors",
+            "vacuumProtocolCheck",
+            writer_only=["inCommitTimestamp"],
+        )
+        configuration = {"delta.enableInCommitTimestamps": "true"}
+        first = [_info(0), protocol, metadata(configuration=configuration), add("f0")]
+        self.builder.commit(first)
+
+    def ratify(self) -> None:
+        """The catalog accepts a commit, whose file is staged beside that of a loser."""
+        self.latest += 1
+        version = self.latest
+        data = log_text([_info(version), add(f"f{version}")])
+        name = f"{version:020}.{version:08}-0000-4000-8000-000000000000.json"
+        self.store.put(f"{_LOG}/_staged_commits/{name}", data)
+        loser = f"{version:020}.{version:08}-0000-4000-8000-0000000000ff.json"
+        self.store.put(f"{_LOG}/_staged_commits/{loser}", log_text([_info(1), add("loser")]))
+        self.listed.append(
+            ManagedCommit(
+                version=version,
+                file_name=name,
+                size=len(data),
+                modified_ms=version,
+                timestamp_ms=version,
+            )
+        )
+
+    def publish(self) -> None:
+        """The oldest commit that is not published gets its usual name."""
+        if self.published < self.latest:
+            self.published += 1
+            self.store.put(_path(self.published), self._staged(self.published))
+
+    def report(self) -> None:
+        """The catalog forgets the published commits."""
+        self.listed = [each for each in self.listed if each.version > self.published]
+
+    def clean(self) -> None:
+        """The staged files of published commits are deleted, even of those not reported yet."""
+        for status in [*self.store.list_from(f"{_LOG}/_staged_commits")]:
+            if int(status.path.rpartition("/")[2][:20]) <= self.published:
+                self.store.delete(status.path)
+
+    def checkpoint(self) -> None:
+        """Another writer makes a checkpoint of a published version."""
+        if self.published:
+            state = [a for v in range(self.published + 1) for a in self._actions(v)]
+            self.builder.checkpoint(self.published, state=state)
+
+    def rogue(self) -> None:
+        """A writer that ignores the catalog publishes a version above the latest."""
+        self.store.put(_path(self.latest + 1), log_text([_info(9), add("rogue")]))
+
+    def state(self) -> ManagedState:
+        answer = ManagedState(
+            table_id="id",
+            latest_version=self.latest,
+            commits=tuple(self.listed),
+            allowed_maintenance=self.allowed,
+        )
+        for action in self.meanwhile:
+            action()
+        self.meanwhile = []
+        return answer
+
+    def table(self) -> Table:
+        return Table(ManagedStore(self.store, self.state))
+
+    def _staged(self, version: int) -> bytes:
+        return log_text([_info(version), add(f"f{version}")])
+
+
+def _info(version: int) -> dict[str, object]:
+    return commit_info(inCommitTimestamp=1_000 + version, txnId=f"txn-{version}")
+
+
+def _path(version: int) -> str:
+    return f"{_LOG}/{version:020}.json"
+
+
+def _live(table: Table) -> set[str]:
+    return {*table.snapshot().live_files()["path"].to_pylist()}
+
+
+_ACTIONS = st.sampled_from(["ratify", "ratify", "publish", "publish", "report", "clean", "rogue"])
+
+
+@given(
+    before=st.lists(_ACTIONS, max_size=25),
+    meanwhile=st.lists(st.sampled_from(["ratify", "publish", "report", "clean"]), max_size=8),
+)
+@pytest.mark.conformance("CAT-03", "CAT-04", "CAT-07")
+def test_a_snapshot_is_what_the_catalog_has_ratified(
+    before: list[str], meanwhile: list[str]
+) -> None:
+    managed = Managed()
+    follower: Table | None = None
+    snapshot = None
+    for action in before:
+        # A rogue file is replaced by the publication of its version.
+        getattr(managed, action)()
+        if follower is None:
+            follower = managed.table()
+            snapshot = follower.snapshot()
+    expected = {f"f{version}" for version in range(managed.latest + 1)}
+    latest = managed.latest
+    managed.meanwhile = [getattr(managed, action) for action in meanwhile]
+    found = managed.table().snapshot()
+    assert found.version == latest
+    assert {*found.live_files()["path"].to_pylist()} == expected
+    assert found.warnings == ()
+    assert found.timestamp_ms == 1_000 + latest
+    if follower is not None and snapshot is not None:
+        assert follower.forward(snapshot).version == managed.latest
+    history = managed.table().history()
+    assert [entry.version for entry in history] == [*range(managed.latest, -1, -1)]
+
+
+@pytest.mark.conformance("CAT-03")
+def test_a_staged_commit_beats_the_published_file_of_its_version() -> None:
+    managed = Managed()
+    managed.ratify()
+    managed.store.put(_path(1), log_text([_info(1), add("wrong")]))
+    assert _live(managed.table()) == {"f0", "f1"}
+
+
+@pytest.mark.conformance("CAT-03")
+def test_files_above_the_latest_version_do_not_exist() -> None:
+    managed = Managed()
+    managed.rogue()
+    table = managed.table()
+    listed = [status.path for status in table.store.list_from(_LOG)]
+    assert listed == [_path(0)]
+    assert table.snapshot().version == 0
+
+
+@pytest.mark.conformance("CAT-02")
+def test_without_the_catalog_a_table_says_that_there_may_be_more() -> None:
+    managed = Managed()
+    managed.ratify()
+    snapshot = managed.builder.open().snapshot()
+    assert snapshot.version == 0
+    assert "open the table by its name" in snapshot.warnings[0]
+
+
+_WRITES: dict[str, Callable[[ManagedStore], object]] = {
+    "put": lambda store: store.put("a", b""),
+    "put_if_absent": lambda store: store.put_if_absent("a", b""),
+    "create": lambda store: store.create("a"),
+    "delete": lambda store: store.delete("a"),
+    "delete_many": lambda store: store.delete_many(["a"]),
+    "delete_unchanged": lambda store: store.delete_unchanged(None),  # type: ignore[arg-type]
+    "remove_empty_directory": lambda store: store.remove_empty_directory("a"),
+}
+
+
+@pytest.mark.conformance("CAT-01")
+@pytest.mark.parametrize("name", _WRITES)
+def test_nothing_can_be_written(name: str) -> None:
+    managed = Managed()
+    store = ManagedStore(managed.store, managed.state)
+    with pytest.raises(UnsupportedFeatureError, match="wait for a release that commits through"):
+        _WRITES[name](store)
+    assert [status.path for status in managed.store.list_from("")] == []
+
+
+_REQUESTS: dict[str, dict[str, object]] = {
+    "upgrade-protocol": {"features": ["v2Checkpoint"]},
+    "set-properties": {"properties": {"delta.appendOnly": "true"}},
+    "set-clustering": {"by": ["id"]},
+    "fsck": {"remove_missing_files": True},
+}
+
+
+@pytest.mark.conformance("CAT-01", "CAT-05")
+@pytest.mark.parametrize("name", names())
+def test_every_operation_that_writes_is_refused_in_one_line(name: str) -> None:
+    record = find(name)
+    if record.effects.only_reads:
+        pytest.skip("only reads")
+    managed = Managed()
+    managed.ratify()
+    before = {*_files(managed.store)}
+    options = record.options.from_json({**record.example, **_REQUESTS.get(name, {})})
+    table = managed.table()
+    try:
+        prepared = record.prepare(table, options, RunContext.at(instant(2_000)))
+        assert prepared is not None
+        # fsck examines the table, and refuses the repairs.
+        text = str(prepared.apply().to_json())
+        assert name == "fsck"
+    except DeltaMaintenanceError as error:
+        assert error.exit_status == 3
+        text = str(error)
+    assert "waits for a release that commits through the catalog" in text
+    assert {*_files(managed.store)} == before
+
+
+def _files(store: MemoryStore) -> list[str]:
+    return [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
+
+
+def test_health_counts_the_backlog_of_publication() -> None:
+    managed = Managed()
+    for _ in range(5):
+        managed.ratify()
+    managed.publish()
+    managed.publish()
+    now = instant(5_000)
+    health = measure(managed.table().snapshot(), now=now)
+    assert health.unpublished_commits == 3
+    assert health.facts()["publication backlog"] == "3 commits"
+    assert health.warnings == ()
+    managed.report()
+    assert measure(managed.table().snapshot(), now=now).unpublished_commits == 3
+    assert measure(managed.builder.open().snapshot(), now=now).unpublished_commits is None
+
+
+def test_health_names_clean_ups_that_nobody_asked_for() -> None:
+    managed = Managed()
+    managed.ratify()
+    managed.publish()
+    managed.builder.commits[1] = [_info(1), add("f1")]
+    managed.builder.checkpoint()
+    managed.store.delete(_path(0))
+    now = instant(5_000)
+    [warning] = measure(managed.table().snapshot(), now=now).warnings
+    assert warning.startswith("another writer deleted the commits before version 1, which its ")
+    assert "Delta Spark up to 4.4.0" in warning
+    managed.allowed = frozenset(("METADATA_CLEANUP",))
+    assert measure(managed.table().snapshot(), now=now).warnings == ()
+    *_, by_path = measure(managed.builder.open().snapshot(), now=now).warnings
+    assert "unless its catalog permitted that" in by_path
