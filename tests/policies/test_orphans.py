@@ -146,6 +146,11 @@ def test_a_known_table_that_cannot_be_read_leaves_the_search_incomplete(lake: Pa
     assert [failure.where for failure in found.failures] == ["broken"]
 
 
+def test_a_name_whose_table_is_gone_leaves_no_doubt(lake: Path) -> None:
+    table(lake / "t")
+    assert orphans(policy({"uri": str(lake / "gone")}), lake).failures == ()
+
+
 def test_known_tables_below_an_orphan_are_named(lake: Path) -> None:
     outer = table(lake / "outer")
     inner = table(outer / "data" / "inner")
