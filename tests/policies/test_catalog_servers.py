@@ -1,0 +1,146 @@
+"""A policy over servers of catalogs: what is maintained, at what cost, and what is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from delta_maintenance.catalogs.http import client
+from delta_maintenance.cli.main import main
+from delta_maintenance.policies.discovery import discover
+from tests.cli.test_policies import neglected
+from tests.support.catalogs.catalog_server import CatalogServer, Entry
+from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer
+from tests.support.catalogs.unity_server import UnityServer
+
+pytestmark = pytest.mark.server
+
+SERVERS = {"unity": UnityServer, "lakekeeper": LakekeeperServer, "polaris": PolarisServer}
+AWKWARD = ("a.b", "two words", "100%", "zażółć 表", "n" * 255, "a:b@c")
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, CatalogServer]]:
+    """Three servers with an empty schema, clients that do not pause, and the token that all of them accept."""
+    monkeypatch.setattr(client, "PAUSES", ())
+    monkeypatch.setitem(discover.__kwdefaults__, "pauses", ())
+    with ExitStack() as running:
+        made = {kind: running.enter_context(made().running()) for kind, made in SERVERS.items()}
+        for server in made.values():
+            server.token = "dapi-right"
+            server.namespaces["prod", "sales"] = {}
+        monkeypatch.setenv("LAKE_TOKEN", "dapi-right")
+        yield made
+
+
+@pytest.fixture
+def config(tmp_path: Path, servers: dict[str, CatalogServer]) -> Path:
+    """A policy over them."""
+    path = tmp_path / "policy.yaml"
+    catalogs = {
+        kind: {
+            "kind": kind,
+            "address": server.settings().address,
+            "catalog": "prod",
+            "options": {"token": "${env:LAKE_TOKEN}", "vend": "false"},
+        }
+        for kind, server in servers.items()
+    }
+    document = {
+        "version": 1,
+        "defaults": {"checkpoint": {"max_commits": 2}},
+        "catalogs": catalogs,
+        "tables": [{"catalog": f"{kind}.**"} for kind in catalogs],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def add(server: CatalogServer, folder: Path, name: str) -> str:
+    """A neglected table on disk, in the schema `sales` of a server. Returns its name."""
+    neglected(folder)
+    entry = Entry(location=f"file://{folder}")
+    return str(server.add("prod", "sales", name, entry=entry))
+
+
+def test_a_server_that_is_down_hides_no_other(
+    config: Path,
+    servers: dict[str, CatalogServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = [add(servers[kind], tmp_path / kind, "orders") for kind in ("unity", "lakekeeper")]
+    document = yaml.safe_load(config.read_text())
+    document["catalogs"]["polaris"]["address"] = "http://127.0.0.1:9"
+    config.write_text(yaml.safe_dump(document))
+    assert main(["run", str(config), "--json"]) == 3
+    shown = capsys.readouterr()
+    assert {each["name"]: each["status"] for each in json.loads(shown.out)} == {
+        **dict.fromkeys(names, "done"),
+        "catalogs.polaris": "failed",
+    }
+    assert shown.err.count("\n") == 1 and "catalogs.polaris: " in shown.err
+
+
+def test_a_wrong_token_is_one_line_and_hides_no_other(
+    config: Path,
+    servers: dict[str, CatalogServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = add(servers["unity"], tmp_path / "orders", "orders")
+    monkeypatch.setenv("OTHER_TOKEN", "dapi-canary")
+    document = yaml.safe_load(config.read_text())
+    document["catalogs"]["lakekeeper"]["options"]["token"] = "${env:OTHER_TOKEN}"
+    config.write_text(yaml.safe_dump(document))
+    assert main(["tables", str(config), "--json"]) == 3
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert [each["name"] for each in document["tables"]] == [name]
+    assert [each["where"] for each in document["failures"]] == ["catalogs.lakekeeper"]
+    assert "dapi-canary" not in shown.out + shown.err
+
+
+def test_awkward_names_are_found_and_can_be_given(
+    config: Path,
+    servers: dict[str, CatalogServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    neglected(tmp_path / "orders")
+    names = []
+    for kind, server in servers.items():
+        for number, part in enumerate(AWKWARD):
+            entry = Entry(location=f"s3://lake/{kind}/{number}")
+            names.append(str(server.add("prod", "sales", part, entry=entry)))
+    assert main(["tables", str(config), "--json"]) == 0
+    found = [each["name"] for each in json.loads(capsys.readouterr().out)["tables"]]
+    assert sorted(found) == sorted(names)
+    for name in names:
+        assert main(["tables", str(config), "--table", name, "--json"]) == 0
+        (table,) = json.loads(capsys.readouterr().out)["tables"]
+        assert table["name"] == table["catalog_name"] == name
+
+
+def test_tables_that_are_known_are_not_loaded_again(
+    config: Path,
+    servers: dict[str, CatalogServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lakekeeper = servers["lakekeeper"]
+    for number in range(20):
+        entry = Entry(location=f"s3://lake/{number}")
+        lakekeeper.add("prod", "sales", f"t{number}", entry=entry)
+    words = ["tables", str(config), "--state", str(tmp_path / "state")]
+    assert main(words) == 0
+    first = len(lakekeeper.requests)
+    assert main(words) == 0
+    assert len(lakekeeper.requests) - first <= first - 20
+    capsys.readouterr()
