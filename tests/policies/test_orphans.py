@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.models import CatalogTable
 from delta_maintenance.errors import CatalogUnavailableError
-from delta_maintenance.policies.definition.policy import Policy
-from delta_maintenance.policies.discovery import discover
-from delta_maintenance.policies.orphans import Orphans, find_orphans
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.policies.discovery import Discovery, discover
+from delta_maintenance.policies.orphans import Orphans, _Places, find_orphans
 from delta_maintenance.testing.actions import Action, add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
@@ -146,11 +147,33 @@ def test_a_known_table_that_cannot_be_read_leaves_the_search_incomplete(lake: Pa
     assert [failure.where for failure in found.failures] == ["broken"]
 
 
+def test_a_name_whose_table_is_gone_leaves_no_doubt(lake: Path) -> None:
+    table(lake / "t")
+    assert orphans(policy({"uri": str(lake / "gone")}), lake).failures == ()
+
+
 def test_known_tables_below_an_orphan_are_named(lake: Path) -> None:
     outer = table(lake / "outer")
     inner = table(outer / "data" / "inner")
     [orphan] = orphans(policy({"uri": str(inner), "name": "inner"}), lake).orphans
     assert (orphan.uri, orphan.contains) == (str(outer), ("inner",))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "equal"),
+    [
+        ("hdfs://lake/t", "hdfs://namenode:8020/t/", True),
+        ("abfss://c@account.dfs.core.windows.net/t", "az://c/t", True),
+        ("s3://lake/t", "s3a://lake/t/", True),
+        ("s3://lake/t", "s3://other/t", False),
+        ("gs://lake/t", "s3://lake/t", False),
+    ],
+)
+def test_a_place_with_several_addresses_is_known_under_each(
+    first: str, second: str, equal: bool
+) -> None:
+    known = _Places(Discovery((PolicyTable(name="t", uri=first, rules=Rules()),)))
+    assert known.has(second) == equal
 
 
 def test_folders_that_overlap_name_a_table_once(lake: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.errors import DeltaMaintenanceError, failure_of
+from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError, failure_of
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.discovery import (
@@ -231,6 +231,9 @@ def _references(
                 )
             finally:
                 opened.store.close()
+        except NotADeltaTableError:
+            # A name of a table that is gone refers to nothing.
+            return table.name, set()
         except Exception as error:
             return table.name, failure_of(error, where=table.name)
 

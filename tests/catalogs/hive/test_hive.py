@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -184,6 +190,45 @@ def test_another_server_at_the_address_is_final() -> None:
             catalog.check()
         thread.join()
     assert not isinstance(caught.value, CatalogUnavailableError)
+
+
+def self_signed(folder: Path) -> Path:
+    """A certificate of `localhost` with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    begin = datetime.now(UTC) - timedelta(days=1)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin + timedelta(days=9))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    file = folder / "server.pem"
+    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + secret)
+    return file
+
+
+def test_a_metastore_with_tls_is_trusted_by_its_authority_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = self_signed(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(file)
+    metastore = FakeMetastore(tables={"db": [delta_entry("db", "t")]})
+    with serve_fake(metastore, context) as address:
+        address = address.replace("127.0.0.1", "localhost")
+        with opened(address, tls="true") as catalog:
+            with pytest.raises(CatalogError, match="SSL_CERT_FILE") as caught:
+                catalog.check()
+            assert not isinstance(caught.value, CatalogUnavailableError)
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        with opened(address, tls="true") as catalog:
+            assert names(listed(catalog)) == ["hms://db.t"]
 
 
 def test_a_metastore_that_hangs_up_may_require_kerberos() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ class FakeMetastore:
 
 
 @contextmanager
-def serve_fake(metastore: FakeMetastore) -> Iterator[str]:
+def serve_fake(metastore: FakeMetastore, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Answers on a free port until the block ends. Yields the address."""
     listener = socket.create_server(("127.0.0.1", 0))
     open_sockets: list[socket.socket] = []
@@ -72,7 +73,8 @@ def serve_fake(metastore: FakeMetastore) -> Iterator[str]:
             while True:
                 connection, _ = listener.accept()
                 open_sockets.append(connection)
-                threading.Thread(target=_talk, args=(metastore, connection), daemon=True).start()
+                arguments = (metastore, connection, tls)
+                threading.Thread(target=_talk, args=arguments, daemon=True).start()
 
     thread = threading.Thread(target=accept)
     thread.start()
@@ -94,8 +96,15 @@ def reply(method: str, fields: Mapping[int, Value], number: int) -> bytes:
     return _REPLY + call(method, fields, number)[4:]
 
 
-def _talk(metastore: FakeMetastore, connection: socket.socket) -> None:
-    with suppress(OSError, EOFError), connection, connection.makefile("rb") as file:
+def _talk(metastore: FakeMetastore, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
+    with suppress(OSError, EOFError):
+        if tls is not None:
+            connection = tls.wrap_socket(connection, server_side=True)
+        _answer_all(metastore, connection)
+
+
+def _answer_all(metastore: FakeMetastore, connection: socket.socket) -> None:
+    with connection, connection.makefile("rb") as file:
 
         def exactly(size: int) -> bytes:
             data = file.read(size)

@@ -108,7 +108,7 @@ class GlueClient:
             failure = self._failure(error)
         if failure is not None:
             raise InvalidRequestError(
-                f"the catalog AWS Glue cannot be reached ({failure})",
+                f"the settings of AWS Glue are not complete or not valid ({failure})",
                 remedy="give the options region, profile, access_key_id and secret_access_key as "
                 "AWS requires them",
             )
