@@ -55,8 +55,21 @@ _ACTION_OF_WORD = {
 _NEWLINE = ord("\n")
 _MOST_RUNS = 8
 """A file with more runs is treated as a mixture of actions."""
-_SINGLE_NAMES = tuple(f'"{name}"'.encode() for name in SINGLE_ACTIONS)
-_SINGLE_KEY = re.compile(rb"(?:%b)\s*:\s*\{" % b"|".join(_SINGLE_NAMES))
+_FIELDS = (
+    "size|modificationTime|stats|dataChange|deletionVector|baseRowId|defaultRowCommitVersion|tags|"
+    "path|partitionValues|deletionTimestamp|extendedFileMetadata|stats_parsed|clusteringProvider"
+)
+_SECOND_KEY = re.compile(rf'\}}\s*,\s*"(?!(?:{_FIELDS})")'.encode())
+"""Matches in each line with a key after its first action, and hardly ever in other lines.
+
+The action is an object, so the key follows a brace. It differs from the fields of actions that can
+follow a brace as well. Quotes in strings are escaped.
+"""
+_SECOND_ACTION = re.compile(
+    rf',\s*"(?:(?:{"|".join(sorted(KNOWN_ACTIONS))})"\s*:(?!\s*null)|[^"\\]*\\u)'.encode()
+)
+"""Slower: matches in each line with another known action that is not null. An escape can hide a
+name."""
 
 
 @dataclass(slots=True)
@@ -141,7 +154,7 @@ class FileBlock:
 
 @dataclass(frozen=True, slots=True)
 class LineRun:
-    """Adjacent lines, each with an add, remove or cdc action and a newline."""
+    """Adjacent lines, each with one add, remove or cdc action and a newline."""
 
     text: memoryview | bytes
     count: int
@@ -173,15 +186,13 @@ def split(
     name: str,
     data: bytes,
     *,
-    thorough: bool = True,
     block: FileBlock | None = None,
     first_line: int = 1,
 ) -> CommitText:
     """Separates file action lines from other lines without parsing them.
 
     `first_line` is the number of the first line. A line that starts with a file action may contain
-    another action after it. No known writer does that. Checking it doubles the cost; without
-    `thorough`, the check is left to the parser of file actions, which rejects such a line.
+    another action after it, although no known writer does that; it counts as another line.
     `CorruptTableError` for an empty file, which a writer can leave behind on stores that show
     unfinished files.
     """
@@ -196,7 +207,7 @@ def split(
     if block is None:
         if not data.isascii():
             _require_utf8(name, data, first_line)
-        block = _file_block(data, thorough)
+        block = _file_block(data)
     if block is None:
         return _split_lines(name, data, first_line)
     lines = tuple(block.of(data))
@@ -256,7 +267,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
+def _file_block(data: bytes) -> FileBlock | None:
     """Returns the block of file actions, or None if other lines are between them."""
     # Writers put the other actions first or last, so most of the text is between them.
     start, end = 0, len(data)
@@ -281,7 +292,7 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
     heads = starts[last_lines].tolist()
     if not _ACTION_OF_WORD.keys() >= set(heads):
         return None
-    if thorough and _holds_single_action(data, start, end):
+    if _has_second_action(data, start, end):
         return None
     if len(heads) > _MOST_RUNS:
         return FileBlock(start, end, ((end, len(lines), None),))
@@ -294,7 +305,7 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
 def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
     files, numbers, others = [], [], []
     for number, line in _numbered(data, first_line):
-        if line.startswith(_FILE_LINES) and not _holds_single_action(line, 0, len(line)):
+        if line.startswith(_FILE_LINES) and not _has_second_action(line, 0, len(line)):
             files.append(line)
             numbers.append(number)
         else:
@@ -303,10 +314,9 @@ def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
     return CommitText(name, runs, numbers, tuple(others), None)
 
 
-def _holds_single_action(data: bytes, start: int, end: int) -> bool:
-    # Quotes in strings are escaped, so a quoted name is a key or a complete value.
-    named = any(data.find(name, start, end) >= 0 for name in _SINGLE_NAMES)
-    return named and _SINGLE_KEY.search(data, start, end) is not None
+def _has_second_action(data: bytes, start: int, end: int) -> bool:
+    patterns = (_SECOND_KEY, _SECOND_ACTION)
+    return all(pattern.search(data, start, end) for pattern in patterns)
 
 
 def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:

@@ -25,7 +25,6 @@ _PIECE_BYTES = 4 << 20
 _BATCH_BYTES = 12 << 20
 # Batches of a few fields are short-lived; smaller ones need less memory.
 _NARROW_BATCH_BYTES = 4 << 20
-_THOROUGH_BYTES = 32 << 20
 _KEPT_BYTES = 4 << 20
 """A tail of up to this number of bytes is read once and kept in memory with its snapshot."""
 
@@ -52,7 +51,6 @@ class LogTail:
         self._store = store
         self.entries = tuple(entries)
         size = sum(entry.status.size for entry in entries)
-        self._thorough = size <= _THOROUGH_BYTES
         self._keeps = size <= _KEPT_BYTES
         self._kept: dict[str, CommitText] = {}
         self._blocks: dict[str, FileBlock] = {}
@@ -96,9 +94,7 @@ class LogTail:
     def _read(self, entry: LogEntry) -> CommitText:
         data = read_listed(self._store, entry.status)
         try:
-            return split(
-                entry.path, data, thorough=self._thorough, block=self._blocks.get(entry.path)
-            )
+            return split(entry.path, data, block=self._blocks.get(entry.path))
         except CorruptTableError as error:
             raise error.located(version=entry.file.version) from None
 
