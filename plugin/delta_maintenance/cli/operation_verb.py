@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from delta_maintenance import clock
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from delta_maintenance.operations.core.context import Listing
     from delta_maintenance.operations.core.outcome import Conclusion
+
+_LINES_AT_ONCE = 1024
 
 
 def add_parser(verbs: Verbs, record: AnyOperation) -> None:
@@ -166,10 +169,13 @@ def _for_job(options: Any, plan: Any) -> Any:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        # Tabs are separators, and names of files may contain any character.
-        cells = (cell if cell.isascii() else printable(cell) for cell in line.split("\t", 2))
-        sys.stdout.write("\t".join(cells) + "\n")
+    lines = iter(lines)
+    while some := [*islice(lines, _LINES_AT_ONCE)]:
+        if not all(map(str.isascii, some)):
+            # Tabs are separators, and names of files may contain any character.
+            some = ["\t".join(map(printable, line.split("\t", 2))) for line in some]
+        some.append("")
+        sys.stdout.write("\n".join(some))
 
 
 def _print_document(document: dict[str, Any], listing: Listing | None) -> None:

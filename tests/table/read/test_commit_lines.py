@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.table.read import log_reader
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import (
+    Action,
     add,
     commit_info,
     deletion_vector,
@@ -260,6 +262,21 @@ def test_a_truncated_commit_is_read_at_line_ends_and_named_elsewhere(cut: int) -
         problem = "not valid JSON" if kept else "the file is empty"
         with fails(CorruptTableError, problem, table=table, version=1, file=COMMIT_1):
             state_of(table.open().snapshot())
+
+
+@pytest.mark.conformance("LOG-03")
+@pytest.mark.parametrize(
+    "beside", [txn("app", 7), protocol(), commit_info()], ids=lambda a: [*a][0]
+)
+def test_a_large_log_refuses_lines_that_only_a_small_one_searches(
+    beside: Action, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "_THOROUGH_BYTES", 0)
+    table = started(add("a"), add("b") | beside)
+    snapshot = table.open().snapshot()
+    for read in (Snapshot.live_files, everything):
+        with fails(CorruptTableError, "line 2: ", table=table, version=1, file=COMMIT_1):
+            read(snapshot)
 
 
 @pytest.mark.conformance("LOG-03")

@@ -186,13 +186,15 @@ def split(
     name: str,
     data: bytes,
     *,
+    thorough: bool = True,
     block: FileBlock | None = None,
     first_line: int = 1,
 ) -> CommitText:
     """Separates file action lines from other lines without parsing them.
 
     `first_line` is the number of the first line. A line that starts with a file action may contain
-    another action after it, although no known writer does that; it counts as another line.
+    another action after it, although no known writer does that; it counts as another line. Without
+    `thorough`, such lines are not found.
     `CorruptTableError` for an empty file, which a writer can leave behind on stores that show
     unfinished files.
     """
@@ -208,7 +210,7 @@ def split(
         if not data.isascii():
             _require_utf8(name, data, first_line)
         block = _file_block(data)
-    if block is None:
+    if block is None or (thorough and _has_second_action(data, block.start, block.end)):
         return _split_lines(name, data, first_line)
     lines = tuple(block.of(data))
     first = first_line + data.count(b"\n", 0, block.start)
@@ -216,6 +218,15 @@ def split(
     head = _numbered(data[: block.start], first_line)
     tail = _numbered(data[block.end :], numbers.stop)
     return CommitText(name, lines, numbers, (*head, *tail), block)
+
+
+def require_no_single_actions(text: CommitText) -> None:
+    """Raises `CorruptTableError` for a line with a file action and then one of another kind."""
+    for number, line in text.other_lines:
+        if line.startswith(_FILE_LINES) and not parse_line(line).keys().isdisjoint(SINGLE_ACTIONS):
+            raise CorruptTableError(
+                f"line {number}: another action follows a file action", file=text.name
+            )
 
 
 def parse_other_lines(
@@ -291,8 +302,6 @@ def _file_block(data: bytes) -> FileBlock | None:
     last_lines = [*(starts[1:] != starts[:-1]).nonzero()[0].tolist(), len(lines) - 1]
     heads = starts[last_lines].tolist()
     if not _ACTION_OF_WORD.keys() >= set(heads):
-        return None
-    if _has_second_action(data, start, end):
         return None
     if len(heads) > _MOST_RUNS:
         return FileBlock(start, end, ((end, len(lines), None),))
