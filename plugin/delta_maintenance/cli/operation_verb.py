@@ -172,10 +172,15 @@ def _print_lines(lines: Iterable[str]) -> None:
     lines = iter(lines)
     while some := [*islice(lines, _LINES_AT_ONCE)]:
         if not all(map(str.isascii, some)):
-            # Tabs are separators, and names of files may contain any character.
-            some = ["\t".join(map(printable, line.split("\t", 2))) for line in some]
+            some = [_printable_line(line) for line in some]
         some.append("")
         sys.stdout.write("\n".join(some))
+
+
+def _printable_line(line: str) -> str:
+    # Tabs are separators, and names of files may contain any character.
+    cells = (cell if cell.isascii() else printable(cell) for cell in line.split("\t", 2))
+    return "\t".join(cells)
 
 
 def _print_document(document: dict[str, Any], listing: Listing | None) -> None:
