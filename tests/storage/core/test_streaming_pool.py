@@ -51,7 +51,8 @@ def test_a_stream_that_fails_leaves_no_thread_behind() -> None:
 
 
 def test_waiting_work_does_not_start_after_the_end_of_a_stream() -> None:
-    hold, begun = threading.Event(), []
+    hold = threading.Event()
+    begun: list[int] = []
 
     def crowded() -> Iterator[int]:
         with StreamingPool(1) as pool:
