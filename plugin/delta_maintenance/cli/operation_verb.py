@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from delta_maintenance import clock
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from delta_maintenance.operations.core.context import Listing
     from delta_maintenance.operations.core.outcome import Conclusion
+
+_LINES_AT_ONCE = 1024
 
 
 def add_parser(verbs: Verbs, record: AnyOperation) -> None:
@@ -174,10 +177,18 @@ def _for_job(options: Any, plan: Any) -> Any:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        # Tabs are separators, and names of files may contain any character.
-        cells = (cell if cell.isascii() else printable(cell) for cell in line.split("\t", 2))
-        sys.stdout.write("\t".join(cells) + "\n")
+    lines = iter(lines)
+    while some := [*islice(lines, _LINES_AT_ONCE)]:
+        if not all(map(str.isascii, some)):
+            some = [_printable_line(line) for line in some]
+        some.append("")
+        sys.stdout.write("\n".join(some))
+
+
+def _printable_line(line: str) -> str:
+    # Tabs are separators, and names of files may contain any character.
+    cells = (cell if cell.isascii() else printable(cell) for cell in line.split("\t", 2))
+    return "\t".join(cells)
 
 
 def _print_document(document: dict[str, Any], listing: Listing | None) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote, quote_from_bytes
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
-from delta_maintenance.protocol.actions.paths import PathAudit, file_locations
+from delta_maintenance.protocol.actions.paths import (
+    ABSOLUTE,
+    PathAudit,
+    absolute_paths,
+    file_locations,
+    has_odd_segment,
+    is_encoded,
+)
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
@@ -122,3 +130,17 @@ def test_the_texts_of_paths_are_not_kept() -> None:
     del paths
     assert pa.total_allocated_bytes() - before < 100_000
     assert audit.problem() is None
+
+
+@example(["a/", "b"], 0)
+@given(st.lists(st.text("ab/._:%é", max_size=6)), st.integers(0, 3))
+def test_the_bytes_of_all_paths_tell_what_a_search_in_each_would_find(
+    paths: list[str], start: int
+) -> None:
+    column = pa.array(paths, pa.string()).slice(start)
+    rest = paths[start:]
+    assert has_odd_segment(column) == any(re.search(r"(^|/)([._/]|$)", path) for path in rest)
+    assert is_encoded(column) == any("%" in path for path in rest)
+    absolute = absolute_paths(column)
+    expected = [bool(re.match(ABSOLUTE, path)) for path in rest]
+    assert (absolute and absolute.to_pylist()) == (expected if any(expected) else None)

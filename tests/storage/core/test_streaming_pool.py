@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streaming_pool import LocalPool, StreamingPool
 
 SECONDS = 180.0
 
@@ -50,7 +51,8 @@ def test_a_stream_that_fails_leaves_no_thread_behind() -> None:
 
 
 def test_waiting_work_does_not_start_after_the_end_of_a_stream() -> None:
-    hold, begun = threading.Event(), []
+    hold = threading.Event()
+    begun: list[int] = []
 
     def crowded() -> Iterator[int]:
         with StreamingPool(1) as pool:
@@ -63,3 +65,22 @@ def test_waiting_work_does_not_start_after_the_end_of_a_stream() -> None:
     items.close()  # type: ignore[attr-defined]
     hold.set()
     assert begun == []
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.05])
+def test_tasks_of_a_local_pool_go_to_threads_once_some_had_to_wait(wait: float) -> None:
+    def task(number: int) -> tuple[int, bool]:
+        time.sleep(wait)
+        if number == 5:
+            raise ValueError("the fifth")
+        return number, threading.current_thread() is threading.main_thread()
+
+    with LocalPool(2) as pool:
+        futures = [pool.submit(task, number) for number in range(12)]
+        found = [future.result() for future in futures if future is not futures[5]]
+        with pytest.raises(ValueError, match="the fifth"):
+            futures[5].result()
+    assert [number for number, _ in found] == [*range(5), *range(6, 12)]
+    # On a busy machine, tasks that do not wait may have had to wait for a processor.
+    assert [here for _, here in found[:7]] == [True] * 7
+    assert not (wait and any(here for _, here in found[7:]))

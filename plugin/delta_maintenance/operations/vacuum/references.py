@@ -357,11 +357,14 @@ def _content(store: Store, entry: LogEntry) -> _Content:
 
 
 def _readable(content: _Content) -> tuple[FileLines, int | None]:
-    """Returns the file actions of a commit, and the time that it contains."""
+    """Returns the removes and change data files of a commit, and the time that it contains.
+
+    Adds are not parsed: they are most of a log, and nothing is asked of them here.
+    """
     if isinstance(content, CorruptTableError):
         raise content
     actions, beside = parse_other_lines(content, commit_info=True)
-    return FileLines.of(content, beside), told_time(actions.commit_info)
+    return FileLines.of(content, beside).without_adds(), told_time(actions.commit_info)
 
 
 def _batches(

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.address import Address
+from delta_maintenance.protocol.columns.arrays import text_bytes
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 
 # A relative path encodes `:`, so an unencoded one before the first slash ends a scheme.
@@ -30,6 +31,8 @@ _REWRITES = (
 )
 """Normalises scheme and slashes, in this order."""
 _HEX = np.full(256, -1, np.int16)
+_ODD_HEADS = np.zeros(256, np.bool_)
+_ODD_HEADS[list(b"/._")] = True
 for _digit in b"0123456789abcdefABCDEF":
     _HEX[_digit] = int(chr(_digit), 16)
 
@@ -82,13 +85,12 @@ class PathAudit:
     def _include(self, paths: pa.StringArray, known: Hashes | None = None) -> Hashes:
         """Returns the hashes of the paths."""
         hashes = hash_texts(paths) if known is None else known
-        absolute = pc.match_substring_regex(paths, ABSOLUTE)
-        is_encoded = pc.any(pc.match_substring(paths, "%")).as_py()
-        if pc.any(absolute).as_py():
+        absolute = absolute_paths(paths)
+        if absolute is not None:
             self._absolute.update(paths.filter(absolute).to_pylist())
             relative = paths.filter(pc.invert(absolute))
             self._relative.append(hash_texts(file_locations(relative, root=self._root)))
-        elif is_encoded:
+        elif is_encoded(paths):
             self._relative.append(hash_texts(file_locations(paths, root=self._root)))
         else:
             self._relative.append(hashes)
@@ -129,6 +131,15 @@ class PathAudit:
 def repeated_file(path: str) -> str:
     """Returns the problem of a file for which one commit has two actions, as one clause."""
     return f"a commit has two actions for the file {path}"
+
+
+def absolute_paths(paths: pa.StringArray) -> pa.BooleanArray | None:
+    """Returns which paths are not relative to the table's root; None if all are."""
+    text = text_bytes(paths)
+    if not (text == ord(":")).any() and not pc.any(pc.starts_with(paths, "/")).as_py():
+        return None
+    absolute = pc.match_substring_regex(paths, ABSOLUTE)
+    return absolute if pc.any(absolute).as_py() else None
 
 
 def file_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
@@ -175,8 +186,8 @@ def locations_to_find(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
 
 def _written(paths: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray | None]:
     """Returns the locations from the texts alone, and which are absolute; None if none is."""
-    absolute = pc.match_substring_regex(paths, ABSOLUTE)
-    if not pc.any(absolute).as_py():
+    absolute = absolute_paths(paths)
+    if absolute is None:
         return decoded(paths), None
     written = paths
     for pattern, replacement in _REWRITES:
@@ -211,7 +222,7 @@ def location_of_root(root: str) -> bytes:
 
 def decoded(texts: pa.StringArray) -> pa.BinaryArray:
     """Replaces every `%XX` by the byte that it encodes."""
-    if not pc.any(pc.match_substring(texts, "%")).as_py():
+    if not is_encoded(texts):
         return texts.cast(pa.binary())
     width = np.dtype(np.int32).itemsize
     offsets = np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, texts.offset * width)
@@ -229,6 +240,28 @@ def decoded(texts: pa.StringArray) -> pa.BinaryArray:
     np.cumsum(~kept, out=dropped[1:])
     buffers = [None, pa.py_buffer(offsets - dropped[offsets]), pa.py_buffer(data[kept])]
     return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+
+
+def has_odd_segment(paths: pa.Array) -> bool:
+    """Returns whether any path has a segment that is empty or begins with `.` or `_`.
+
+    For nearly all tables none has, and no path needs to be searched with a regular expression.
+    """
+    if not len(paths):
+        return False
+    text = text_bytes(paths)
+    lengths = pc.binary_length(paths)
+    if pc.min(lengths).as_py() == 0:
+        return True
+    ends = np.cumsum(lengths.to_numpy())
+    heads = (text[np.append(0, ends[:-1])], text[1:][text[:-1] == ord("/")])
+    # A segment after a slash at the end of a path is empty, whatever the next path begins with.
+    return bool((text[ends - 1] == ord("/")).any() or any(_ODD_HEADS[head].any() for head in heads))
+
+
+def is_encoded(paths: pa.Array) -> bool:
+    """Returns whether any path may contain encoded bytes."""
+    return bool((text_bytes(paths) == ord("%")).any())
 
 
 def as_uris(paths: pa.StringArray, *, absolute: bool = False) -> pa.StringArray:

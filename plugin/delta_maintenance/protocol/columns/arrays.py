@@ -33,6 +33,18 @@ def to_bools(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return np.unpackbits(bits, count=end, bitorder="little")[values.offset :].view(np.bool_)
 
 
+def text_bytes(texts: pa.Array) -> npt.NDArray[np.uint8]:
+    """Returns the concatenated texts of a string or binary array with 32-bit offsets; not a copy.
+
+    A search in all bytes takes a fraction of the time of a search in each text.
+    """
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return np.empty(0, np.uint8)
+    ends = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]]
+    return np.frombuffer(data, np.uint8)[ends[0] : ends[1]]
+
+
 def valid_texts(values: pa.BinaryArray) -> pa.StringArray:
     """Returns the values that are valid UTF-8."""
     try:

@@ -118,10 +118,15 @@ class FileReplay:
             return self._surviving_exact(keys, order, remember)
         newest_first = order
         hashes = (self._hash_keys(keys) if hashes is None else hashes)[order]
-        by_hash = np.argsort(hashes, kind="stable")
-        order, ordered = order[by_hash], hashes[by_hash]
+        # A stable order costs three times as much and is needed for repeated keys only.
+        by_hash = np.argsort(hashes)
+        ordered = hashes[by_hash]
         repeats = np.append(False, ordered[1:] == ordered[:-1])
-        if repeats.any():
+        has_repeats = repeats.any()
+        if has_repeats:
+            by_hash = np.argsort(hashes, kind="stable")
+        order = order[by_hash]
+        if has_repeats:
             first = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
             if not _same_texts(keys, order[repeats], keys, first[repeats]):
                 return self._switch_to_exact(keys, newest_first, remember)
@@ -214,7 +219,7 @@ def _merge(
     left: tuple[Hashes, Positions], right: tuple[Hashes, Positions]
 ) -> tuple[Hashes, Positions]:
     hashes = np.concatenate([left[0], right[0]])
-    order = np.argsort(hashes, kind="stable")
+    order = np.argsort(hashes)  # no hash repeats
     return hashes[order], np.concatenate([left[1], right[1]])[order]
 
 

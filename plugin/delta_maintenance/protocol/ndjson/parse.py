@@ -85,6 +85,18 @@ class FileLines:
         """Bytes."""
         return sum(len(run.text) for run in self.runs)
 
+    def without_adds(self) -> Self:
+        """The lines except those that are known to contain only an add."""
+        runs: list[LineRun] = []
+        numbers: list[int] = []
+        end = 0
+        for run in self.runs:
+            start, end = end, end + run.count
+            if run.action != "add":
+                runs.append(run)
+                numbers += self.numbers[start:end]
+        return type(self)(self.name, tuple(runs), numbers)
+
     def joined(self) -> bytes:
         """The concatenated lines."""
         return b"".join(run.text for run in self.runs)
@@ -251,9 +263,9 @@ def _schema(
         )
         for action in wanted_actions
     }
-    # Only their presence matters, so their fields are not read.
-    others = {*FILE_ACTION_TYPES, *SINGLE_ACTIONS}.difference(wanted_actions)
-    return pa.schema(actions | {name: pa.struct([]) for name in sorted(others)})
+    # Only their presence matters, so their fields are not read. Lines of one action have no other.
+    others = SINGLE_ACTIONS if len(actions) > 1 else ()
+    return pa.schema(actions | {name: pa.struct([]) for name in others})
 
 
 def _read_run(
@@ -264,12 +276,14 @@ def _read_run(
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """Reads the lines of one action as columns. Returns them and their positions among all lines.
 
-    `ArrowInvalid` also if another action follows on one of the lines.
+    Without a column `deletionVector` if no line has one: its five fields cost time in every row.
     """
     counts = np.array([run.count for run in runs])
     wanted = np.array([run.action == action for run in runs])
     data = b"".join(run.text for run in runs if run.action == action)
     lines = np.flatnonzero(np.repeat(wanted, counts))
+    if fields is not None and b'"deletionVector"' not in data and b"\\u00" not in data:
+        fields = {name: set(some) - {"deletionVector"} for name, some in fields.items()}
     return _read_columns(data, len(lines), keys, fields, (action,)), lines
 
 
@@ -334,12 +348,12 @@ def _parsed(
     wanted: Collection[str],
 ) -> pa.Table:
     if fields is not None:
-        return _alone(_read(data, _schema(keys, fields, wanted), "ignore"), wanted)
+        return _alone(_read(data, _schema(keys, fields, wanted), "ignore"))
     try:
         return _read(data, _usual_schema(keys, wanted), "error")
     except pa.ArrowInvalid:
         _require_inferable(data, keys)
-        inferred = _alone(_read(data, _schema(keys, None), "infer"), wanted)
+        inferred = _alone(_read(data, _schema(keys, None, wanted), "infer"))
     keys.usual |= _fields_met(inferred)
     actions = []
     for action in wanted:
@@ -387,13 +401,14 @@ def _fields_met(table: pa.Table) -> frozenset[tuple[str, str]]:
     return frozenset(
         (action, child.name)
         for action, types in FILE_ACTION_TYPES.items()
+        if action in table.column_names
         for at, child in enumerate(table.schema.field(action).type)
         if child.name in types and pc.struct_field(table[action], at).null_count < table.num_rows
     )
 
 
-def _alone(table: pa.Table, wanted: Collection[str]) -> pa.Table:
-    for name in {*FILE_ACTION_TYPES, *SINGLE_ACTIONS}.difference(wanted):
+def _alone(table: pa.Table) -> pa.Table:
+    for name in set(SINGLE_ACTIONS).intersection(table.column_names):
         if table[name].null_count < table.num_rows:
             raise pa.ArrowInvalid(f"{name} beside a file action")
     return table

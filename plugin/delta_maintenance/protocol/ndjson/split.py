@@ -55,8 +55,21 @@ _ACTION_OF_WORD = {
 _NEWLINE = ord("\n")
 _MOST_RUNS = 8
 """A file with more runs is treated as a mixture of actions."""
-_SINGLE_NAMES = tuple(f'"{name}"'.encode() for name in SINGLE_ACTIONS)
-_SINGLE_KEY = re.compile(rb"(?:%b)\s*:\s*\{" % b"|".join(_SINGLE_NAMES))
+_FIELDS = (
+    "size|modificationTime|stats|dataChange|deletionVector|baseRowId|defaultRowCommitVersion|tags|"
+    "path|partitionValues|deletionTimestamp|extendedFileMetadata|stats_parsed|clusteringProvider"
+)
+_SECOND_KEY = re.compile(rf'\}}\s*,\s*"(?!(?:{_FIELDS})")'.encode())
+"""Matches in each line with a key after its first action, and hardly ever in other lines.
+
+The action is an object, so the key follows a brace. It differs from the fields of actions that can
+follow a brace as well. Quotes in strings are escaped.
+"""
+_SECOND_ACTION = re.compile(
+    rf',\s*"(?:(?:{"|".join(sorted(KNOWN_ACTIONS))})"\s*:(?!\s*null)|[^"\\]*\\u)'.encode()
+)
+"""Slower: matches in each line with another known action that is not null. An escape can hide a
+name."""
 
 
 @dataclass(slots=True)
@@ -141,7 +154,7 @@ class FileBlock:
 
 @dataclass(frozen=True, slots=True)
 class LineRun:
-    """Adjacent lines, each with an add, remove or cdc action and a newline."""
+    """Adjacent lines, each with one add, remove or cdc action and a newline."""
 
     text: memoryview | bytes
     count: int
@@ -180,8 +193,8 @@ def split(
     """Separates file action lines from other lines without parsing them.
 
     `first_line` is the number of the first line. A line that starts with a file action may contain
-    another action after it. No known writer does that. Checking it doubles the cost; without
-    `thorough`, the check is left to the parser of file actions, which rejects such a line.
+    another action after it, although no known writer does that; it counts as another line. Without
+    `thorough`, such lines are not found.
     `CorruptTableError` for an empty file, which a writer can leave behind on stores that show
     unfinished files.
     """
@@ -196,8 +209,8 @@ def split(
     if block is None:
         if not data.isascii():
             _require_utf8(name, data, first_line)
-        block = _file_block(data, thorough)
-    if block is None:
+        block = _file_block(data)
+    if block is None or (thorough and _has_second_action(data, block.start, block.end)):
         return _split_lines(name, data, first_line)
     lines = tuple(block.of(data))
     first = first_line + data.count(b"\n", 0, block.start)
@@ -205,6 +218,15 @@ def split(
     head = _numbered(data[: block.start], first_line)
     tail = _numbered(data[block.end :], numbers.stop)
     return CommitText(name, lines, numbers, (*head, *tail), block)
+
+
+def require_no_single_actions(text: CommitText) -> None:
+    """Raises `CorruptTableError` for a line with a file action and then one of another kind."""
+    for number, line in text.other_lines:
+        if line.startswith(_FILE_LINES) and not parse_line(line).keys().isdisjoint(SINGLE_ACTIONS):
+            raise CorruptTableError(
+                f"line {number}: another action follows a file action", file=text.name
+            )
 
 
 def parse_other_lines(
@@ -256,7 +278,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
+def _file_block(data: bytes) -> FileBlock | None:
     """Returns the block of file actions, or None if other lines are between them."""
     # Writers put the other actions first or last, so most of the text is between them.
     start, end = 0, len(data)
@@ -281,8 +303,6 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
     heads = starts[last_lines].tolist()
     if not _ACTION_OF_WORD.keys() >= set(heads):
         return None
-    if thorough and _holds_single_action(data, start, end):
-        return None
     if len(heads) > _MOST_RUNS:
         return FileBlock(start, end, ((end, len(lines), None),))
     ends = lines[last_lines].tolist()
@@ -294,7 +314,7 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
 def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
     files, numbers, others = [], [], []
     for number, line in _numbered(data, first_line):
-        if line.startswith(_FILE_LINES) and not _holds_single_action(line, 0, len(line)):
+        if line.startswith(_FILE_LINES) and not _has_second_action(line, 0, len(line)):
             files.append(line)
             numbers.append(number)
         else:
@@ -303,10 +323,9 @@ def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
     return CommitText(name, runs, numbers, tuple(others), None)
 
 
-def _holds_single_action(data: bytes, start: int, end: int) -> bool:
-    # Quotes in strings are escaped, so a quoted name is a key or a complete value.
-    named = any(data.find(name, start, end) >= 0 for name in _SINGLE_NAMES)
-    return named and _SINGLE_KEY.search(data, start, end) is not None
+def _has_second_action(data: bytes, start: int, end: int) -> bool:
+    patterns = (_SECOND_KEY, _SECOND_ACTION)
+    return all(pattern.search(data, start, end) for pattern in patterns)
 
 
 def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:

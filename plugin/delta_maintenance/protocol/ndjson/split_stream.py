@@ -16,8 +16,7 @@ def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitT
     """Like `split.split` of the concatenated pieces, but without the file action lines.
 
     Holds one piece, or the longest line if that is longer; `OversizedFileError` for a line of more
-    than `longest` bytes. Always thorough, because the dropped lines are not parsed later, where
-    another action on them would be detected.
+    than `longest` bytes.
     """
     others: list[tuple[int, bytes]] = []
     whole: FileBlock | None = FileBlock(0, 0, ())

@@ -28,9 +28,12 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 )
 from delta_maintenance.protocol.actions.paths import (
     ABSOLUTE,
+    absolute_paths,
     below_root,
     decoded,
     file_locations,
+    has_odd_segment,
+    is_encoded,
     location_of_root,
 )
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
@@ -70,7 +73,9 @@ class PathSet:
     def sorted(self) -> Hashes:
         """Returns all hashes in ascending order."""
         if self._added:
-            self._sorted = np.unique(np.concatenate([self._sorted, *self._added]))
+            # Several times as fast as `np.unique`, which makes a hash table.
+            every = np.sort(np.concatenate([self._sorted, *self._added]))
+            self._sorted = every[np.append(True, every[1:] != every[:-1])]
             self._added = []
         return self._sorted
 
@@ -163,11 +168,12 @@ def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> N
         paths = paths.drop_null()
     if not len(paths):
         return
-    odd = paths.filter(pc.match_substring_regex(paths, _MAYBE_ODD))
-    if len(odd):
-        found.locations.append(_resolved(odd, roots))
-    absolute = pc.match_substring_regex(paths, ABSOLUTE)
-    if pc.any(absolute).as_py():
+    if has_odd_segment(paths) or is_encoded(paths):
+        odd = paths.filter(pc.match_substring_regex(paths, _MAYBE_ODD))
+        if len(odd):
+            found.locations.append(_resolved(odd, roots))
+    absolute = absolute_paths(paths)
+    if absolute is not None:
         _collect_absolute(paths.filter(absolute), roots, found)
         paths = paths.filter(pc.invert(absolute))
     found.locations.extend(_raw_and_decoded(paths))
@@ -290,6 +296,6 @@ def plain(paths: pa.Array) -> pa.BinaryArray:
     Encoding a path once more turns each `%` into `%25`, so `%2525C3` and `%C3` are the same byte.
     """
     literal = paths.cast(pa.binary())
-    if not pc.any(pc.match_substring(literal, "%")).as_py():
+    if not is_encoded(literal):
         return literal
     return decoded(pc.replace_substring_regex(literal, b"%(25)+", b"%"))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.protocol.actions.paths import has_odd_segment
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 
 CHANGE_DATA = "_change_data"
@@ -81,6 +82,8 @@ class VisibilityRules:
 
         Partition folders and `_change_data` in the root are exceptions.
         """
+        if not self.iceberg and not has_odd_segment(paths):
+            return np.zeros(len(paths), np.bool_)
         suspects = pc.match_substring_regex(paths, self._suspects())
         hidden = to_bools(suspects)
         if not hidden.any():
@@ -101,6 +104,8 @@ class VisibilityRules:
 
     def nested_log(self, paths: pa.Array) -> str | None:
         """The first path to the log of another table that is not hidden, or None."""
+        if not has_odd_segment(paths):
+            return None
         suspects = paths.filter(pc.match_substring_regex(paths, _NESTED_LOG))
         if not len(suspects):
             return None

@@ -152,7 +152,13 @@ class Listing:
         )
 
 
-def walk(scan: Callable[[str], Listing], directory: str, *, parallel: int) -> Iterator[pa.Table]:
+def walk(
+    scan: Callable[[str], Listing],
+    directory: str,
+    *,
+    parallel: int,
+    pool_type: type[StreamingPool] = StreamingPool,
+) -> Iterator[pa.Table]:
     """Lists a directory recursively, in batches, several directories at a time.
 
     `scan` lists one directory; an error that it raises ends the walk. The most recently found
@@ -161,7 +167,7 @@ def walk(scan: Callable[[str], Listing], directory: str, *, parallel: int) -> It
     """
     pending, running = [directory], deque[Future[Listing]]()
     found = Listing()
-    with StreamingPool(parallel) as pool:
+    with pool_type(parallel) as pool:
         while pending or running:
             while pending and len(running) < parallel:
                 running.append(pool.submit(scan, pending.pop()))

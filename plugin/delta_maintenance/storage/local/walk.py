@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.listing import STATUSES, Listing, Skip, walk
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streaming_pool import LocalPool
 from delta_maintenance.storage.local.descriptors import reason, remove_if_empty, storage_error
 
 Answer = TypeVar("Answer")
@@ -37,7 +37,12 @@ _FILES_PER_TASK = 512
 def list_tree(entering: Entering, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
     """See `Store.list_tree`. A directory that has been deleted in the meantime counts as empty."""
     with entering() as enter:
-        yield from walk(lambda path: _scan(enter, path, skip), directory, parallel=_PARALLEL)
+        yield from walk(
+            lambda path: _scan(enter, path, skip),
+            directory,
+            parallel=_PARALLEL,
+            pool_type=LocalPool,
+        )
 
 
 def list_level(entering: Entering, directory: str) -> pa.Table:
@@ -183,7 +188,7 @@ def _by_directory(
     for path in paths:
         cut = path.rfind("/") + 1
         by_directory.setdefault(path[:cut], []).append(path[cut:])
-    with StreamingPool(_PARALLEL) as pool:
+    with LocalPool(_PARALLEL) as pool:
         tasks = []
         for within, names in by_directory.items():
             for first in range(0, len(names), _FILES_PER_TASK):

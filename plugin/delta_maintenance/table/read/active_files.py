@@ -29,6 +29,8 @@ from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.read.log_reader import TailBatch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+_ROWS_PER_SLICE = 512
+"""If fewer than one row in this number goes, joining the slices between is faster than a filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,18 +185,25 @@ def _repeated(adds: pa.Table, removes: pa.Table, hashes: Hashes, ages: np.ndarra
     Among a million file actions, the probability of a false result is one in ten million.
     """
     mixed = hashes + ages.astype(np.uint64) * _ODD
-    by_value = np.argsort(mixed, kind="stable")
-    twice = by_value[1:][mixed[by_value][1:] == mixed[by_value][:-1]]
+    ascending = np.sort(mixed)
+    twice = ascending[1:][ascending[1:] == ascending[:-1]]
     if not len(twice):
         return None
-    row = int(twice[0])
+    row = int(np.flatnonzero(mixed == twice[0])[1])
     side = adds if row < adds.num_rows else removes
     path: str = side["path"][row if side is adds else row - adds.num_rows].as_py()
     return path
 
 
 def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:
-    return batch if stands.all() else batch.filter(booleans(stands))
+    if stands.all():
+        return batch
+    gone = np.flatnonzero(~stands)
+    if len(gone) * _ROWS_PER_SLICE > len(stands):
+        return batch.filter(booleans(stands))
+    starts, ends = [0, *(gone + 1)], [*gone, len(stands)]
+    slices = [batch.slice(a, b - a) for a, b in zip(starts, ends, strict=True) if b > a]
+    return pa.concat_tables(slices).combine_chunks()
 
 
 def _where(condition: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,7 +14,13 @@ from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
-from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, parse_other_lines, split
+from delta_maintenance.protocol.ndjson.split import (
+    CommitText,
+    FileBlock,
+    parse_other_lines,
+    require_no_single_actions,
+    split,
+)
 from delta_maintenance.protocol.ndjson.split_stream import split_pieces
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
@@ -26,6 +32,7 @@ _BATCH_BYTES = 12 << 20
 # Batches of a few fields are short-lived; smaller ones need less memory.
 _NARROW_BATCH_BYTES = 4 << 20
 _THOROUGH_BYTES = 32 << 20
+"""A longer tail is only searched for several actions on a line when its file actions are parsed."""
 _KEPT_BYTES = 4 << 20
 """A tail of up to this number of bytes is read once and kept in memory with its snapshot."""
 
@@ -53,9 +60,11 @@ class LogTail:
         self.entries = tuple(entries)
         size = sum(entry.status.size for entry in entries)
         self._thorough = size <= _THOROUGH_BYTES
-        self._keeps = size <= _KEPT_BYTES
+        self._keeps = self._thorough and size <= _KEPT_BYTES
         self._kept: dict[str, CommitText] = {}
         self._blocks: dict[str, FileBlock] = {}
+        self._searched: set[str] = set()
+        """The files whose lines are known to contain one action each."""
 
     def followed_by(self, newer: LogTail) -> LogTail:
         """Concatenates two tails, with everything that either has kept."""
@@ -63,6 +72,7 @@ class LogTail:
         if joined._keeps:
             joined._kept = {**self._kept, **newer._kept}
         joined._blocks = {**self._blocks, **newer._blocks}
+        joined._searched = self._searched | newer._searched
         return joined
 
     def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
@@ -93,18 +103,23 @@ class LogTail:
                 self._blocks[entry.path] = text.block
             yield entry, text
 
-    def _read(self, entry: LogEntry) -> CommitText:
+    def _read(self, entry: LogEntry, *, thorough: bool = True) -> CommitText:
         data = read_listed(self._store, entry.status)
+        path, block = entry.path, self._blocks.get(entry.path)
         try:
-            return split(
-                entry.path, data, thorough=self._thorough, block=self._blocks.get(entry.path)
-            )
+            text = split(path, data, thorough=thorough and path not in self._searched, block=block)
+            if text.block is None and block is not None:
+                # The state of the version was read without these lines.
+                require_no_single_actions(text)
+            elif thorough:
+                self._searched.add(path)
+            return text
         except CorruptTableError as error:
             raise error.located(version=entry.file.version) from None
 
     def _read_without_files(self, entry: LogEntry) -> CommitText:
         if entry.status.size <= _PIECE_BYTES:
-            return self._read(entry)
+            return self._read(entry, thorough=self._thorough)
         return read_without_files(self._store, entry)
 
     def batches(
