@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.parquet import polars_decoder
 from delta_maintenance.protocol.data_files.ordered_digest import OrderedDigest, OrderedSum
 from delta_maintenance.table.data.parquet_input import ParquetInput
@@ -244,3 +244,16 @@ def test_a_decoded_row_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
         assert sorted(parquet._by_polars(0, ["c"])) == ["c"]
         monkeypatch.setattr("delta_maintenance.table.data.parquet_input._AT_ONCE", 1 << 20)
         assert parquet._by_polars(0, ["c"]) == {}
+
+
+def test_arrow_decodes_what_does_not_fit_beside_the_columns_of_polars() -> None:
+    rows = 1_000_000
+    offsets = pa.array([0, *range(1_050_000, 1_050_000 + rows)], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array(range(1_050_000 + rows - 1)))
+    table = pa.table({"c": pa.array(range(rows)), "l": lists})
+    data = written(table, compression="zstd", use_dictionary=False, row_group_size=rows)
+    with ParquetInput(data, reading_bytes=26_500_000) as parquet:
+        assert sorted(parquet._by_polars(0, ["c", "l"])) == ["c"]
+        with pytest.raises(RefusedError):
+            parquet._decoding(0, ["l"], held=rows * 8)
+        assert pa.Table.from_batches(parquet.batches(["c", "l"])).equals(table)

@@ -93,3 +93,21 @@ class DataFileFooter:
         start, end = self.file_size - size, self.file_size
         self._ahead.load([(start, end)])
         self._tail = bytes(self._ahead.held(start, end) or b"")
+
+
+def largest_group(metadata: pq.FileMetaData) -> int:
+    """Returns the size in bytes of the largest row group, decoded or stored.
+
+    A footer may understate one of the two.
+    """
+    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
+    return max(
+        (
+            max(
+                group.total_byte_size,
+                sum(group.column(at).total_compressed_size for at in range(group.num_columns)),
+            )
+            for group in groups
+        ),
+        default=0,
+    )

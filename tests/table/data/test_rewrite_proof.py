@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,12 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.errors import StorageError, VerificationError
+from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.names import FileNaming
-from delta_maintenance.protocol.data_files.ordered_digest import ColumnDigest, OrderedSum
-from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums
+from delta_maintenance.protocol.data_files.ordered_digest import OrderedSum
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data import data_file_reader, data_file_writer, read_back
@@ -425,95 +423,6 @@ def test_a_digest_of_the_order_finds_exchanged_rows(monkeypatch: Patch) -> None:
     run()
     with pytest.raises(VerificationError, match="v2:"):
         run(deletes=False)
-
-
-@pytest.mark.parametrize("deletes", [True, False], ids=["sums", "in-order"])
-def test_an_idle_worker_changes_nothing_but_the_thread(deletes: bool, monkeypatch: Patch) -> None:
-    threads: set[int] = set()
-    users: dict[int, set[int]] = {}
-    encode, add = DataFileWriter._encode, ColumnDigest.add
-    hashes = RowDigest.hashes
-
-    def encoding(self: DataFileWriter, *arguments: Any) -> None:
-        threads.add(threading.get_ident())
-        encode(self, *arguments)
-
-    def using(digest: Any) -> None:
-        threads.add(threading.get_ident())
-        users.setdefault(id(digest), set()).add(threading.get_ident())
-        kept.append(digest)
-
-    def adding(self: ColumnDigest, values: pa.Array) -> None:
-        using(self)
-        add(self, values)
-
-    def hashing(self: RowDigest, *arguments: Any) -> Any:
-        using(self)
-        return hashes(self, *arguments)
-
-    kept: list[Any] = []
-    monkeypatch.setattr(DataFileWriter, "_encode", encoding)
-    monkeypatch.setattr(ColumnDigest, "add", adding)
-    monkeypatch.setattr(RowDigest, "hashes", hashing)
-    alone = run(store=(one := MemoryStore(now_ms=lambda: 0)), deletes=deletes)
-    assert threads == {threading.get_ident()}
-    idle_workers = free(1)
-    other = MemoryStore(now_ms=lambda: 0)
-    overlapped = run(store=other, idle_workers=idle_workers, deletes=deletes)
-    # One thread encodes, and one reads back.
-    assert len(threads - {threading.get_ident()}) in (1, 2)
-    # A digest is not thread-safe.
-    assert all(len(each) == 1 for each in users.values())
-    assert overlapped == alone
-    assert one.read(alone.outputs[0].name) == other.read(overlapped.outputs[0].name)
-    assert idle_workers.take() and not idle_workers.take()
-
-
-def test_an_error_in_the_thread_of_an_idle_worker_ends_the_bin(monkeypatch: Patch) -> None:
-    def failing(self: DataFileWriter, *arguments: Any) -> None:
-        raise StorageError("the disk is full")
-
-    store, idle_workers = MemoryStore(), free(1)
-    monkeypatch.setattr(DataFileWriter, "_encode", failing)
-    with pytest.raises(StorageError, match="full"):
-        run(store=store, idle_workers=idle_workers)
-    assert idle_workers.take()
-    paths = [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
-    assert sorted(paths) == ["f0", "f1", "f2"]
-
-
-@pytest.mark.parametrize("step", ["encoding", "reading back"])
-def test_a_bin_that_fails_waits_for_its_other_thread(step: str, monkeypatch: Patch) -> None:
-    """Otherwise a thread would still write a file, or read one, that is gone by then."""
-    ends: list[str] = []
-    began = threading.Event()
-
-    def slow(*_: Any) -> None:
-        if threading.current_thread() is threading.main_thread():
-            failing()
-        began.set()
-        time.sleep(0.1)
-        ends.append("other thread")
-
-    def failing() -> None:
-        assert began.wait(120)
-        raise StorageError("the store is away")
-
-    write = DataFileWriter.write
-
-    def writing(self: DataFileWriter, batch: pa.RecordBatch) -> None:
-        write(self, batch)
-        if self._encoding is not None:
-            failing()
-
-    if step == "encoding":
-        monkeypatch.setattr(DataFileWriter, "_encode", slow)
-        monkeypatch.setattr(DataFileWriter, "write", writing)
-    else:
-        monkeypatch.setattr(read_back, "_add_groups", slow)
-    with pytest.raises(StorageError, match="away"):
-        run(idle_workers=free(1))
-    assert ends == ["other thread"]
 
 
 def test_counts_alone_find_what_is_lost_or_doubled(monkeypatch: Patch) -> None:

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.parquet import polars_decoder
-from delta_maintenance.parquet.data_file_footer import DataFileFooter
+from delta_maintenance.parquet.data_file_footer import DataFileFooter, largest_group
 from delta_maintenance.parquet.decoded_sizes import (
     MOST_DICTIONARY,
     READING_BYTES,
@@ -100,7 +100,7 @@ class ParquetInput:
             self.metadata, memory = footer.decoded(most=reading_bytes // 2)
             footer.require_readable_columns(self.metadata.schema)
             self._most = reading_bytes - memory
-            ahead = isinstance(source, bytes) or _largest_group(self.metadata) <= GROUP_BYTES
+            ahead = isinstance(source, bytes) or largest_group(self.metadata) <= GROUP_BYTES
             self._ahead: ReadAhead | None = None
             if ahead and not isinstance(source, bytes):
                 opened = self._ahead = ReadAhead(opened)
@@ -255,18 +255,24 @@ class ParquetInput:
         """Yields the rows of a row group, some columns decoded by Polars, others by Arrow."""
         done = self._by_polars(group, columns)
         others = [name for name in columns if name not in done]
-        rows = int(self.metadata.row_group(group).num_rows)
+        held = sum(values.nbytes for values in done.values())
         size, start = ROWS, 0
         if done:
-            likely = sum(values.nbytes for values in done.values()) // max(1, rows)
-            size = max(1, min(ROWS, row_batches.BATCH_BYTES // max(1, likely)))
-        if done and not others:
-            names = [name for name in columns if name in done]
-            whole = pa.RecordBatch.from_arrays([done[name] for name in names], names=names)
-            yield from (whole.slice(start, size) for start in range(0, rows, size))
-            return
+            rows = int(self.metadata.row_group(group).num_rows)
+            size = max(1, min(ROWS, row_batches.BATCH_BYTES * rows // max(1, held)))
+            if not others:
+                whole = pa.RecordBatch.from_pydict({name: done[name] for name in columns})
+                yield from (whole.slice(at, size) for at in range(0, rows, size))
+                return
         # Dictionaries can divide batches, which would no longer match those of `exact`.
-        count, kept = self._decoding(group, others, keeps=exact is None)
+        try:
+            count, kept = self._decoding(group, others, keeps=exact is None, held=held)
+        except RefusedError:
+            if not done:
+                raise
+            # Both together take too much memory.
+            done, others = {}, list(columns)
+            count, kept = self._decoding(group, others, keeps=exact is None)
         size = min(size, count)
         options = {"row_groups": [group], "use_threads": False}
         batches = self._file(kept).iter_batches(size, columns=others, **options)
@@ -323,19 +329,26 @@ class ParquetInput:
         return self._files[names]
 
     def _decoding(
-        self, group: int, columns: Sequence[str], *, keeps: bool = False, start: bool = False
+        self,
+        group: int,
+        columns: Sequence[str],
+        *,
+        keeps: bool = False,
+        start: bool = False,
+        held: int = 0,
     ) -> tuple[int, list[str]]:
-        """Returns how many rows of a row group to decode together, and the columns to read as
-        dictionaries.
+        """Returns how many rows of a row group to decode together beside `held` bytes, and the
+        columns to read as dictionaries.
 
         With `start`, only the first pages are examined. `RefusedError` if not even one row fits.
         """
+        most = self._most - held
         rows = int(self.metadata.row_group(group).num_rows)
         leaves = [Leaf(leaf, chunk, rows) for leaf, chunk in self._chunks(group, columns)]
         piece = _SAMPLE_BUFFER if start else self._buffer_size()
         stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
         sizes = [
-            leaf_sizes(leaf, chunk, start=start, most=self._most)
+            leaf_sizes(leaf, chunk, start=start, most=most)
             for leaf, chunk in zip(leaves, stored, strict=True)
         ]
         kept = []
@@ -346,20 +359,18 @@ class ParquetInput:
             if (name in kept or self._is_dictionary(name)) and not sizes[at].encodings:
                 sizes[at] = sizes[at].kept()
         likely = row_batches.BATCH_BYTES
-        shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "most": self._most}
+        shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "most": most}
         count = rows_together(sizes, **shape)
         expected = sum(each.expected for each in sizes) / max(rows, 1)
         usual = max(1, min(ROWS, rows, int(likely / max(expected, 1))))
         if count < usual and any(each.is_rough for each in sizes):
             for at, leaf in enumerate(leaves):
                 if sizes[at].is_rough:
-                    sizes[at] = leaf_sizes(
-                        leaf, stored[at], exact=True, start=start, most=self._most
-                    )
+                    sizes[at] = leaf_sizes(leaf, stored[at], exact=True, start=start, most=most)
             count = rows_together(sizes, **shape)
         if not count:
             what = f"the row group {group} of the data file"
-            raise too_large(what, one_row(sizes), most=self._most)
+            raise too_large(what, one_row(sizes), most=most)
         return count, kept
 
     def _keeps_dictionary(self, leaf: Leaf, sizes: LeafSizes) -> bool:
@@ -481,21 +492,3 @@ class ParquetInput:
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))
         return max(1 << 16, min(4 << 20, GROUP_BYTES // columns))
-
-
-def _largest_group(metadata: pq.FileMetaData) -> int:
-    """Returns the size in bytes of the largest row group, decoded or stored.
-
-    A footer may understate one of the two.
-    """
-    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
-    return max(
-        (
-            max(
-                group.total_byte_size,
-                sum(group.column(at).total_compressed_size for at in range(group.num_columns)),
-            )
-            for group in groups
-        ),
-        default=0,
-    )
