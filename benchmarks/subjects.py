@@ -198,9 +198,13 @@ def vacuum_deltalake(table: str) -> dict[str, object]:
 def optimize_deltalake(table: str, target: str, codec: str) -> dict[str, object]:
     from deltalake import DeltaTable, WriterProperties
 
-    # The codec and the level of ours.
+    # Otherwise the codec and the level of ours.
     level = 1 if codec == "ZSTD" else None
-    properties = WriterProperties(compression=codec, compression_level=level)
+    properties = (
+        None
+        if codec == "as-shipped"
+        else WriterProperties(compression=codec, compression_level=level)
+    )
     found = DeltaTable(table).optimize.compact(
         target_size=int(target), writer_properties=properties
     )
