@@ -26,7 +26,7 @@ class RequestRefused(RequestFailure):
     @property
     def unanswered(self) -> bool:
         # A page of a proxy, or of another server, comes again.
-        return super().unanswered and self.code != "NotJSON"
+        return super().unanswered and self.code not in ("NotJSON", "TooLong")
 
     @property
     def conflict(self) -> bool:
