@@ -179,7 +179,7 @@ def _servers(address: str | None) -> Sequence[Server]:
         if not host or parts.scheme != "thrift" or parts.path.strip("/") or "@" in parts.netloc:
             # The value is not repeated, because it may contain a password.
             raise InvalidRequestError(
-                "the address of the metastore is not of the form thrift://HOST:9083",
+                "the address of the metastore is not of the form thrift://HOST",
                 remedy="correct the address, or HIVE_METASTORE_URI; divide several by commas",
             )
         servers.append(Server(host, port))

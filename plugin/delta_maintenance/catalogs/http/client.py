@@ -224,9 +224,7 @@ def checked_settings(settings: CatalogSettings, *options: str, title: str) -> st
             remedy="install delta-maintenance[catalogs]",
         )
     if settings.address is None:
-        raise InvalidRequestError(
-            f"{title} has no address", remedy="give one like https://HOST:PORT"
-        )
+        raise InvalidRequestError(f"{title} has no address", remedy="give one like https://HOST")
     settings.only(*OPTIONS, *options)
     return check_address(settings.address, "address")
 
