@@ -280,6 +280,18 @@ def test_the_catalog_id_is_sent_and_part_of_names(s3_server: S3Server) -> None:
     assert asked_for == {"123456789012"}
 
 
+def test_the_region_is_that_of_the_environment(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    settings = CatalogSettings(kind=CatalogKind.GLUE, address=s3_server.url)
+    with GlueCatalog(settings) as catalog:
+        assert catalog._client._client.meta.region_name == "eu-north-1"
+
+
 def test_missing_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

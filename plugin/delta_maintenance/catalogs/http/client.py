@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from delta_maintenance.catalogs.environment import address_variable
 from delta_maintenance.catalogs.http.authorization import (
     OPTIONS,
     Authorization,
@@ -224,7 +225,10 @@ def checked_settings(settings: CatalogSettings, *options: str, title: str) -> st
             remedy="install delta-maintenance[catalogs]",
         )
     if settings.address is None:
-        raise InvalidRequestError(f"{title} has no address", remedy="give one like https://HOST")
+        raise InvalidRequestError(
+            f"{title} has no address",
+            remedy=f"give one like https://HOST, or set {address_variable(settings.kind)}",
+        )
     settings.only(*OPTIONS, *options)
     return check_address(settings.address, "address")
 
