@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from tests.cli.test_policies import neglected
 from tests.support.catalogs.catalog_server import CatalogServer, Entry
 from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer
 from tests.support.catalogs.unity_server import UnityServer
+from tests.support.servers.loopback import Reply, Request
 
 pytestmark = pytest.mark.server
 
 SERVERS = {"unity": UnityServer, "lakekeeper": LakekeeperServer, "polaris": PolarisServer}
+Capture = pytest.CaptureFixture[str]
 AWKWARD = ("a.b", "two words", "100%", "zażółć 表", "n" * 255, "a:b@c")
 
 
@@ -144,3 +147,91 @@ def test_tables_that_are_known_are_not_loaded_again(
     assert main(words) == 0
     assert len(lakekeeper.requests) - first <= first - 20
     capsys.readouterr()
+
+
+HOSTILE = {
+    "a newline": "a\nb",
+    "an escape": "\x1b[31mred\x1b]0;title\x07",
+    "dots": "..",
+    "a climb": "../../etc/passwd",
+    "255": "n" * 255,
+    "right to left": "\u202egnp.exe",
+    "markup": "<script>alert(1)</script>[red]",
+}
+
+
+def test_hostile_names_stay_in_their_place(
+    config: Path, servers: dict[str, CatalogServer], tmp_path: Path, capsys: Capture
+) -> None:
+    lake, state = tmp_path / "lake", tmp_path / "a" / "state"
+    for number, text in enumerate(HOSTILE.values()):
+        neglected(lake / f"{number}")
+        location = f"file://{lake}/{number}"
+        entry = Entry(location=location, owner=text, comment=text)
+        servers["unity"].add("prod", "sales", text, entry=entry)
+    page, unknown = tmp_path / "page.html", lake / "<img src=x>\u202e"
+    neglected(unknown)
+    words = [str(config), "--state", str(state)]
+    assert main(["tables", *words]) == 0
+    assert main(["run", *words]) == 0
+    table = capsys.readouterr().out
+    # A long name leaves space for what is said of each table.
+    assert table.count(" done ") == len(HOSTILE)
+    assert main(["orphans", str(config), "--under", str(lake), "--html", str(page)]) == 0
+    shown = capsys.readouterr()
+    for said in (table, shown.out, shown.err, page.read_text()):
+        assert all(char == "\n" or char.isprintable() for char in said)
+    assert "<img" not in page.read_text() and "&lt;img" in page.read_text()
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert {path.parent for path in files} == {state}
+    assert len(files) == len(HOSTILE) + len(servers)
+    assert all(len(path.name.encode()) <= 143 for path in files)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["state"]
+
+
+def test_a_location_that_is_written_in_another_way_is_one_table(
+    config: Path, servers: dict[str, CatalogServer], tmp_path: Path, capsys: Capture
+) -> None:
+    add(servers["unity"], tmp_path / "orders", "a")
+    for name, path in (("b", f"{tmp_path}/x/../orders"), ("c", f"{tmp_path}//orders/./")):
+        servers["unity"].add("prod", "sales", name, entry=Entry(location=f"file://{path}"))
+    assert main(["tables", str(config), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in document["tables"]] == ["uc://prod.sales.a"]
+    assert len(document["duplicates"]) == 2
+
+
+def test_a_table_within_another_one_is_not_vacuumed_with_it(
+    config: Path, servers: dict[str, CatalogServer], tmp_path: Path, capsys: Capture
+) -> None:
+    outer = add(servers["unity"], tmp_path / "orders", "a")
+    inner = add(servers["unity"], tmp_path / "orders" / "inner", "b")
+    files = sorted(path for path in (tmp_path / "orders").rglob("*.parquet"))
+    document = yaml.safe_load(config.read_text())
+    document["defaults"] = {"vacuum": {"every": "1 day"}}
+    config.write_text(yaml.safe_dump(document))
+    assert main(["run", str(config), "--json"]) != 0
+    results = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert results[outer]["status"] == "failed" and "another table" in results[outer]["problem"]
+    assert results[inner]["status"] == "done"
+    gone = {path for path in files if not path.exists()}
+    assert gone == {tmp_path / "orders" / "inner" / "0.parquet"}
+
+
+def test_a_text_that_utf_8_cannot_represent_hides_no_table(
+    config: Path, servers: dict[str, CatalogServer], tmp_path: Path, capsys: Capture
+) -> None:
+    server = servers["unity"]
+    names = [add(server, tmp_path / name, name) for name in ("a", "SURROGATE")]
+    server.namespaces["prod", "sales"]["a"] = replace(
+        server.namespaces["prod", "sales"]["a"], owner="SURROGATE"
+    )
+
+    def answer(_: int, request: Request) -> Reply:
+        reply = server._answer(request)
+        return replace(reply, body=reply.body.replace(b'"SURROGATE"', rb'"\ud800"'))
+
+    server.intercept = answer
+    assert main(["run", str(config), "--state", str(tmp_path / "state"), "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [each["status"] for each in results] == ["done"] * len(names)

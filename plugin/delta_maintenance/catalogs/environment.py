@@ -52,6 +52,11 @@ def options_of(settings: CatalogSettings) -> dict[str, str]:
     }
 
 
+def address_variable(kind: CatalogKind) -> str:
+    """Returns the environment variable with the address of a catalog."""
+    return f"{_PREFIXES[kind]}_URI"
+
+
 def is_catalog_option(name: str) -> bool:
     """Whether a storage option concerns the table's catalog, not its store."""
     return name.startswith(_PREFIX)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delta_maintenance.address import Address
+from delta_maintenance.catalogs.locations import checked_location
 from delta_maintenance.catalogs.models import (
     CatalogFailure,
     CatalogListing,
@@ -58,9 +59,11 @@ class SparkEntry:
                 table=str(name),
                 remedy="repair the entry, or drop it from the catalog",
             )
+        location = _address(path)
+        checked_location(name, location)
         return CatalogTable(
             name=name,
-            location=_address(path),
+            location=location,
             entity_tag=self.entity_tag,
             owner=self.owner or None,
             tags={key: value for key, value in self.parameters.items() if not _is_technical(key)},

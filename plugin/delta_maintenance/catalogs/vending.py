@@ -127,6 +127,12 @@ class CredentialSource:
         name, catalog = self._reference.name, self._catalog()
         if self._table is None:
             self._table = catalog.resolve(name)
+        if not self._reference.concerns(Address.parse(self._table.location)):
+            raise CatalogError(
+                f"the catalog now states another location than {self._root}",
+                table=str(name),
+                remedy="run again; a policy lists its tables anew",
+            )
         offered = catalog.credentials(self._table, access)
         found = credentials_for(self._root, offered)
         if found is None:

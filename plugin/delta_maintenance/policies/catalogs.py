@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from delta_maintenance.catalogs.catalog import Catalog
 from delta_maintenance.catalogs.environment import settings_of
@@ -39,6 +40,7 @@ class Remembered:
 
 
 _REMEMBERED = TypeAdapter(Remembered)
+_ANY: TypeAdapter[object] = TypeAdapter(object)
 
 
 class CatalogMemory:
@@ -58,8 +60,22 @@ class CatalogMemory:
             return Remembered()
 
     def save(self, key: str, listing: Remembered) -> None:
-        """Replaces the listing of a catalog."""
-        self._store.put(_file_name(key), _REMEMBERED.dump_json(listing))
+        """Replaces the listing of a catalog. Tables whose texts are no Unicode are left out."""
+        kept = replace(
+            listing,
+            tables=tuple(filter(_is_text, listing.tables)),
+            failed=tuple(filter(_is_text, listing.failed)),
+        )
+        self._store.put(_file_name(key), _REMEMBERED.dump_json(kept))
+
+
+def _is_text(value: CatalogTable | str) -> bool:
+    """Whether UTF-8 can represent a value. Answers can contain unpaired surrogates."""
+    try:
+        _ANY.dump_json(value)
+    except PydanticSerializationError:
+        return False
+    return True
 
 
 def _file_name(key: str) -> str:

@@ -103,7 +103,8 @@ class Discovery:
         """The numbers of entries that each catalog has besides, one line each."""
         for catalog, counts in self.passed_over.items():
             each = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(counts.items()))
-            yield f"{catalog}: passed over {each or 'nothing'}"
+            if each:
+                yield f"{catalog}: passed over {each}"
 
     def keep_failures(self, store: AssessmentStore, *, now: datetime) -> tuple[Assessment, ...]:
         """Saves an entry for each pattern that failed, and removes those of all others."""
@@ -236,7 +237,9 @@ def place_of(uri: str) -> tuple[str, ...]:
     """Where a table is, equal for all forms of one address."""
     address = Address.parse(uri).absolute()
     authority = "" if address.is_local else address.authority
-    return str(address.kind), authority, f"{address.path.strip('/')}{address.behind}"
+    # In stores of objects, `..` is a name like any other.
+    path = os.path.normpath(address.path) if address.is_local else address.path
+    return str(address.kind), authority, f"{path.strip('/')}{address.behind}"
 
 
 def _listed(

@@ -35,20 +35,32 @@ class NoAnswer(Exception):
         super().__init__(f"{code}: {detail}" if detail else code)
 
 
+class TooLong(Exception):
+    """An answer exceeds the bound of its session."""
+
+
 class HttpSession:
     """A pool of HTTP connections. Thread-safe.
 
     Proxies and certificates from the environment are used, stored passwords are not. `timeout` in
     seconds limits the time to connect and the time between received bytes. `auth` is an
-    authentication handler of `requests`, for servers that need more than headers.
+    authentication handler of `requests`, for servers that need more than headers. An answer of more
+    than `most_bytes` is no answer; of a longer one, no more is received.
     """
 
-    def __init__(self, *, timeout: tuple[float, float] = (5, 60), auth: Any = None) -> None:
+    def __init__(
+        self,
+        *,
+        timeout: tuple[float, float] = (5, 60),
+        auth: Any = None,
+        most_bytes: int | None = None,
+    ) -> None:
         # Imported here, so that tables on other stores do not load it.
         import requests
         from requests.adapters import HTTPAdapter
 
         self._timeout = timeout
+        self._most_bytes = most_bytes
         self._session = requests.Session()
         # Without `auth`, the session would replace our header with credentials from ~/.netrc.
         self._session.auth = auth or _as_it_is
@@ -83,11 +95,17 @@ class HttpSession:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                data: bytes = response.raw.read(decode_content=False)
+                most = self._most_bytes
+                wanted = None if most is None else most + 1
+                data: bytes = response.raw.read(wanted, decode_content=False)
+                if most is not None and len(data) > most:
+                    raise TooLong(f"the answer is longer than {most:,} bytes")
             announced = response.headers.get("Content-Length")
             if method != "HEAD" and announced is not None and len(data) != int(announced):
                 raise EOFError("the answer ended early")
             return Answer(status=response.status_code, headers=response.headers, body=data)
+        except TooLong as error:
+            failure = NoAnswer(code="TooLong", detail=str(error))
         except (
             requests.RequestException,
             urllib3.exceptions.HTTPError,
@@ -175,7 +193,7 @@ class RestClient:
         """Parses the JSON object of an answer."""
         try:
             found = json.loads(answer.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             # Sent by a proxy or a gateway, not by the store.

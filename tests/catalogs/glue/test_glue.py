@@ -4,10 +4,12 @@ emulator does not have.
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -59,7 +61,7 @@ def delta_table(name: str) -> dict[str, Any]:
         "Name": name,
         "TableType": "EXTERNAL_TABLE",
         "Parameters": {"spark.sql.sources.provider": "delta", "EXTERNAL": "TRUE"},
-        "StorageDescriptor": {"Location": f"s3://lake/{name}"},
+        "StorageDescriptor": {"Location": f"s3://lake/{quote(name)}"},
     }
 
 
@@ -179,6 +181,43 @@ def test_a_page_that_names_itself_ends_the_database(glue: GlueCatalog, s3_server
     assert [failure.where for failure in listed(glue).failures] == ["glue://db"]
 
 
+def test_pages_without_end_are_not_followed_for_ever(
+    glue: GlueCatalog, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delta_maintenance.catalogs.glue.catalog._MOST_PAGES", 5)
+    numbers = itertools.count()
+
+    def handle(method: str, asked: dict[str, Any]) -> Answer:
+        if method == "GetDatabases":
+            return 200, {"DatabaseList": [{"Name": "db"}]}
+        return 200, {"TableList": [], "NextToken": f"{next(numbers)}"}
+
+    s3_server.intercept = answering(handle)
+    [failure] = listed(glue).failures
+    assert failure.where == "glue://db" and "more than 5 pages" in str(failure.error)
+    assert next(numbers) == 5
+
+
+@pytest.mark.parametrize("location", ["../../etc", "s3://key:secret-canary@lake/t", "zip://a::b"])
+def test_an_unusable_location_hides_no_other(
+    glue: GlueCatalog, s3_server: S3Server, location: str
+) -> None:
+    bad = delta_table("bad") | {"StorageDescriptor": {"Location": location}}
+    pages = paged({"db": ["t"]})
+
+    def handle(method: str, asked: dict[str, Any]) -> Answer:
+        status, body = pages(method, asked)
+        body.get("TableList", []).append(bad)
+        return status, body
+
+    s3_server.intercept = answering(handle)
+    listing = listed(glue)
+    assert [table.name.table for table in listing.tables] == ["t"]
+    [failure] = listing.failures
+    assert "unusable location" in str(failure.error)
+    assert "canary" not in str(failure.error)
+
+
 @pytest.mark.parametrize(
     ("code", "status", "retryable"),
     [("AccessDeniedException", 400, False), ("InternalServiceException", 500, True)],
@@ -239,6 +278,18 @@ def test_the_catalog_id_is_sent_and_part_of_names(s3_server: S3Server) -> None:
         [table] = listed(catalog).tables
     assert str(table.name) == "glue://123456789012.db.t"
     assert asked_for == {"123456789012"}
+
+
+def test_the_region_is_that_of_the_environment(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    settings = CatalogSettings(kind=CatalogKind.GLUE, address=s3_server.url)
+    with GlueCatalog(settings) as catalog:
+        assert catalog._client._client.meta.region_name == "eu-north-1"
 
 
 def test_missing_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

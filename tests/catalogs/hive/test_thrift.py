@@ -55,6 +55,13 @@ def test_a_value_of_absurd_size_is_refused_before_it_is_read() -> None:
         read(reply("m", {}, 7)[:-1] + b"\x0b\x00\x00\x7f\xff\xff\xff")
 
 
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delta_maintenance.catalogs.hive.thrift._MOST_BYTES", 1000)
+    assert read(reply("m", {0: ["x"] * 150}, 7))
+    with pytest.raises(MalformedAnswer, match="more than 1,000 bytes"):
+        read(reply("m", {0: ["x"] * 300}, 7))
+
+
 def test_an_answer_to_another_call_is_refused() -> None:
     with pytest.raises(MalformedAnswer, match="another call"):
         read(reply("m", {}, 8))

@@ -130,6 +130,10 @@ class UnityServer:
         path = unquote(parts.path).removeprefix("/api/2.1/unity-catalog")
         if path.startswith("/tables/"):
             return self._table(path.removeprefix("/tables/"))
+        if path == "/schemas":
+            return 200, {"schemas": [{"name": n} for n in {n.split(".")[1] for n in self.tables}]}
+        if path == "/tables":
+            return 200, {"tables": [self._table(name)[1] for name in self.tables]}
         if path == "/temporary-table-credentials":
             table = next((t for t in self.tables.values() if t.table_id == body["table_id"]), None)
             return self._old_credentials(table, wanted)
@@ -302,6 +306,8 @@ def _s3_config(key: Key, key_id: str) -> dict[str, str]:
 
 
 _MODELS = {
+    "/schemas": "ListSchemasResponse",
+    "/tables": "ListTablesResponse",
     "/tables/.*": "TableInfo",
     "/temporary-table-credentials": "TemporaryCredentials",
     "/delta/preview/commits": "DeltaGetCommitsResponse",

@@ -23,6 +23,8 @@ from delta_maintenance.errors import CatalogError
 
 _PAGE = 100
 """The most that Glue returns at once."""
+_MOST_PAGES = 10_000
+"""The number of pages of a list that are requested."""
 _PARALLEL = 8
 """Databases that are listed at the same time."""
 
@@ -101,7 +103,7 @@ class GlueCatalog(Catalog):
     def _pages(self, method: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Yields pages, the empty ones that have a successor too."""
         token: str | None = None
-        while True:
+        for _ in range(_MOST_PAGES):
             page = self._client.call(
                 method, CatalogId=self._catalog, MaxResults=_PAGE, NextToken=token, **parameters
             )
@@ -114,6 +116,9 @@ class GlueCatalog(Catalog):
                     status=None, code="SamePage", detail="a page names itself as next"
                 )
             token = following
+        raise GlueFailure(
+            status=None, code="TooManyPages", detail=f"a list has more than {_MOST_PAGES:,} pages"
+        )
 
     def _parts(self, *below: str) -> tuple[str, ...]:
         return (self._catalog, *below) if self._catalog else below

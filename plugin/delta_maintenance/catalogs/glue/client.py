@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +92,8 @@ class GlueClient:
         try:
             self._client = botocore.session.Session(profile=options.get("profile")).create_client(
                 "glue",
-                region_name=options.get("region"),
+                # botocore itself reads only AWS_DEFAULT_REGION.
+                region_name=options.get("region") or os.environ.get("AWS_REGION"),
                 endpoint_url=endpoint,
                 aws_access_key_id=options.get("access_key_id"),
                 aws_secret_access_key=options.get("secret_access_key"),
@@ -109,8 +111,8 @@ class GlueClient:
         if failure is not None:
             raise InvalidRequestError(
                 f"the settings of AWS Glue are not complete or not valid ({failure})",
-                remedy="give the options region, profile, access_key_id and secret_access_key as "
-                "AWS requires them",
+                remedy="set AWS_REGION and the credentials of AWS, or give the options region, "
+                "profile, access_key_id and secret_access_key",
             )
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:

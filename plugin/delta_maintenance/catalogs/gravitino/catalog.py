@@ -10,6 +10,7 @@ from typing import Any
 from delta_maintenance.catalogs.catalog import Catalog, Wanted
 from delta_maintenance.catalogs.http.authorization import Authorization
 from delta_maintenance.catalogs.http.client import (
+    MOST_BYTES,
     CatalogClient,
     checked_settings,
     entries,
@@ -40,7 +41,7 @@ class GravitinoCatalog(Catalog):
             raise InvalidRequestError(
                 "Gravitino needs the name of a metalake", remedy="give the option metalake"
             )
-        session = HttpSession()
+        session = HttpSession(most_bytes=MOST_BYTES)
         user = settings.options.get("user")
         headers = {"Accept": "application/vnd.gravitino.v1+json"}
         if user:

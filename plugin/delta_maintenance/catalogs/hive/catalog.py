@@ -50,8 +50,10 @@ class HiveCatalog(Catalog):
                 remedy="list the tables of the policy by their addresses",
             )
         self._catalog = settings.catalog
+        servers = _servers(settings.address)
+        self._at = ", ".join(f"{each.host}:{each.port}" for each in servers)
         self._client = HiveClient(
-            _servers(settings.address), user=options.get("user"), tls=options.get("tls") == "true"
+            servers, user=options.get("user"), tls=options.get("tls") == "true"
         )
 
     def list(
@@ -143,7 +145,10 @@ class HiveCatalog(Catalog):
 
     def _error(self, failure: HiveFailure, parts: tuple[str, ...]) -> CatalogError:
         return catalog_error(
-            failure, where=where_of(self.kind, parts), needs="the right to read the metadata"
+            failure,
+            where=where_of(self.kind, parts),
+            needs="the right to read the metadata",
+            at=self._at,
         )
 
 
@@ -169,8 +174,13 @@ def _named(catalog: str | None, field: int) -> dict[int, str]:
 
 def _servers(address: str | None) -> Sequence[Server]:
     """Parses `thrift://HOST:9083`, or several of them."""
+    if not address:
+        raise InvalidRequestError(
+            "the metastore has no address",
+            remedy="give one like thrift://HOST, or set HIVE_METASTORE_URI",
+        )
     servers = []
-    for text in (address or "").split(","):
+    for text in address.split(","):
         try:
             parts = urlsplit(text.strip())
             host, port = parts.hostname, parts.port or _PORT
@@ -179,7 +189,7 @@ def _servers(address: str | None) -> Sequence[Server]:
         if not host or parts.scheme != "thrift" or parts.path.strip("/") or "@" in parts.netloc:
             # The value is not repeated, because it may contain a password.
             raise InvalidRequestError(
-                "the address of the metastore is not of the form thrift://HOST:9083",
+                "the address of the metastore is not of the form thrift://HOST",
                 remedy="correct the address, or HIVE_METASTORE_URI; divide several by commas",
             )
         servers.append(Server(host, port))

@@ -20,7 +20,7 @@ _VERSION = 0x80010000
 _CALL, _REPLY, _EXCEPTION = 1, 2, 3
 _STOP, _BOOL, _BYTE, _DOUBLE, _I16, _I32, _I64 = 0, 2, 3, 4, 6, 8, 10
 _STRING, _STRUCT, _MAP, _SET, _LIST = 11, 12, 13, 14, 15
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 27
 _MOST_DEPTH = 32
 _head = struct.Struct("!bh")
 _list_head = struct.Struct("!bi")
@@ -52,6 +52,7 @@ def call(method: str, arguments: Mapping[int, Value], number: int) -> bytes:
 
 def answer(read: Read, method: str, number: int) -> Struct:
     """Reads the answer to a call. `ServerException` if it is an exception of the server."""
+    read = _bounded(read)
     version = _int.unpack(read(4))[0] & 0xFFFFFFFF
     if version & 0xFFFF0000 != _VERSION:
         raise MalformedAnswer("no answer of a Thrift server with the binary protocol")
@@ -117,6 +118,20 @@ def _decoded(read: Read, kind: int, depth: int) -> Any:
             pairs[repr(name) if key in (_SET, _LIST) else name] = value
         return pairs
     raise MalformedAnswer(f"a value of the unknown type {kind}")
+
+
+def _bounded(read: Read) -> Read:
+    """Reads no more than one answer may have."""
+    left = _MOST_BYTES
+
+    def bounded(size: int) -> bytes:
+        nonlocal left
+        left -= size
+        if left < 0:
+            raise MalformedAnswer(f"an answer of more than {_MOST_BYTES:,} bytes")
+        return read(size)
+
+    return bounded
 
 
 def _text(read: Read) -> str:

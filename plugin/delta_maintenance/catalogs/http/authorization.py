@@ -26,7 +26,7 @@ class RequestRefused(RequestFailure):
     @property
     def unanswered(self) -> bool:
         # A page of a proxy, or of another server, comes again.
-        return super().unanswered and self.code != "NotJSON"
+        return super().unanswered and self.code not in ("NotJSON", "TooLong")
 
     @property
     def conflict(self) -> bool:
@@ -173,7 +173,7 @@ def check_address(address: str, name: str) -> str:
         sound = False
     if not sound:
         raise InvalidRequestError(
-            f"the {name} of the catalog is not an address like https://HOST:PORT",
+            f"the {name} of the catalog is not an address like https://HOST",
             remedy="correct it; pass credentials as options",
         )
     return address.rstrip("/")

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from delta_maintenance.catalogs.environment import address_variable
 from delta_maintenance.catalogs.http.authorization import (
     OPTIONS,
     Authorization,
@@ -23,6 +24,11 @@ from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, patiently
+
+MOST_PAGES = 10_000
+"""The number of pages of a list that are requested. A server can invent pages for ever."""
+MOST_BYTES = 32 << 20
+"""The length of an answer that is received. Parsed JSON takes many times its length."""
 
 
 class CatalogClient(RestClient):
@@ -107,7 +113,7 @@ class CatalogClient(RestClient):
         """
         seen: set[str] = set()
         given = dict(query)
-        while True:
+        for _ in range(MOST_PAGES):
             page = self.get(path, given)
             yield page
             following = page.get(next_token)
@@ -120,6 +126,9 @@ class CatalogClient(RestClient):
                 )
             seen.add(following)
             given[token] = following
+        raise RequestRefused(
+            status=None, code="TooLong", detail=f"the list has more than {MOST_PAGES:,} pages"
+        )
 
     @contextmanager
     def naming(self, where: str) -> Iterator[None]:
@@ -133,7 +142,7 @@ class CatalogClient(RestClient):
         """Converts a failure to the error for users. `where` names a part of the catalog."""
         title = self.title
         status = failure.status
-        if failure.code == "NotJSON" or (status is not None and 300 <= status < 400):
+        if failure.code in ("NotJSON", "TooLong") or (status is not None and 300 <= status < 400):
             return CatalogError(
                 f"the server at {self.address} does not answer like {self._title}, for {where} "
                 f"({failure})",
@@ -217,7 +226,8 @@ def checked_settings(settings: CatalogSettings, *options: str, title: str) -> st
         )
     if settings.address is None:
         raise InvalidRequestError(
-            f"{title} has no address", remedy="give one like https://HOST:PORT"
+            f"{title} has no address",
+            remedy=f"give one like https://HOST, or set {address_variable(settings.kind)}",
         )
     settings.only(*OPTIONS, *options)
     return check_address(settings.address, "address")
@@ -245,6 +255,7 @@ def entries(page: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
 
 def segment(name: str) -> str:
     """Returns a name as one segment of a path. `CatalogError` for one that no path can have."""
-    if name in ("", ".", ".."):
+    is_text = name.encode(errors="replace").decode() == name
+    if name in ("", ".", "..") or not is_text:
         raise CatalogError(f"{name!r} cannot be requested from a catalog", remedy="rename it")
     return quote(name, safe="")

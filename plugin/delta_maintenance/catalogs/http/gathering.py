@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from delta_maintenance.address import Address
 from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.catalogs.http.client import CatalogClient
+from delta_maintenance.catalogs.locations import checked_location
 from delta_maintenance.catalogs.models import (
     CatalogFailure,
     CatalogListing,
@@ -20,7 +20,7 @@ from delta_maintenance.catalogs.models import (
     PassedOver,
 )
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
-from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import CatalogError, DeltaMaintenanceError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -140,16 +140,9 @@ def delta_table(
             f"the catalog does not state the location of {name}",
             remedy="grant the right to read the table, or correct its entry in the catalog",
         )
-    try:
-        needs = not Address.parse(location).is_local
-        vends = vends_credentials and needs
-        return CatalogTable(name=name, location=location, vends_credentials=vends, **fields)
-    except InvalidRequestError as error:
-        problem = error.problem
-    raise CatalogError(
-        f"the catalog states an unusable location of {name}: {problem}",
-        remedy="correct its entry in the catalog",
-    )
+    needs = not checked_location(name, location).is_local
+    vends = vends_credentials and needs
+    return CatalogTable(name=name, location=location, vends_credentials=vends, **fields)
 
 
 def texts(values: object) -> Mapping[str, str]:

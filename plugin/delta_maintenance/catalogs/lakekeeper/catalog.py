@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from delta_maintenance.catalogs.http.authorization import Authorization
 from delta_maintenance.catalogs.http.client import (
+    MOST_BYTES,
     CatalogClient,
     checked_settings,
     entries,
@@ -33,7 +34,7 @@ class LakekeeperCatalog(GenericTables):
         super().__init__(settings)
         address = checked_settings(settings, "project", title=_TITLE)
         project = settings.options.get("project")
-        session = HttpSession()
+        session = HttpSession(most_bytes=MOST_BYTES)
         self.client = CatalogClient(
             Authorization(settings, session),
             session,

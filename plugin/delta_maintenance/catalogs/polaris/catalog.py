@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from delta_maintenance.catalogs.http.authorization import Authorization
 from delta_maintenance.catalogs.http.client import (
+    MOST_BYTES,
     CatalogClient,
     checked_settings,
     entries,
@@ -37,7 +38,7 @@ class PolarisCatalog(GenericTables):
         address = checked_settings(settings, "realm", title=_TITLE)
         server = without_path(address, "/api/catalog")
         realm = settings.options.get("realm")
-        session = HttpSession()
+        session = HttpSession(most_bytes=MOST_BYTES)
         authorization = Authorization(
             settings,
             session,

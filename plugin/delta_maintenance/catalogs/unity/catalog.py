@@ -9,6 +9,7 @@ from typing import Any
 from delta_maintenance.catalogs.catalog import Catalog, Wanted
 from delta_maintenance.catalogs.http.authorization import Authorization
 from delta_maintenance.catalogs.http.client import (
+    MOST_BYTES,
     CatalogClient,
     checked_settings,
     entries,
@@ -47,7 +48,7 @@ class UnityCatalog(Catalog):
 
     def __init__(self, settings: CatalogSettings) -> None:
         server = without_path(checked_settings(settings, title=_TITLE), PATH)
-        session = HttpSession()
+        session = HttpSession(most_bytes=MOST_BYTES)
         authorization = Authorization(
             settings,
             session,

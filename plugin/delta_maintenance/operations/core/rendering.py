@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 """The width of tables in a text that no terminal shows yet."""
+_LONGEST = 60
+"""The length from which on texts in the first column of a table are wrapped."""
 
 
 class Shown:
@@ -82,15 +84,20 @@ def divided(facts: Facts) -> tuple[dict[str, object], list[Grid]]:
 
 
 def drawn_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Returns a table for a console of rich; its first column is never wrapped."""
+    """Returns a table for a console of rich.
+
+    Its first column is not wrapped, except for names so long that no other column has space.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    cells = [[*map(cell_text, row)] for row in rows]
+    longest = max((len(row[0]) for row in cells if row), default=0)
     for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*map(cell_text, row))
+        table.add_column(column, overflow="fold", no_wrap=index == 0 and longest <= _LONGEST)
+    for row in cells:
+        table.add_row(*row)
     return table
 
 
