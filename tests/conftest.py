@@ -28,14 +28,6 @@ def corpus() -> Path:
     return CORPUS
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _small_files_are_decoded_by_polars() -> None:
-    """Otherwise the files of tests would be too few to load Polars."""
-    from delta_maintenance.parquet import polars_decoder
-
-    polars_decoder.WORTHWHILE_BYTES = 0
-
-
 def pytest_collection_finish() -> None:
     """Exempts the collected tests from garbage collection, each pass of which would visit them."""
     gc.collect()

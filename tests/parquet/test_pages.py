@@ -42,3 +42,11 @@ def test_unknown_fields_of_a_page_header_are_skipped(
 def test_a_type_that_thrift_does_not_have_is_refused(kind: int) -> None:
     with pytest.raises(MalformedPageError, match="type"):
         list(pages_of(memoryview(bytes([0x10 | kind]) + bytes(8)), values=1))
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kinds", [0x33, 0x11, 0x37, 0x38])
+def test_a_map_ends_with_the_bytes_whatever_its_count_says(kinds: int) -> None:
+    count = b"\xff" * 8 + b"\x7f"
+    with pytest.raises(MalformedPageError, match="truncated"):
+        list(pages_of(memoryview(b"\x1b" + count + bytes([kinds]) + bytes(20)), values=1))

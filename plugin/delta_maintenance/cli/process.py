@@ -26,8 +26,6 @@ def own_the_process() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # NumPy starts threads for linear algebra, which is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Data files are decoded in threads of our own; those of Polars would take turns with them.
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):

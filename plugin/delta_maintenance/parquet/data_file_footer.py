@@ -53,11 +53,6 @@ class DataFileFooter:
         return self._tail[-self._size : -END_BYTES] if short else None
 
     @property
-    def content(self) -> bytes:
-        """The bytes of the footer, without its length, once it is decoded."""
-        return self._tail[-self._size : -END_BYTES]
-
-    @property
     def is_large(self) -> bool:
         """Whether it may take more than `SMALL_FOOTER` bytes of memory."""
         return self._size > _SMALL_BYTES or self._memory(exact_above=1 << 62) > SMALL_FOOTER

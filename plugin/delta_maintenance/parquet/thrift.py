@@ -81,6 +81,7 @@ Value: TypeAlias = "bool | int | bytes | ListValue | Struct | None"
 class ByteSequence(Protocol):
     """Bytes by their positions, in memory or not."""
 
+    def __len__(self) -> int: ...
     def __getitem__(self, at: int, /) -> int: ...
 
 
@@ -165,6 +166,9 @@ def skip(data: ByteSequence, at: int, kind: int, depth: int = _MOST_DEPTH) -> in
         for _ in range(count):
             at = skip_elements(data, 1, kinds >> 4, at, depth=depth - 1)
             at = skip_elements(data, 1, kinds & 15, at, depth=depth - 1)
+            if at > len(data):
+                # Values of a fixed size are not read, so a false count would never end.
+                raise IndexError
         return at
     raise MalformedThriftError(f"a value has the type {kind}")
 

@@ -107,6 +107,23 @@ def test_an_add_and_a_remove_may_share_a_line(form: str) -> None:
     assert only(table)["size"] == 5
 
 
+@pytest.mark.conformance("LOG-03")
+@pytest.mark.conformance("LOG-03")
+@pytest.mark.parametrize("between", ["tags", "odd"])
+@pytest.mark.parametrize("value", [1, None, "x", [], {"x": 1}])
+def test_a_key_that_is_no_action_does_not_hide_the_next_action(between: str, value: Any) -> None:
+    line = remove("old") | {between: value} | add("new")
+    table = started(add("old"))
+    table.commit([json.dumps(line, separators=(",", ":"))])
+    assert live(table) == ["new"]
+    assert table.open().snapshot().tombstones()["path"].to_pylist() == ["old"]
+
+
+def test_a_null_for_another_action_changes_nothing() -> None:
+    table = started(add("a", odd=1) | {"remove": None, "txn": None}, add("b"))
+    assert sorted(row["path"] for row in everything(table.open().snapshot())) == ["a", "b"]
+
+
 @pytest.mark.conformance("LOG-05")
 def test_an_unknown_action_beside_an_add_changes_nothing() -> None:
     table = started(add("a", odd=1) | {"shiny": {"v": 1}, "also": 3}, add("b"), {"lone": {}})

@@ -354,7 +354,7 @@ def _parsed(
     except pa.ArrowInvalid:
         _require_inferable(data, keys)
         inferred = _alone(_read(data, _schema(keys, None, wanted), "infer"))
-    keys.usual |= _fields_met(inferred)
+    keys.usual |= _fields_met(inferred, wanted)
     actions = []
     for action in wanted:
         types = FILE_ACTION_TYPES[action]
@@ -397,13 +397,14 @@ def _usual_schema(keys: MapKeys, wanted: Collection[str]) -> pa.Schema:
     return pa.schema([(action, pa.struct(children)) for action, children in fields if children])
 
 
-def _fields_met(table: pa.Table) -> frozenset[tuple[str, str]]:
+def _fields_met(table: pa.Table, wanted: Collection[str]) -> frozenset[tuple[str, str]]:
+    # Lines of one action may contain a null for another, which has no fields.
     return frozenset(
         (action, child.name)
-        for action, types in FILE_ACTION_TYPES.items()
-        if action in table.column_names
+        for action in wanted
         for at, child in enumerate(table.schema.field(action).type)
-        if child.name in types and pc.struct_field(table[action], at).null_count < table.num_rows
+        if child.name in FILE_ACTION_TYPES[action]
+        and pc.struct_field(table[action], at).null_count < table.num_rows
     )
 
 

@@ -55,21 +55,11 @@ _ACTION_OF_WORD = {
 _NEWLINE = ord("\n")
 _MOST_RUNS = 8
 """A file with more runs is treated as a mixture of actions."""
-_FIELDS = (
-    "size|modificationTime|stats|dataChange|deletionVector|baseRowId|defaultRowCommitVersion|tags|"
-    "path|partitionValues|deletionTimestamp|extendedFileMetadata|stats_parsed|clusteringProvider"
-)
-_SECOND_KEY = re.compile(rf'\}}\s*,\s*"(?!(?:{_FIELDS})")'.encode())
-"""Matches in each line with a key after its first action, and hardly ever in other lines.
-
-The action is an object, so the key follows a brace. It differs from the fields of actions that can
-follow a brace as well. Quotes in strings are escaped.
-"""
 _SECOND_ACTION = re.compile(
     rf',\s*"(?:(?:{"|".join(sorted(KNOWN_ACTIONS))})"\s*:(?!\s*null)|[^"\\]*\\u)'.encode()
 )
-"""Slower: matches in each line with another known action that is not null. An escape can hide a
-name."""
+"""Matches in each line with another known action that is not null. An escape can hide a name. Keys
+that are no actions may come between two actions."""
 
 
 @dataclass(slots=True)
@@ -324,8 +314,7 @@ def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
 
 
 def _has_second_action(data: bytes, start: int, end: int) -> bool:
-    patterns = (_SECOND_KEY, _SECOND_ACTION)
-    return all(pattern.search(data, start, end) for pattern in patterns)
+    return _SECOND_ACTION.search(data, start, end) is not None
 
 
 def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:

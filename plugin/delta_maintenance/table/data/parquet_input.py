@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.parquet import polars_decoder
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.parquet.data_file_footer import DataFileFooter, largest_group
 from delta_maintenance.parquet.decoded_sizes import (
     MOST_DICTIONARY,
@@ -35,20 +34,13 @@ from delta_maintenance.parquet.decoded_sizes import (
 )
 from delta_maintenance.parquet.files import FilePart, ReadAhead
 from delta_maintenance.parquet.pages import PLAIN, PageBytes
-from delta_maintenance.parquet.polars_decoder import FlatColumn, PolarsDecoder
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.data import row_batches
 from delta_maintenance.table.data.input_errors import require_column_ids
 from delta_maintenance.table.data.microseconds import require_microseconds
-from delta_maintenance.table.data.row_batches import (
-    expanded,
-    halves,
-    only,
-    text_sizes,
-    with_columns,
-)
+from delta_maintenance.table.data.row_batches import expanded, halves, only, text_sizes
 
 ROWS = 1 << 15
 """The maximum number of rows in a batch."""
@@ -58,8 +50,6 @@ GROUP_BYTES = 32 << 20
 """The maximum compressed size of a row group that is read ahead as a whole. Of a larger one, parts
 of each column are read.
 """
-_AT_ONCE = 64 << 20
-"""The maximum memory in bytes of a row group that is decoded at once."""
 _SAMPLE_ROWS, _SAMPLE_BUFFER = 1 << 10, 1 << 16
 _OLD_WRITERS = re.compile(r"parquet-mr(?: version 1\.[0-2]\.|$)")
 _PADDING = 100
@@ -116,10 +106,6 @@ class ParquetInput:
             }
             self._source = opened
             self._bytes = memoryview(source) if isinstance(source, bytes) else None
-            self._polars: PolarsDecoder | None = None
-            if ahead and polars_decoder.is_worthwhile(footer.file_size):
-                whole = source if isinstance(source, bytes) and self.row_groups == 1 else None
-                self._polars = PolarsDecoder(footer.content, whole)
             self.size = footer.file_size
             """The size of the file in bytes."""
             self._files: dict[tuple[str, ...], pq.ParquetFile] = {}
@@ -238,73 +224,23 @@ class ParquetInput:
             expected += int(self.metadata.row_group(group).num_rows)
             if self._ahead is not None:
                 self._ahead.load(self._range(chunk) for _, chunk in self._chunks(group, columns))
-            for batch in self._group(group, columns, exact):
+            # Dictionaries can divide batches, which would no longer match those of `exact`.
+            size, kept = self._decoding(group, columns, keeps=exact is None)
+            options = {"row_groups": [group], "use_threads": False}
+            batches = self._file(kept).iter_batches(size, columns=list(columns), **options)
+            finer = None
+            if exact is not None:
+                file, names = exact
+                finer = file.iter_batches(size, columns=names, **options)
+            for batch in batches:
+                if finer is not None:
+                    require_microseconds(batch, next(finer))
                 seen += batch.num_rows
-                yield from self._pieces(batch)
+                yield from self._pieces(only(batch, columns))
         if groups is None:
             expected = self.rows
         if seen != expected:
             raise CorruptTableError(f"the data file has {seen} rows, its footer says {expected}")
-
-    def _group(
-        self,
-        group: int,
-        columns: Sequence[str],
-        exact: tuple[pq.ParquetFile, list[str]] | None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a row group, some columns decoded by Polars, others by Arrow."""
-        done = self._by_polars(group, columns)
-        others = [name for name in columns if name not in done]
-        held = sum(values.nbytes for values in done.values())
-        size, start = ROWS, 0
-        if done:
-            rows = int(self.metadata.row_group(group).num_rows)
-            size = max(1, min(ROWS, row_batches.BATCH_BYTES * rows // max(1, held)))
-            if not others:
-                whole = pa.RecordBatch.from_pydict({name: done[name] for name in columns})
-                yield from (whole.slice(at, size) for at in range(0, rows, size))
-                return
-        # Dictionaries can divide batches, which would no longer match those of `exact`.
-        try:
-            count, kept = self._decoding(group, others, keeps=exact is None, held=held)
-        except RefusedError:
-            if not done:
-                raise
-            # Both together take too much memory.
-            done, others = {}, list(columns)
-            count, kept = self._decoding(group, others, keeps=exact is None)
-        size = min(size, count)
-        options = {"row_groups": [group], "use_threads": False}
-        batches = self._file(kept).iter_batches(size, columns=others, **options)
-        finer = None
-        if exact is not None:
-            file, names = exact
-            finer = file.iter_batches(size, columns=names, **options)
-        for batch in batches:
-            if finer is not None:
-                require_microseconds(batch, next(finer))
-            yield with_columns(batch, done, columns, start) if done else only(batch, columns)
-            start += batch.num_rows
-
-    def _by_polars(self, group: int, columns: Sequence[str]) -> dict[str, pa.Array]:
-        """Decodes those columns of a row group that Polars decodes like Arrow, within the memory
-        for one row group. Columns that are read as dictionaries are left to Arrow.
-        """
-        if self._polars is None:
-            return {}
-        row_group = self.metadata.row_group(group)
-        candidates = []
-        for at, leaf in self._leaves_of(columns):
-            position = self.schema.get_field_index(leaf.path)
-            if position >= 0 and leaf.path not in self.dictionaries:
-                chunk = row_group.column(at)
-                stored = self._stored(chunk, 0)
-                if isinstance(stored, memoryview):
-                    field = self.schema.field(position)
-                    candidates.append(FlatColumn(at, field, leaf, chunk, stored))
-        return self._polars.columns(
-            candidates, group, rows=int(row_group.num_rows), most=min(_AT_ONCE, self._most)
-        )
 
     def decode_first(self, columns: Sequence[str], group: int) -> None:
         """Decodes some rows at the beginning of a row group. Reads little more than their pages."""
@@ -329,20 +265,14 @@ class ParquetInput:
         return self._files[names]
 
     def _decoding(
-        self,
-        group: int,
-        columns: Sequence[str],
-        *,
-        keeps: bool = False,
-        start: bool = False,
-        held: int = 0,
+        self, group: int, columns: Sequence[str], *, keeps: bool = False, start: bool = False
     ) -> tuple[int, list[str]]:
-        """Returns how many rows of a row group to decode together beside `held` bytes, and the
-        columns to read as dictionaries.
+        """Returns how many rows of a row group to decode together, and the columns to read as
+        dictionaries.
 
         With `start`, only the first pages are examined. `RefusedError` if not even one row fits.
         """
-        most = self._most - held
+        most = self._most
         rows = int(self.metadata.row_group(group).num_rows)
         leaves = [Leaf(leaf, chunk, rows) for leaf, chunk in self._chunks(group, columns)]
         piece = _SAMPLE_BUFFER if start else self._buffer_size()

@@ -1,8 +1,8 @@
-"""Batches of rows that two decoders return, and their division by the size of their rows."""
+"""Batches of rows as Arrow decodes them, and their division by the size of their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -45,18 +45,6 @@ def halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start, end in ((0, rows // 2), (rows // 2, rows)):
         for part in halves(batch.slice(start, end - start)):
             yield part.take(pa.array(np.arange(part.num_rows)))
-
-
-def with_columns(
-    batch: pa.RecordBatch, others: Mapping[str, pa.Array], columns: Sequence[str], start: int
-) -> pa.RecordBatch:
-    """Returns columns of a batch, whose first row is `start`, and the same rows of others."""
-    names = [name for name in columns if name in others or name in batch.schema.names]
-    arrays = [
-        others[name].slice(start, batch.num_rows) if name in others else batch.column(name)
-        for name in names
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 def only(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
