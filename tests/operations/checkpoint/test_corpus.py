@@ -204,6 +204,8 @@ REFUSED = {
     "deltars-table_with_liquid_clustering": "liquid",
     "golden-canonicalized-paths-special-a": SPELLINGS,
     "golden-canonicalized-paths-special-b": SPELLINGS,
+    "kernel-catalog-owned-preview": "catalogManaged",
+    "kernelrs-uc-catalog_managed_0": "catalogManaged",
     "kernelrs-golden-canonicalized-paths-special-a": SPELLINGS,
     "kernelrs-golden-canonicalized-paths-special-b": SPELLINGS,
 }

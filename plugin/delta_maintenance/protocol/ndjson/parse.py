@@ -43,6 +43,7 @@ from delta_maintenance.protocol.ndjson.split import SINGLE_ACTIONS, CommitText, 
 _BLOCK = 1 << 24
 _ALONE_BYTES = 1 << 20
 """Up to this size in bytes, threads cost more than they save."""
+_VECTOR = "deletionVector"
 _USUAL_FIELDS = (
     ("add", "path"),
     ("add", "partitionValues"),
@@ -276,14 +277,14 @@ def _read_run(
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """Reads the lines of one action as columns. Returns them and their positions among all lines.
 
-    Without a column `deletionVector` if no line has one: its five fields cost time in every row.
+    A field `deletionVector` that no line has is not read: its five fields cost time in every row.
     """
     counts = np.array([run.count for run in runs])
     wanted = np.array([run.action == action for run in runs])
     data = b"".join(run.text for run in runs if run.action == action)
     lines = np.flatnonzero(np.repeat(wanted, counts))
-    if fields is not None and b'"deletionVector"' not in data and b"\\u00" not in data:
-        fields = {name: set(some) - {"deletionVector"} for name, some in fields.items()}
+    if fields is not None and f'"{_VECTOR}"'.encode() not in data and b"\\u00" not in data:
+        fields = {name: set(some) - {_VECTOR} for name, some in fields.items()}
     return _read_columns(data, len(lines), keys, fields, (action,)), lines
 
 
@@ -457,7 +458,10 @@ def _of_action(
         [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
         schema=pa.schema(list(column.type)),
     )
-    return normalise(flat, types, partition_keys=keys.partition_columns), rows
+    found = normalise(flat, types, partition_keys=keys.partition_columns)
+    if fields is not None and _VECTOR in fields[action] and _VECTOR not in found.column_names:
+        found = found.append_column(_VECTOR, pa.nulls(found.num_rows, types[_VECTOR]))
+    return found, rows
 
 
 def _cdc(table: pa.Table | None) -> pa.ChunkedArray:

@@ -74,7 +74,10 @@ _relisting = partial(
 
 
 def open_table(
-    uri: str, storage_options: Mapping[str, str] | None = None, *, access: Access | None = None
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    access: Access | None = None,
 ) -> Table:
     """Returns the table at `uri`: the address of its root, in any form that `open_store` accepts,
     or its name in a catalog, such as `uc://main.sales.orders`.
@@ -83,7 +86,7 @@ def open_table(
     and those of the catalog (`catalogs.environment.settings_of`). `access` says which credentials a
     catalog is asked for; by default those for reading, until something is written.
     """
-    located = locate(uri, storage_options, access=access)
+    located = locate(os.fspath(uri), storage_options, access=access)
     store = open_store(located.address, located.storage_options)
     store = managed_log(store, located.storage_options, os.environ)
     return Table(store, located=located)
