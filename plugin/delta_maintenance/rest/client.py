@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
+from urllib.parse import urlsplit
 
 from delta_maintenance.redaction import redact
 from delta_maintenance.rest.failure import RequestFailure
@@ -21,6 +22,19 @@ class Answer:
     """Names are case-insensitive."""
     body: bytes
     """The bytes as sent; content encodings are not decoded."""
+
+
+def endpoint_scheme(url: str) -> str | None:
+    """Returns the scheme of an endpoint like `https://HOST:PORT`, with an optional path.
+
+    None for another form, such as one with credentials, a query or a fragment.
+    """
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    except ValueError:
+        return None
+    return parts.scheme if sound and not parts.query and not parts.fragment else None
 
 
 class NoAnswer(Exception):

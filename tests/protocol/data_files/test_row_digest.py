@@ -61,6 +61,21 @@ def sums(found: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> RowSums:
     return row_sums(RowDigest(schema).hashes(found))
 
 
+def without_maps(values: pa.Array) -> pa.Array:
+    """Returns values of `NESTED` as readers without maps have them."""
+    entry = pa.struct([("key", pa.string()), ("value", pa.int32())])
+    listed = pa.struct([("y", pa.string()), ("x", pa.large_list(pa.list_(entry)))])
+    as_lists = [
+        row
+        and {
+            "y": row["y"],
+            "x": row["x"] and [m and [{"key": k, "value": v} for k, v in m] for m in row["x"]],
+        }
+        for row in values.to_pylist()
+    ]
+    return pa.array(as_lists, listed)
+
+
 def text(row: dict[str, Any]) -> str:
     """Returns a text that distinguishes rows, including signs of zeros and bits of NaN."""
     number = row["f"]
@@ -102,18 +117,7 @@ def test_the_memory_layout_does_not_matter(values: list[Any]) -> None:
     for kind in (pa.large_string(), pa.string_view()):
         columns = [*found.columns[:2], found["s"].cast(kind), *found.columns[3:]]
         assert sums(pa.RecordBatch.from_arrays(columns, names=SCHEMA.names)) == sums(found)
-    # As readers without maps have them.
-    entry = pa.struct([("key", pa.string()), ("value", pa.int32())])
-    listed = pa.struct([("y", pa.string()), ("x", pa.large_list(pa.list_(entry)))])
-    as_lists = [
-        row
-        and {
-            "y": row["y"],
-            "x": row["x"] and [m and [{"key": k, "value": v} for k, v in m] for m in row["x"]],
-        }
-        for row in found["n"].to_pylist()
-    ]
-    columns = [*found.columns[:-1], pa.array(as_lists, listed)]
+    columns = [*found.columns[:-1], without_maps(found["n"])]
     assert sums(pa.RecordBatch.from_arrays(columns, names=SCHEMA.names)) == sums(found)
 
 

@@ -7,11 +7,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.rest.client import HttpSession, NoAnswer
+from delta_maintenance.rest.client import HttpSession, NoAnswer, endpoint_scheme
 from delta_maintenance.rest.failure import RequestFailure
 
 OPTIONS = frozenset(("token", "client_id", "client_secret", "token_address", "scope", "vend"))
@@ -165,13 +165,7 @@ def check_address(address: str, name: str) -> str:
     `InvalidRequestError` for another form; the message does not repeat it, because it may contain
     a password.
     """
-    try:
-        parts = urlsplit(address)
-        sound = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
-        sound = sound and not parts.query and not parts.fragment
-    except ValueError:
-        sound = False
-    if not sound:
+    if endpoint_scheme(address) is None:
         raise InvalidRequestError(
             f"the {name} of the catalog is not an address like https://HOST",
             remedy="correct it; pass credentials as options",

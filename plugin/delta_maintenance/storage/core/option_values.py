@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.rest.client import endpoint_scheme
 
 
 def named_values(
@@ -58,19 +58,14 @@ def redacted(text: str, secrets: Iterable[str | None]) -> str:
 
 def check_endpoint(url: str, name: str) -> str:
     """Returns the scheme of an endpoint of the form `https://HOST:PORT`, with an optional path."""
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
-        sound = sound and not parts.query and not parts.fragment
-    except ValueError:
-        sound = False
-    if not sound:
+    scheme = endpoint_scheme(url)
+    if scheme is None:
         # The value is not repeated, because it may contain a password.
         raise InvalidRequestError(
             "the endpoint is not an address like https://HOST:PORT",
             remedy=f"correct {name}; pass credentials in separate options",
         )
-    return parts.scheme
+    return scheme
 
 
 def require_package(module: str, *, addresses: str, extra: str) -> None:

@@ -272,13 +272,12 @@ class ParquetInput:
 
         With `start`, only the first pages are examined. `RefusedError` if not even one row fits.
         """
-        most = self._most
         rows = int(self.metadata.row_group(group).num_rows)
         leaves = [Leaf(leaf, chunk, rows) for leaf, chunk in self._chunks(group, columns)]
         piece = _SAMPLE_BUFFER if start else self._buffer_size()
         stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
         sizes = [
-            leaf_sizes(leaf, chunk, start=start, most=most)
+            leaf_sizes(leaf, chunk, start=start, most=self._most)
             for leaf, chunk in zip(leaves, stored, strict=True)
         ]
         kept = []
@@ -289,18 +288,20 @@ class ParquetInput:
             if (name in kept or self._is_dictionary(name)) and not sizes[at].encodings:
                 sizes[at] = sizes[at].kept()
         likely = row_batches.BATCH_BYTES
-        shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "most": most}
+        shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "most": self._most}
         count = rows_together(sizes, **shape)
         expected = sum(each.expected for each in sizes) / max(rows, 1)
         usual = max(1, min(ROWS, rows, int(likely / max(expected, 1))))
         if count < usual and any(each.is_rough for each in sizes):
             for at, leaf in enumerate(leaves):
                 if sizes[at].is_rough:
-                    sizes[at] = leaf_sizes(leaf, stored[at], exact=True, start=start, most=most)
+                    sizes[at] = leaf_sizes(
+                        leaf, stored[at], exact=True, start=start, most=self._most
+                    )
             count = rows_together(sizes, **shape)
         if not count:
             what = f"the row group {group} of the data file"
-            raise too_large(what, one_row(sizes), most=most)
+            raise too_large(what, one_row(sizes), most=self._most)
         return count, kept
 
     def _keeps_dictionary(self, leaf: Leaf, sizes: LeafSizes) -> bool:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import BinaryIO, NoReturn, TypeVar
 
@@ -23,7 +22,7 @@ import pyarrow as pa
 from delta_maintenance.catalogs.models import CatalogTable, ManagedState
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.vending import catalog_of
-from delta_maintenance.errors import CatalogError, StorageError, UnsupportedFeatureError
+from delta_maintenance.errors import CatalogError, UnsupportedFeatureError
 from delta_maintenance.protocol.delta_log.file_names import (
     STAGED_COMMIT_DIRECTORY,
     LogFileKind,
@@ -31,14 +30,15 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.core.listing import Skip
+from delta_maintenance.storage.core.read_only import ReadOnlyStore
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 T = TypeVar("T")
 
 
-class ManagedStore(Store):
+class ManagedStore(ReadOnlyStore):
     """A store whose log is that of the catalog. Thread-safe, as the store behind it.
 
     `state` asks the catalog; it is called before each listing of the log.
@@ -124,27 +124,6 @@ class ManagedStore(Store):
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
         return self._store.statuses(paths)
 
-    def put_if_absent(self, path: str, data: bytes) -> Put:
-        self._refuse(path)
-
-    def put(self, path: str, data: bytes) -> None:
-        self._refuse(path)
-
-    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
-        self._refuse(path)
-
-    def delete(self, path: str) -> None:
-        self._refuse(path)
-
-    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
-        self._refuse(next(iter(paths), None))
-
-    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
-        self._refuse(None)
-
-    def remove_empty_directory(self, path: str) -> bool:
-        self._refuse(path)
-
     def close(self) -> None:
         self._store.close()
 
@@ -171,7 +150,7 @@ class ManagedStore(Store):
                 return f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}/{commit.file_name}"
         return None
 
-    def _refuse(self, path: str | None) -> NoReturn:
+    def _refuse(self, path: str) -> NoReturn:
         raise UnsupportedFeatureError(
             "nothing is written to a catalog-managed table",
             table=self.root,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,7 +187,7 @@ _WRITES: dict[str, Callable[[ManagedStore], object]] = {
     "create": lambda store: store.create("a"),
     "delete": lambda store: store.delete("a"),
     "delete_many": lambda store: store.delete_many(["a"]),
-    "delete_unchanged": lambda store: store.delete_unchanged(None),
+    "delete_unchanged": lambda store: store.delete_unchanged(pa.table({"path": ["a"]})),
     "remove_empty_directory": lambda store: store.remove_empty_directory("a"),
 }
 
