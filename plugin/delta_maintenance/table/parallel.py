@@ -77,14 +77,20 @@ class OverlappedTasks:
         """Starts a task and returns its future, which also holds the error of the task. Without an
         idle worker, the task is complete on return.
         """
+        future = self.begin_if_idle(task)
+        if future is None:
+            future = Future()
+            try:
+                future.set_result(task())
+            except Exception as error:
+                future.set_exception(error)
+        return future
+
+    def begin_if_idle(self, task: Callable[[], T]) -> Future[T] | None:
+        """Starts a task if a worker is idle; otherwise returns None."""
         idle_workers = self._idle_workers
         if idle_workers is None or not idle_workers.take():
-            done: Future[T] = Future()
-            try:
-                done.set_result(task())
-            except Exception as error:
-                done.set_exception(error)
-            return done
+            return None
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1)
         future = self._pool.submit(task)

@@ -7,7 +7,7 @@ read ahead, and errors tell which source must be left out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +25,8 @@ from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
 from delta_maintenance.table.data.digests import DigestKind, RowsSum
+from delta_maintenance.table.parallel import IdleWorkers
+from delta_maintenance.table.parallel_chain import ParallelChain
 
 Proof = Literal["rows", "counts"]
 """What is compared before a commit: every value of every row, or only the number of rows."""
@@ -164,7 +166,7 @@ def source_rows(
     *,
     data: bytes | None = None,
     groups: Sequence[int] | None = None,
-) -> Iterator[FileRows]:
+) -> Generator[FileRows, None, None]:
     """Yields the rows of a source of the bin, or of some of its row groups.
 
     `data` is the content of the file, if it was read before. Raises `SourceError` if the source
@@ -182,6 +184,28 @@ def source_rows(
         if found is None:
             return
         yield found
+
+
+def rows_of_sources(
+    store: Store,
+    reader: DataFileReader,
+    work: Bin,
+    *,
+    ahead_bytes: int,
+    idle_workers: IdleWorkers | None,
+) -> ParallelChain[FileRows]:
+    """Returns the rows of each source of the bin, one source after another; see `source_rows`.
+
+    An idle worker decodes up to `ahead_bytes` in advance, once it is asked for.
+    """
+    contents = enumerate(fetched(store, reader, work.sources))
+    return ParallelChain(
+        (source_rows(reader, work, number, data=data) for number, data in contents),
+        count=len(work.sources),
+        size=lambda found: int(found.batch.nbytes),
+        most=ahead_bytes,
+        idle_workers=idle_workers,
+    )
 
 
 def fetched(

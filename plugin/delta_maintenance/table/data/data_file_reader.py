@@ -112,7 +112,7 @@ class LostBloomFilters(Exception):
 
 
 class DataFileReader:
-    """Reads data files one after another. Not thread-safe."""
+    """Reads data files. Thread-safe."""
 
     def __init__(
         self,
@@ -228,9 +228,10 @@ class DataFileReader:
             self._layout.mode, widens=self._layout.widens, verbatim=True
         )
         # Files of one writer usually have the same schema.
-        if self._stored is None or not self._stored.fits(parquet.schema, stored):
-            self._stored = _StoredLayout(self._layout, parquet.schema, stored)
-        return self._stored
+        last = self._stored
+        if last is None or not last.fits(parquet.schema, stored):
+            last = self._stored = _StoredLayout(self._layout, parquet.schema, stored)
+        return last
 
     def _batch(self, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
         fields = [

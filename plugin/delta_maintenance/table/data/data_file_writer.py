@@ -164,6 +164,11 @@ class DataFileWriter:
         """The number of rows passed to `write` so far."""
         return self._rows
 
+    @property
+    def has_chosen_encodings(self) -> bool:
+        """Whether the sample is complete, so that `dictionaries` will not change."""
+        return self._repeated is not None
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds rows with the columns of the layout; string columns may be dictionaries."""
         if not batch.num_rows:

@@ -39,7 +39,7 @@ _NONE = np.zeros(0, np.int64)
 
 class VectorFiles:
     """Loads deletion vectors; caches the last small file, which often contains the next vector
-    too. Not thread-safe.
+    too. Thread-safe.
     """
 
     def __init__(self, store: Store) -> None:
@@ -55,17 +55,18 @@ class VectorFiles:
             return load(vector, lambda path: self._file(location(path), opened))
 
     def _file(self, path: str, opened: ExitStack) -> FileBytes:
-        if self._last is None or self._last[0] != path:
+        last = self._last
+        if last is None or last[0] != path:
             head = self._store.read_head(path, WHOLE_FILE + 1)
             if len(head) > WHOLE_FILE:
                 file = opened.enter_context(self._store.open(path))
                 return FilePart(file, 0, file.seek(0, io.SEEK_END), piece=_PIECE)
-            self._last = path, head
-        return self._last[1]
+            last = self._last = path, head
+        return last[1]
 
 
 class DeletedRows:
-    """Reads which rows of data files are deleted. Not thread-safe."""
+    """Reads which rows of data files are deleted. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

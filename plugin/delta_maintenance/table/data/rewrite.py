@@ -8,7 +8,8 @@ runs in threads of this process and on executors; all arguments and results can 
 
 For one bin, memory holds a row group before it is encoded (`DataFileSpec.group_bytes`), the
 compressed bytes of a row group of the current source (at most 32 MiB, or the files read ahead), and
-one batch.
+one batch. An idle worker holds as much: it decodes in advance, and encodes a row group while the
+next one is filled.
 
 `size_ratio` estimates the size of new files from a few rows, without writing a file.
 """
@@ -16,7 +17,7 @@ one batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -33,8 +34,7 @@ from delta_maintenance.table.data.bins import (
     RewrittenBin,
     Run,
     SourceError,
-    fetched,
-    source_rows,
+    rows_of_sources,
 )
 from delta_maintenance.table.data.clustering.clustered_bin import ClusteredRewrite, clustered_bin
 from delta_maintenance.table.data.copying.copied_bin import copied_bin, copied_sources
@@ -168,11 +168,35 @@ class _Attempt:
         """Writes the new files."""
         files = self._spec.files
         reader = DataFileReader(self._store, files.layout, bloom_filters=files.bloom_filters)
-        with ExitStack() as open_file:
-            for number, data in enumerate(fetched(self._store, reader, self._work.sources)):
+        sources = rows_of_sources(
+            self._store,
+            reader,
+            self._work,
+            ahead_bytes=files.group_bytes,
+            idle_workers=self._idle_workers,
+        )
+        with closing(sources), ExitStack() as open_file:
+            for number, batches in enumerate(sources):
                 if self._writers and self._writers[-1].written >= self._spec.target_bytes * 3 // 2:
                     open_file.close()
-                self._copy(number, data, reader, open_file)
+                offset: int | None = None
+                rows = 0
+                for found in batches:
+                    self._digest.add(found.batch, found.gone())
+                    live = found.live()
+                    if not live.num_rows:
+                        continue
+                    writer = self._writer(open_file)
+                    offset = writer.rows if offset is None else offset
+                    writer.write(live)
+                    rows += live.num_rows
+                    reader.dictionaries = writer.dictionaries
+                    if writer.has_chosen_encodings:
+                        # Not earlier: the columns that are read as dictionaries are known now.
+                        sources.help()
+                output = max(0, len(self._writers) - 1)
+                run = Run(source=number, output=output, offset=offset or 0, rows=rows)
+                self.runs.append(run)
         self.outputs = [writer.result() for writer in self._writers]
 
     def proved(self) -> RowsSum:
@@ -186,24 +210,6 @@ class _Attempt:
             self._digest,
             idle_workers=self._idle_workers,
         )
-
-    def _copy(
-        self, number: int, data: bytes | None, reader: DataFileReader, open_file: ExitStack
-    ) -> None:
-        offset: int | None = None
-        rows = 0
-        for found in source_rows(reader, self._work, number, data=data):
-            self._digest.add(found.batch, found.gone())
-            live = found.live()
-            if not live.num_rows:
-                continue
-            writer = self._writer(open_file)
-            offset = writer.rows if offset is None else offset
-            writer.write(live)
-            rows += live.num_rows
-            reader.dictionaries = writer.dictionaries
-        output = max(0, len(self._writers) - 1)
-        self.runs.append(Run(source=number, output=output, offset=offset or 0, rows=rows))
 
     def _writer(self, open_file: ExitStack) -> DataFileWriter:
         """Returns the writer of the current file; begins a new file if there is none."""

@@ -7,7 +7,7 @@ rows does not depend on their order. `sorter` bounds the memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from delta_maintenance.table.data.bins import (
     ClusteredOutcome,
     RewriteSpec,
     RewrittenBin,
-    fetched,
+    rows_of_sources,
     source_rows,
 )
 from delta_maintenance.table.data.clustering.keys import Clustering, SourceBoxes
@@ -76,12 +76,17 @@ def clustered_bin(
     with RowSorter(
         layout.schema, clustering, lambda: key_columns(store, work, layout, clustering)
     ) as sorter:
-        for number, data in enumerate(fetched(store, reader, work.sources)):
-            for found in source_rows(reader, work, number, data=data):
-                live = found.live()
-                digest.add(found.batch, found.gone())
-                if live.num_rows:
-                    sorter.add(number, live)
+        sources = rows_of_sources(
+            store, reader, work, ahead_bytes=spec.files.group_bytes, idle_workers=idle_workers
+        )
+        with closing(sources):
+            for number, batches in enumerate(sources):
+                sources.help()
+                for found in batches:
+                    live = found.live()
+                    digest.add(found.batch, found.gone())
+                    if live.num_rows:
+                        sorter.add(number, live)
         size = sum(source.size for source in work.sources)
         writers = written(
             store,
