@@ -252,7 +252,7 @@ class _SurveyRun:
         listing = list_log(self.store)
         times = file_times(listing, now_ms=epoch_millis(self.now))
         entries = [listing.commits[version] for version in sorted(listing.commits)]
-        removed = Removals(self.store, entries, times, since_ms=self.before_ms)
+        removed = Removals(self.snapshot.log.tail, entries, times, since_ms=self.before_ms)
         for actions, is_recent in removed.actions():
             if is_recent:
                 references.in_use.add(actions)

@@ -25,7 +25,7 @@ from delta_maintenance.protocol.ndjson.parse import (
     ParsedFileActions,
     parse_file_actions,
 )
-from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
+from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
 from delta_maintenance.protocol.vacuum.protected_paths import (
     PathSet,
     ProtectedPaths,
@@ -37,13 +37,8 @@ from delta_maintenance.protocol.vacuum.visibility import Reason, VisibilityRules
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.history import told_time
-from delta_maintenance.table.read.log_file import (
-    LOG_DIRECTORY,
-    LogEntry,
-    read_ahead,
-    read_hint,
-    read_listed,
-)
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_hint
+from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.sidecar_writer import commit_times
@@ -268,7 +263,7 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     if one was deleted after the listing.
     """
     found: list[pa.BinaryArray] = []
-    contents = read_ahead(store, entries, partial(_content, store))
+    contents = read_ahead(store, entries, partial(_content, LogTail(store, entries)))
     everything = ((_readable(content)[0], True) for _, content in contents)
     for sources, _ in _batches(everything):
         found += _locations(_parsed(sources), store.addresses)
@@ -285,7 +280,8 @@ class Removals:
     `deletionTimestamp` of each remove. All are in milliseconds since 1970-01-01 UTC.
     """
 
-    store: Store
+    tail: LogTail
+    """Some of the commits, which were read before."""
     entries: Sequence[LogEntry]
     times: Mapping[int, int]
     """The modification times of the commit files, by version."""
@@ -318,7 +314,8 @@ class Removals:
 
     def _lines(self) -> Iterator[tuple[FileLines, bool]]:
         # The last commit is read first.
-        for entry, content in read_ahead(self.store, self.entries, partial(_content, self.store)):
+        contents = read_ahead(self.tail.store, self.entries, partial(_content, self.tail))
+        for entry, content in contents:
             version = entry.file.version or 0
             try:
                 lines, told_ms = _readable(content)
@@ -349,9 +346,9 @@ _Content = CommitText | CorruptTableError
 """The content of a commit, or the reason why it cannot be read."""
 
 
-def _content(store: Store, entry: LogEntry) -> _Content:
+def _content(tail: LogTail, entry: LogEntry) -> _Content:
     try:
-        return split(entry.path, read_listed(store, entry.status))
+        return tail.text_of(entry)
     except CorruptTableError as error:
         return error
 

@@ -56,8 +56,9 @@ class LogTail:
     """
 
     def __init__(self, store: Store, entries: Sequence[LogEntry]) -> None:
-        self._store = store
+        self.store = store
         self.entries = tuple(entries)
+        self._listed = {entry.path: entry.status for entry in self.entries}
         size = sum(entry.status.size for entry in entries)
         self._thorough = size <= _THOROUGH_BYTES
         self._keeps = self._thorough and size <= _KEPT_BYTES
@@ -68,12 +69,20 @@ class LogTail:
 
     def followed_by(self, newer: LogTail) -> LogTail:
         """Concatenates two tails, with everything that either has kept."""
-        joined = LogTail(self._store, (*self.entries, *newer.entries))
+        joined = LogTail(self.store, (*self.entries, *newer.entries))
         if joined._keeps:
             joined._kept = {**self._kept, **newer._kept}
         joined._blocks = {**self._blocks, **newer._blocks}
         joined._searched = self._searched | newer._searched
         return joined
+
+    def text_of(self, entry: LogEntry) -> CommitText:
+        """Reads a file of the log, split into lines. Faster for a file that was already read as
+        part of this tail, if it is still listed as it was then. Raises the errors of `texts`.
+        """
+        is_known = self._listed.get(entry.path) == entry.status
+        tail = self if is_known else LogTail(self.store, (entry,))
+        return tail._read(entry)
 
     def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
         """Yields every file, split into lines; the next files are read in advance.
@@ -96,7 +105,7 @@ class LogTail:
             for entry in reversed(self.entries):
                 yield entry, self._kept[entry.path]
             return
-        for entry, text in read_ahead(self._store, self.entries, read):
+        for entry, text in read_ahead(self.store, self.entries, read):
             if self._keeps and entry.status.size <= _PIECE_BYTES:
                 self._kept[entry.path] = text
             if text.block is not None:
@@ -104,7 +113,7 @@ class LogTail:
             yield entry, text
 
     def _read(self, entry: LogEntry, *, thorough: bool = True) -> CommitText:
-        data = read_listed(self._store, entry.status)
+        data = read_listed(self.store, entry.status)
         path, block = entry.path, self._blocks.get(entry.path)
         try:
             text = split(path, data, thorough=thorough and path not in self._searched, block=block)
@@ -120,7 +129,7 @@ class LogTail:
     def _read_without_files(self, entry: LogEntry) -> CommitText:
         if entry.status.size <= _PIECE_BYTES:
             return self._read(entry, thorough=self._thorough)
-        return read_without_files(self._store, entry)
+        return read_without_files(self.store, entry)
 
     def batches(
         self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
