@@ -48,7 +48,7 @@ class ParallelChain(Generic[Item]):
     ) -> None:
         """`count` is the number of streams; `size` returns the size of an item in bytes."""
         self._unopened = streams
-        self._left = count
+        self._count = self._left = count
         self._size = size
         self._most = most
         self._held = 0
@@ -59,7 +59,7 @@ class ParallelChain(Generic[Item]):
         self._is_helped = False
 
     def __iter__(self) -> Iterator[Iterator[Item]]:
-        for _ in range(self._left):
+        for _ in range(self._count):
             yield self._items()
 
     def help(self) -> None:
@@ -142,6 +142,9 @@ class ParallelChain(Generic[Item]):
         try:
             if items is None:
                 items = next(self._unopened)
+                with self._changed:
+                    stream.items = items
+                    self._changed.notify_all()
             for item in items:
                 size = self._size(item)
                 produced.append(item)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.errors import StorageError
+from delta_maintenance.errors import CorruptTableError, StorageError
 from delta_maintenance.protocol.data_files.ordered_digest import ColumnDigest
 from delta_maintenance.protocol.data_files.row_digest import RowDigest
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data import read_back
+from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileWriter
 from tests.table.data.test_rewrite_proof import free, run
 
@@ -60,6 +62,40 @@ def test_an_idle_worker_changes_nothing_but_the_thread(deletes: bool, monkeypatc
     assert overlapped == alone
     assert one.read(alone.outputs[0].name) == other.read(overlapped.outputs[0].name)
     assert idle_workers.take() and not idle_workers.take()
+
+
+def test_two_sources_are_decoded_at_the_same_time(monkeypatch: Patch) -> None:
+    """Each waits for the other, so one thread alone would not decode them."""
+    alone = run(deletes=False)
+    read, meet = DataFileReader.read, threading.Barrier(2, timeout=30)
+
+    def reading(self: DataFileReader, file: SourceFile, **options: Any) -> Iterator[FileRows]:
+        if file.path != "f0":
+            meet.wait()
+        yield from read(self, file, **options)
+
+    monkeypatch.setattr(DataFileReader, "read", reading)
+    assert run(deletes=False, idle_workers=free(2)) == alone
+
+
+def test_an_error_of_a_source_in_the_other_thread_names_the_source(monkeypatch: Patch) -> None:
+    read, in_threads = DataFileReader.read, set[bool]()
+
+    def reading(self: DataFileReader, file: SourceFile, **options: Any) -> Iterator[FileRows]:
+        is_other = threading.current_thread() is not threading.main_thread()
+        in_threads.add(is_other)
+        while file.path == "f1" and not is_other and True not in in_threads:
+            time.sleep(0.001)
+        if file.path == "f2":
+            raise CorruptTableError("a page is damaged", file=file.path)
+        yield from read(self, file, **options)
+
+    monkeypatch.setattr(DataFileReader, "read", reading)
+    done = run(deletes=False, idle_workers=(idle_workers := free(2)))
+    assert [refusal.source.path for refusal in done.refused] == ["f2"]
+    assert done.refused[0].damaged and done.sums.rows == 40
+    assert in_threads == {True, False}
+    assert [idle_workers.take() for _ in range(3)] == [True, True, False]
 
 
 def test_an_error_in_the_thread_of_an_idle_worker_ends_the_bin(monkeypatch: Patch) -> None:

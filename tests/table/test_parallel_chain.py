@@ -1,0 +1,128 @@
+"""Streams one after another, produced by the calling thread and by an idle worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.table.parallel import IdleWorkers
+from delta_maintenance.table.parallel_chain import ParallelChain
+
+Source = Iterator[Generator[int, None, None]]
+
+
+def chain(sources: Source, count: int, *, most: int = 3, idle: int = 1) -> ParallelChain[int]:
+    idle_workers = IdleWorkers()
+    idle_workers.add(idle)
+    return ParallelChain(
+        sources, count=count, size=lambda _: 1, most=most, idle_workers=idle_workers
+    )
+
+
+@given(
+    st.lists(st.integers(0, 6), max_size=8),
+    st.integers(1, 4),
+    st.integers(0, 20),
+    st.integers(0, 1),
+)
+def test_items_keep_their_order_and_few_of_them_wait(
+    lengths: list[int], most: int, helped_from: int, idle: int
+) -> None:
+    produced, consumed, opened = [0], 0, [0]
+    busy = threading.Lock()
+
+    def items(number: int, length: int) -> Generator[int, None, None]:
+        opened[0] += 1
+        own = threading.Lock()
+        for at in range(length):
+            # A generator that two threads resume at a time raises ValueError by itself.
+            with busy:
+                produced[0] += 1
+            assert own.acquire(blocking=False)
+            yield number * 10 + at
+            own.release()
+        opened[0] -= 1
+
+    sources = (items(number, length) for number, length in enumerate(lengths))
+    with closing(chain(sources, len(lengths), most=most, idle=idle)) as parallel:
+        found = []
+        for stream in parallel:
+            found.append([])
+            for item in stream:
+                consumed += 1
+                found[-1].append(item)
+                if consumed >= helped_from:
+                    parallel.help()
+                # Those that wait, and the one that each thread is about to produce.
+                assert produced[0] - consumed <= most + 2
+                assert opened[0] <= 2
+    assert found == [[n * 10 + at for at in range(length)] for n, length in enumerate(lengths)]
+
+
+def test_two_streams_are_produced_at_the_same_time() -> None:
+    """Each waits for the other, so a single thread would never get its first item."""
+    meet = threading.Barrier(2, timeout=120)
+
+    def items(number: int) -> Generator[int, None, None]:
+        if number:
+            meet.wait()
+        yield number
+
+    with closing(chain((items(number) for number in range(3)), 3)) as parallel:
+        found = []
+        for stream in parallel:
+            found += stream
+            parallel.help()
+    assert found == [0, 1, 2]
+
+
+def test_an_error_is_raised_after_the_last_item_of_its_stream() -> None:
+    def items(number: int) -> Generator[int, None, None]:
+        yield number
+        if number == 1:
+            raise OSError("the disk is away")
+
+    before = set(threading.enumerate())
+    found = []
+    parallel = chain((items(number) for number in range(3)), 3)
+    parallel.help()
+    with closing(parallel), pytest.raises(OSError, match="away"):
+        for stream in parallel:
+            for item in stream:
+                found.append(item)
+    assert found == [0, 1]
+    assert set(threading.enumerate()) <= before
+
+
+def test_close_ends_the_thread_and_the_open_streams() -> None:
+    ended, began, goes_on = [], threading.Event(), threading.Event()
+
+    def items(number: int) -> Generator[int, None, None]:
+        try:
+            yield number
+            if number:
+                began.set()
+                assert goes_on.wait(120)
+            yield number
+            yield number
+        finally:
+            ended.append(number)
+
+    before = set(threading.enumerate())
+    parallel = chain((items(number) for number in range(9)), 9, most=9)
+    first = iter(next(iter(parallel)))
+    assert next(first) == 0
+    parallel.help()
+    # The worker may consume the first stream before it comes to the second.
+    assert began.wait(120)
+    threading.Timer(0.05, goes_on.set).start()
+    parallel.close()
+    assert sorted(ended) == [0, 1]
+    assert {thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")} <= (
+        before
+    )
