@@ -50,7 +50,7 @@ def test_items_keep_their_order_and_few_of_them_wait(
 
     sources = (items(number, length) for number, length in enumerate(lengths))
     with closing(chain(sources, len(lengths), most=most, idle=idle)) as parallel:
-        found = []
+        found: list[list[int]] = []
         for stream in parallel:
             found.append([])
             for item in stream:
@@ -74,7 +74,7 @@ def test_two_streams_are_produced_at_the_same_time() -> None:
         yield number
 
     with closing(chain((items(number) for number in range(3)), 3)) as parallel:
-        found = []
+        found: list[int] = []
         for stream in parallel:
             found += stream
             parallel.help()
@@ -126,3 +126,43 @@ def test_close_ends_the_thread_and_the_open_streams() -> None:
     assert {thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")} <= (
         before
     )
+
+
+def test_the_other_thread_stops_when_enough_items_wait() -> None:
+    enough, too_many = threading.Event(), threading.Event()
+
+    def items() -> Generator[int, None, None]:
+        for at in range(100):
+            if at == 4:
+                enough.set()
+            if at == 5:
+                too_many.set()
+            yield at
+
+    with closing(chain(iter([items()]), 1, most=4)) as parallel:
+        (stream,) = parallel
+        assert next(stream) == 0
+        parallel.help()
+        assert enough.wait(120)
+        assert not too_many.wait(0.1)
+        assert list(stream) == list(range(1, 100))
+
+
+def test_streams_are_opened_one_at_a_time() -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def sources() -> Source:
+        for number in range(4):
+            if number == 1:
+                began.set()
+                assert goes_on.wait(120)
+            yield (item for item in [number])
+
+    with closing(chain(sources(), 4)) as parallel:
+        found: list[int] = []
+        for stream in parallel:
+            found += stream
+            parallel.help()
+            assert began.wait(120)
+            threading.Timer(0.05, goes_on.set).start()
+    assert found == [0, 1, 2, 3]
