@@ -14,7 +14,7 @@ from delta_maintenance.errors import CorruptTableError, StorageError
 from delta_maintenance.protocol.data_files.ordered_digest import ColumnDigest
 from delta_maintenance.protocol.data_files.row_digest import RowDigest
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.data import read_back
+from delta_maintenance.table.data import data_file_writer, read_back
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileWriter
 from tests.table.data.test_rewrite_proof import free, run
@@ -66,7 +66,8 @@ def test_an_idle_worker_changes_nothing_but_the_thread(deletes: bool, monkeypatc
 
 def test_two_sources_are_decoded_at_the_same_time(monkeypatch: Patch) -> None:
     """Each waits for the other, so one thread alone would not decode them."""
-    alone = run(deletes=False)
+    monkeypatch.setattr(data_file_writer, "_SAMPLE", 5)
+    alone = run(deletes=False, group_rows=60)
     read, meet = DataFileReader.read, threading.Barrier(2, timeout=30)
 
     def reading(self: DataFileReader, file: SourceFile, **options: Any) -> Iterator[FileRows]:
@@ -75,10 +76,11 @@ def test_two_sources_are_decoded_at_the_same_time(monkeypatch: Patch) -> None:
         yield from read(self, file, **options)
 
     monkeypatch.setattr(DataFileReader, "read", reading)
-    assert run(deletes=False, idle_workers=free(2)) == alone
+    assert run(deletes=False, group_rows=60, idle_workers=free(2)) == alone
 
 
 def test_an_error_of_a_source_in_the_other_thread_names_the_source(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(data_file_writer, "_SAMPLE", 5)
     read, in_threads = DataFileReader.read, set[bool]()
 
     def reading(self: DataFileReader, file: SourceFile, **options: Any) -> Iterator[FileRows]:
@@ -91,7 +93,7 @@ def test_an_error_of_a_source_in_the_other_thread_names_the_source(monkeypatch: 
         yield from read(self, file, **options)
 
     monkeypatch.setattr(DataFileReader, "read", reading)
-    done = run(deletes=False, idle_workers=(idle_workers := free(2)))
+    done = run(deletes=False, group_rows=60, idle_workers=(idle_workers := free(2)))
     assert [refusal.source.path for refusal in done.refused] == ["f2"]
     assert done.refused[0].damaged and done.sums.rows == 40
     assert in_threads == {True, False}
