@@ -96,7 +96,9 @@ def print_named(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """
     console, rows = _console(), [*rows]
     table = drawn_table(columns, rows)
-    if not sys.stdout.isatty() or console.measure(table).maximum <= console.width:
+    unbounded = console.options.update(width=sys.maxsize)
+    needed = console.measure(table, options=unbounded).maximum
+    if not sys.stdout.isatty() or needed <= console.width:
         console.print(table)
         return
     for name, part in named_parts(columns, rows):
