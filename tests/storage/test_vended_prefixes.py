@@ -54,7 +54,9 @@ class _Store:
             found = re.search(r"Credential=(.*)/\d{8}/", environ.get("HTTP_AUTHORIZATION", ""))
             wanted = {self._folder(key) for key in _keys(environ, f"/{self.bucket}")}
             if found is None or wanted != {found[1]}:
-                line = f"{environ['REQUEST_METHOD']} {environ['REQUEST_URI']} as {found and found[1]}"
+                line = (
+                    f"{environ['REQUEST_METHOD']} {environ['REQUEST_URI']} as {found and found[1]}"
+                )
                 self.refused.append(line)
                 start("403 Forbidden", [("Content-Type", "application/xml")])
                 return [b"<Error><Code>AccessDenied</Code><Message>m</Message></Error>"]

@@ -116,7 +116,9 @@ def named_parts(
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)][1:]
 
     def new() -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+        table = Table(
+            box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), expand=True
+        )
         table.add_column(width=2)
         for width in widths:
             if width <= _SHORT:
