@@ -81,7 +81,8 @@ def expect_access(
     """States what the next requests to a table's store are for, if a catalog vends its credentials.
 
     To write, the credentials for the path `below` the root are requested at once. Raises
-    `CatalogError` if the catalog denies them, and `RefusedError` if the options permit only to read.
+    `CatalogError` if the catalog denies them, and `RefusedError` if the options only permit to
+    read.
     """
     reference, own = referred(root, storage_options, os.environ)
     vended = _vended(root, own, reference)
