@@ -72,9 +72,10 @@ class CredentialSource:
     def current(self, *, write: bool, address: Address | None = None) -> VendedCredentials:
         """Returns credentials that are valid now, for writing if `write` or if asked for before.
 
-        They are those of the longest prefix that contains `address`, by default the root. A renewal that fails is repeated until the old credentials end. Then, and if there were
-        none, raises `CatalogError`, or `CatalogUnavailableError` if the catalog does not answer.
-        `RefusedError` for a request to write if only reading is allowed.
+        They are those of the longest prefix that contains `address`, by default the root. A renewal
+        that fails is repeated until the old credentials end. Then, and if there were none, raises
+        `CatalogError`, or `CatalogUnavailableError` if the catalog does not answer. `RefusedError`
+        for a request to write if only reading is allowed.
         """
         if write and self._reference.access is Access.READ:
             raise RefusedError(
