@@ -195,7 +195,7 @@ def test_a_location_that_changes_is_not_maintained(
     assert [_writes(s3_server, s3_bucket, name) for name in ("b", "moved")] == [[], []]
 
 
-@pytest.mark.parametrize("prefix", ["other", "a_b", "a/_delta_log"])
+@pytest.mark.parametrize("prefix", ["other", "a_b", "a/_delta_log_2"])
 def test_credentials_for_another_place_are_not_used(
     unity: UnityServer,
     run: Any,

@@ -14,6 +14,7 @@ from delta_maintenance.cli.output import (
     count_text,
     instant_text,
     print_fields,
+    print_named,
     printable,
     size_text,
 )
@@ -76,6 +77,30 @@ def test_numbers_and_instants_for_people() -> None:
     assert instant_text(1_700_000_000_123) == "2023-11-14T22:13:20Z"
     assert instant_text(None) == ""
     assert instant_text(2**62) == str(2**62)
+
+
+def test_long_names_have_lines_of_their_own_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = f"uc://prod.sales.{'x' * 255}"
+    why = "5 commits since the checkpoint of version 0, of 2 allowed"
+    rows = [(name, "checkpoint", why), ("", "vacuum", why), ("[b]short", "fsck", "due")]
+    for out in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", out)
+        print_named(("table", "operation", "why"), rows)
+        lines = out.getvalue().splitlines()
+        assert (name in lines) == out.isatty()
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    print_named(("table", "operation", "why"), rows)
+    lines = [line.rstrip() for line in terminal.getvalue().splitlines()]
+    assert lines[0] == "table" and lines[1].split() == ["operation", "why"]
+    assert lines.count(name) == 1 and lines.count("[b]short") == 1
+    assert f"    checkpoint  {why}" in lines and f"    vacuum      {why}" in lines
+    assert all(len(line) <= 80 for line in lines if line != name)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    print_named(("table", "operation", "why"), rows[2:])
+    assert "[b]short" not in terminal.getvalue().splitlines(), "it fits beside its columns"
 
 
 def test_progress_of_long_work_is_a_line_now_and_then_where_there_is_no_terminal(

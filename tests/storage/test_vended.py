@@ -234,8 +234,8 @@ def test_azure_takes_a_signature(unity: UnityServer, monkeypatch: pytest.MonkeyP
     store: Any = open_store(located.address, located.storage_options)
     session = store._bucket._client._session = _Session()
     client: AzureClient = store._bucket._client
-    client.call("HEAD", "a")
-    client.call("PUT", "a")
+    client.call("HEAD", "t/a")
+    client.call("PUT", "t/a")
     assert [url.partition("?")[2] for _, url, _ in session.sent] == [
         "sv=1&sig=canarySession1",
         "sv=1&sig=canarySession2",

@@ -141,21 +141,22 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     def run(self, options: Any, *, plan_only: bool) -> Any:
         """Returns the Plan, or the Result."""
-        prepared = self.planned(options)
+        prepared = self.planned(options, plan_only=plan_only)
         assert prepared is not None, "this process is the only engine"
         return prepared.plan if plan_only else prepared.apply()
 
-    def planned(self, options: Any) -> Prepared[Any, Any] | None:
+    def planned(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
         """Plans, and logs the reason; None if only a job can make the plan."""
-        prepared = self.prepared(options)
+        prepared = self.prepared(options, plan_only=plan_only)
         if prepared is not None:
             self.log_reason(prepared.plan)
         return prepared
 
-    def prepared(self, options: Any) -> Prepared[Any, Any] | None:
+    def prepared(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
         """Opens the table and plans; None if only a job can make the plan."""
         context = core.RunContext(
             progress=LoggedProgress(self.log),
+            plan_only=plan_only,
             report=self.new_report(),
             storage_options=self.hook.options_for,
         )

@@ -108,6 +108,11 @@ class CatalogReference:
         return secret_variables(self.settings)
 
 
+def with_access(storage_options: Mapping[str, str], access: Access) -> dict[str, str]:
+    """Returns storage options of a table in which a reference states the access, unless it does."""
+    return {**({ACCESS: str(access)} if TABLE in storage_options else {}), **storage_options}
+
+
 def reference_options(
     table: CatalogTable, settings: CatalogSettings, *, access: Access | None = None
 ) -> dict[str, str]:

@@ -9,7 +9,9 @@ no store needs, are ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from delta_maintenance.address import Address
@@ -91,13 +93,18 @@ def credentials_for(
     wanted = address if isinstance(address, Address) else Address.parse(address)
     best, length = None, -1
     for each in credentials:
-        try:
-            prefix = Address.parse(each.prefix)
-        except InvalidRequestError:
-            continue
-        if _contains(prefix, wanted) and len(prefix.path) > length:
+        prefix = _parsed(each.prefix)
+        if prefix is not None and _contains(prefix, wanted) and len(prefix.path) > length:
             best, length = each, len(prefix.path)
     return best
+
+
+# Asked before each request to a store.
+@lru_cache(maxsize=4096)
+def _parsed(prefix: str) -> Address | None:
+    with suppress(InvalidRequestError):
+        return Address.parse(prefix)
+    return None
 
 
 def _contains(prefix: Address, address: Address) -> bool:

@@ -53,17 +53,29 @@ class CredentialSource:
         self._now = now or (lambda: clock.now())
         self._lock = threading.Lock()
         self._table: CatalogTable | None = None
-        self._held: VendedCredentials | None = None
+        self._held: tuple[VendedCredentials, ...] = ()
+        """One for each prefix, of one answer of the catalog."""
         self._held_since = self._failed_at = self._rejected_at = datetime.min.replace(tzinfo=UTC)
         self._writes = reference.access is Access.READ_WRITE
         self._failure: DeltaMaintenanceError | None = None
 
-    def current(self, *, write: bool) -> VendedCredentials:
+    def expect(self, access: Access, address: Address) -> None:
+        """States what the next requests are for: renewals ask for no more.
+
+        To write, the credentials for an address below the root are requested at once, so that a
+        refusal precedes the work. Raises the errors of `current`.
+        """
+        self._writes = Access.READ_WRITE in (access, self._reference.access)
+        if access is Access.READ_WRITE:
+            self.current(write=True, address=address)
+
+    def current(self, *, write: bool, address: Address | None = None) -> VendedCredentials:
         """Returns credentials that are valid now, for writing if `write` or if asked for before.
 
-        A renewal that fails is repeated until the old credentials end. Then, and if there were
-        none, raises `CatalogError`, or `CatalogUnavailableError` if the catalog does not answer.
-        `RefusedError` for a request to write if only reading is allowed.
+        They are those of the longest prefix that contains `address`, by default the root. A renewal
+        that fails is repeated until the old credentials end. Then, and if there were none, raises
+        `CatalogError`, or `CatalogUnavailableError` if the catalog does not answer. `RefusedError`
+        for a request to write if only reading is allowed.
         """
         if write and self._reference.access is Access.READ:
             raise RefusedError(
@@ -71,16 +83,16 @@ class CredentialSource:
                 table=str(self._reference.name),
                 remedy="omit the storage option catalog_access",
             )
-        held = self._held
-        if held is not None and self._serves(held, write=write) and not self._is_due(held):
-            return held
+        address = address or self._root
         # Others need not wait while the old credentials are valid.
-        usable = self._usable(write=write)
+        usable = self._usable(address, write=write)
+        if usable is not None and not self._is_due(usable):
+            return usable
         if not self._lock.acquire(blocking=usable is None):
             assert usable is not None
             return usable
         try:
-            return self._renewed(write=write)
+            return self._renewed(address, write=write)
         finally:
             self._lock.release()
 
@@ -90,17 +102,17 @@ class CredentialSource:
         They may have ended before their time, or the catalog does not state it.
         """
         with self._lock:
-            if self._held is not credentials:
+            if not any(each is credentials for each in self._held):
                 return True
             ends, now = credentials.expires_at, self._now()
             # Newer credentials do not help if the store denies what they are for.
             if now - self._rejected_at < _PAUSE and (ends is None or now < ends):
                 return False
-            self._held, self._rejected_at = None, now
+            self._held, self._rejected_at = (), now
             return True
 
-    def _renewed(self, *, write: bool) -> VendedCredentials:
-        usable = self._usable(write=write)
+    def _renewed(self, address: Address, *, write: bool) -> VendedCredentials:
+        usable = self._usable(address, write=write)
         if usable is not None and not self._is_due(usable):
             return usable
         if self._failure is not None and self._now() - self._failed_at < _PAUSE:
@@ -109,9 +121,9 @@ class CredentialSource:
             raise self._failure
         # Once something is written, the same task will write again.
         write = write or self._writes
-        held = self._held
+        held = credentials_for(address, self._held)
         try:
-            found = self._requested(Access.READ_WRITE if write else Access.READ)
+            found = self._requested(Access.READ_WRITE if write else Access.READ, address)
         except DeltaMaintenanceError as error:
             self._failure = error = self._located(error, held)
             self._failed_at = self._now()
@@ -119,11 +131,10 @@ class CredentialSource:
                 raise error from None
             _logger.warning("%s; the old credentials are used until they end", error)
             return usable
-        self._held, self._held_since, self._failure = found, self._now(), None
-        self._writes = write
+        self._failure, self._writes = None, write
         return found
 
-    def _requested(self, access: Access) -> VendedCredentials:
+    def _requested(self, access: Access, address: Address) -> VendedCredentials:
         name, catalog = self._reference.name, self._catalog()
         if self._table is None:
             self._table = catalog.resolve(name)
@@ -134,10 +145,10 @@ class CredentialSource:
                 remedy="run again; a policy lists its tables anew",
             )
         offered = catalog.credentials(self._table, access)
-        found = credentials_for(self._root, offered)
+        found = credentials_for(address, offered)
         if found is None:
             raise CatalogError(
-                f"the catalog vends no credentials for {self._root}",
+                f"the catalog vends no credentials for {address}",
                 table=str(name),
                 remedy="let it vend them for the table, or give credentials of the store and the "
                 "storage option catalog_access=none",
@@ -149,13 +160,20 @@ class CredentialSource:
                 table=str(name),
                 remedy="compare its clock with that of this machine",
             )
+        if not self._serves(found, write=access is Access.READ_WRITE):
+            raise CatalogError(
+                f"the catalog vends credentials for {address} for reading only",
+                table=str(name),
+                remedy="grant the right to write to the table",
+            )
+        self._held, self._held_since = offered, self._now()
         return found
 
     def _serves(self, held: VendedCredentials, *, write: bool) -> bool:
         return not write or held.access is Access.READ_WRITE
 
-    def _usable(self, *, write: bool) -> VendedCredentials | None:
-        held = self._held
+    def _usable(self, address: Address, *, write: bool) -> VendedCredentials | None:
+        held = credentials_for(address, self._held)
         if held is None or not self._serves(held, write=write):
             return None
         ends = held.expires_at

@@ -168,8 +168,9 @@ def locate_table(arguments: argparse.Namespace) -> None:
     from delta_maintenance.catalogs.locate import locate
     from delta_maintenance.catalogs.models import Access
 
-    writes = getattr(arguments, "may_write", False) and not arguments.dry_run
-    access = None if writes else Access.READ
+    needed = arguments.access(arguments) if "access" in arguments else Access.READ
+    # Credentials for writing are requested with the plan.
+    access = Access.READ if needed is Access.READ else None
     located = locate(arguments.table, dict(arguments.storage_options), access=access)
     arguments.catalog_name = arguments.table
     arguments.table = located.address

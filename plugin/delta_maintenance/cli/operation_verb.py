@@ -36,6 +36,7 @@ from delta_maintenance.operations.core.registry import AnyOperation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from delta_maintenance.catalogs.models import Access
     from delta_maintenance.operations.core.context import Listing
     from delta_maintenance.operations.core.outcome import Conclusion
 
@@ -77,7 +78,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
         run=partial(run, record),
         version=None,
         report=None,
-        may_write=not record.effects.only_reads,
+        access=partial(_access, record),
     )
 
 
@@ -95,6 +96,7 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
         context = RunContext(
             started=started,
             progress=progress,
+            plan_only=dry_run,
             version=arguments.version,
             report=arguments.report,
             storage_options=partial(options_for, given=dict(arguments.storage_options)),
@@ -110,6 +112,11 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
         verb.conclude(prepared.plan, prepared.listing)
     else:
         verb.conclude(result if in_process else verb.submitted(options, prepared.plan))
+
+
+def _access(record: AnyOperation, arguments: argparse.Namespace) -> Access:
+    options = read_flags(arguments, record.options)
+    return record.access(options, plan_only=arguments.dry_run)
 
 
 class _Verb:

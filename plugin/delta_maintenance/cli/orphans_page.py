@@ -29,9 +29,7 @@ def page(found: Orphans) -> str:
     if found.orphans:
         rows = "".join(map("".join, (_row(each, found) for each in found.orphans)))
         heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-        parts.append(
-            f"<div><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
+        parts.append(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>")
     if found.referenced:
         used = [
             f"<b>{_text(each.uri)}</b>: used by {', '.join(map(_text, each.by))}"
@@ -47,14 +45,15 @@ def _row(orphan: Orphan, found: Orphans) -> Iterator[str]:
         notes.append(_text(orphan.problem))
     last = orphan.last_commit
     yield f"<tr><td>{'<br>'.join([_text(orphan.uri), *notes])}</td>"
-    for cell in (
+    cells = (
         "" if orphan.size is None else size_text(orphan.size),
         "" if orphan.files is None else f"{orphan.files:,}",
         "" if orphan.version is None else f"{orphan.version:,}",
         "" if last is None else f"{last:%Y-%m-%d}",
         "" if last is None else count_text((found.assessed_at - last).days, "day"),
-    ):
-        yield f"<td class=n>{cell}</td>"
+    )
+    for name, cell in zip(_COLUMNS[1:], cells, strict=True):
+        yield f"<td class=n data-name='{name}'>{cell}</td>"
     yield "</tr>"
 
 
@@ -73,12 +72,19 @@ _HEAD = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>
 :root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
-div { overflow-x: auto; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .4rem .8rem; border-bottom: 1px solid #8886; }
 th, .n { white-space: nowrap; }
-td, li { overflow-wrap: anywhere; vertical-align: top; }
+td { vertical-align: top; }
 .n { text-align: right; }
 th:not(:first-child) { text-align: right; }
+@media (max-width: 45rem) {
+  thead, .n:empty { display: none; }
+  tr { display: block; padding: .4rem 0; border-bottom: 1px solid #8886; }
+  td { display: block; padding: 0; border: 0; }
+  .n { text-align: left; }
+  .n::before { content: attr(data-name) " "; opacity: .7; }
+}
 </style></head>"""

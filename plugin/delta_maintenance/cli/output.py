@@ -23,6 +23,7 @@ from delta_maintenance.operations.core.rendering import (
     divided,
     drawn_table,
     fields_text,
+    named_parts,
     printable,
     without_controls,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "print_facts",
     "print_fields",
     "print_json",
+    "print_named",
     "print_table",
     "printable",
     "say",
@@ -85,6 +87,23 @@ def print_facts(title: str, facts: Facts) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table with a header, for people."""
     _console().print(drawn_table(columns, rows))
+
+
+def print_named(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table whose first column names tables; an empty name continues the row above.
+
+    On a terminal that is too narrow, each name has a line of its own.
+    """
+    console, rows = _console(), [*rows]
+    table = drawn_table(columns, rows)
+    unbounded = console.options.update(width=sys.maxsize)
+    needed = console.measure(table, options=unbounded).maximum
+    if not sys.stdout.isatty() or needed <= console.width:
+        console.print(table)
+        return
+    for name, part in named_parts(columns, rows):
+        console.print(name, soft_wrap=True)
+        console.print(part)
 
 
 def say(line: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
+from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
@@ -150,8 +151,11 @@ def _run(
     report: str | None,
 ) -> Any:
     table, storage_options, spark = subject._execution_parts()
+    plan_only = bool(dry_run)
+    access = record.access(options, plan_only=plan_only)
     context = RunContext(
-        engine=_engine(record, table, storage_options, spark, options),
+        engine=_engine(record, table, with_access(storage_options, access), spark, options),
+        plan_only=plan_only,
         version=version,
         report=report,
         storage_options=partial(options_for, given=storage_options),
@@ -159,7 +163,7 @@ def _run(
     )
     try:
         prepared = record.prepare(table, options, context)
-        if prepared is not None and dry_run:
+        if prepared is not None and plan_only:
             return prepared.plan
         if prepared is None or (record.needs_job(prepared.plan) and context.engine is None):
             raise InvalidRequestError(

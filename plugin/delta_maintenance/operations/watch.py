@@ -331,7 +331,8 @@ def current_properties(
 
     if version < 0:
         return dict.fromkeys(names)
-    configuration = open_table(uri, storage_options).snapshot(version).metadata.configuration
+    table = open_table(uri, storage_options, access=Access.READ)
+    configuration = table.snapshot(version).metadata.configuration
     return {name: configuration.get(name) for name in names}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from delta_maintenance.catalogs.models import Access
 from delta_maintenance.errors import DeltaMaintenanceError, failure_of
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
@@ -82,6 +83,7 @@ def assess_table(
     """
     snapshots = snapshots or NewestSnapshots(table)
     try:
+        table.expect(Access.READ)
         return assess(
             snapshots.newest(),
             policy_table,

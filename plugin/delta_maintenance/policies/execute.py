@@ -212,7 +212,7 @@ class _Request:
 
     def planned_only(self) -> OperationOutcome:
         """Returns the plan, with the limits that it would exceed."""
-        prepared = None if self.due.engine == "spark" else self._prepared()
+        prepared = None if self.due.engine == "spark" else self._prepared(plan_only=True)
         if prepared is None:
             outcome = replace(self.blank, engine="spark")
             if not self.context.plans_on_spark:
@@ -230,7 +230,7 @@ class _Request:
             status="needs-approval",
             reason=f"{self.due.reason}; approve it, as the policy requires",
         )
-        prepared = None if self.due.engine == "spark" else self._prepared()
+        prepared = None if self.due.engine == "spark" else self._prepared(plan_only=True)
         if prepared is None:
             waiting = replace(waiting, engine="spark")
             if not self.context.plans_on_spark:
@@ -268,13 +268,14 @@ class _Request:
             self.context.claim()
         return self._ended(self.blank, prepared.apply())
 
-    def _prepared(self) -> Any:
+    def _prepared(self, *, plan_only: bool = False) -> Any:
         own = self.context.environment
         context = RunContext(
             started=self.blank.started_at,
             now=own.now,
             new_id=own.new_id,
             progress=own.progress,
+            plan_only=plan_only,
             newest=self.context.snapshots.to_plan,
         )
         return self.record.prepare(self.context.table, self.options, context)

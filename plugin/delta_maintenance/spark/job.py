@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.address import Address
+from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
@@ -98,12 +99,14 @@ def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
 
 def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[str, Any]:
     record = find(spec.operation)
+    options = spec.read_options()
+    access = record.access(options, plan_only=spec.plan_only)
     # Executors have working directories of their own.
     address = str(Address.parse(spec.table).absolute())
     session = JobSession(
         spark=spark,
         table_uri=address,
-        storage_options=spec.storage_options,
+        storage_options=with_access(spec.storage_options, access),
         new_id=clock.new_id,
         progress=progress,
     )
@@ -112,12 +115,12 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
     context = RunContext(
         engine=load(record.spark.engine)(session) if record.spark is not None else None,
         progress=progress,
+        plan_only=spec.plan_only,
         version=spec.version,
         report=spec.report_uri,
         storage_options=partial(options_for, given=spec.storage_options),
         newest=snapshots.to_plan,
     )
-    options = spec.read_options()
     approved = None if spec.approved is None else ApprovedPlan.from_json(spec.approved)
     narrowed = options if approved is None else approved.narrowed(record, options)
     prepared = record.prepare(table, narrowed, context)

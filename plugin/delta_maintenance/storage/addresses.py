@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.catalogs.models import Access
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES
@@ -72,6 +73,21 @@ def open_store(
             from delta_maintenance.storage.fsspec.store import FsspecStore
 
             return FsspecStore(address, own)
+
+
+def expect_access(
+    root: Address, storage_options: Mapping[str, str] | None, access: Access, *, below: str
+) -> None:
+    """States what the next requests to a table's store are for, if a catalog vends its credentials.
+
+    To write, the credentials for the path `below` the root are requested at once. Raises
+    `CatalogError` if the catalog denies them, and `RefusedError` if the options only permit to
+    read.
+    """
+    reference, own = referred(root, storage_options, os.environ)
+    vended = _vended(root, own, reference)
+    if vended is not None:
+        vended.expect(access, root.join(below).path)
 
 
 class SharedClients:

@@ -142,6 +142,13 @@ def test_a_table_that_failed_shows_why_and_what_was_known(site: Site) -> None:
     assert f"{health().version:,}" in text
 
 
+def test_the_name_of_a_table_in_a_catalog_does_not_hide_its_problem(site: Site) -> None:
+    name = f"uc://prod.sales.{'x' * 255}"
+    problem = f"table {name}: Unity Catalog denies credentials"
+    site.store.save(assessment(name, status="failed", problem=problem, health=None, operations=()))
+    assert ">Unity Catalog denies credentials</span>" in site.get("/").text
+
+
 def test_the_first_screen_reports_no_problem(site: Site) -> None:
     calm = tuple(replace(each, status="not-due") for each in assessment().operations)
     well = assessment(status="nothing-due", operations=calm)

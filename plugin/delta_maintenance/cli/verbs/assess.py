@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs
-from delta_maintenance.cli.output import count_text, print_json, print_table, say, size_text, warn
+from delta_maintenance.cli.output import count_text, print_json, print_named, say, size_text, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([assessment.to_json() for assessment in assessments])
     else:
-        print_table(
+        print_named(
             ("table", "version", "operation", "status", "why", "brings"),
             [row for assessment in assessments for row in _rows(assessment)],
         )
@@ -103,7 +103,8 @@ def _rows(assessment: Assessment) -> Iterator[tuple[object, ...]]:
             version,
             "",
             assessment.status.replace("-", " "),
-            assessment.problem or why,
+            # A problem has a line of its own below the table.
+            "" if assessment.problem is not None else why,
             "",
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark
-from delta_maintenance.cli.output import Progress, print_json, print_table, warn
+from delta_maintenance.cli.output import Progress, print_json, print_named, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.cli.verbs.assess import worst
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([result.to_json() for result in results])
     else:
-        print_table(
+        print_named(
             ("table", "operation", "status", "seconds", "why"),
             [row for result in results for row in _rows(result)],
         )
@@ -154,7 +154,8 @@ def _rows(result: RunResult) -> Iterator[tuple[object, ...]]:
             outcome.operation,
             outcome.status.replace("-", " "),
             f"{outcome.seconds:.1f}",
-            outcome.reason,
+            # A problem has a line of its own below the table.
+            "" if outcome.reason == result.problem else outcome.reason,
         )
     if not result.outcomes:
         yield (
@@ -162,7 +163,7 @@ def _rows(result: RunResult) -> Iterator[tuple[object, ...]]:
             "",
             result.status.replace("-", " "),
             "",
-            result.problem or _waiting(result),
+            "" if result.problem is not None else _waiting(result),
         )
 
 

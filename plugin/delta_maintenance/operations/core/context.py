@@ -40,6 +40,8 @@ class RunContext:
     engine: Any = None
     """The engine for distributed work; None works in this process."""
     progress: Progress | None = None
+    plan_only: bool = False
+    """Whether the plan is not applied, so that reading is enough."""
     version: int | None = None
     """The version to work on, for operations that accept one; None is the latest."""
     report: str | None = None

@@ -12,6 +12,7 @@ from functools import partial, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
+from delta_maintenance.catalogs.models import Access
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
@@ -183,6 +184,8 @@ class OperationRecord(Generic[O, P, R]):
     outcomes: Mapping[str, Outcome]
     """The outcome for each `status` of a Result."""
     effects: Effects = field(default_factory=Effects)
+    only_reads: Callable[[O], bool] = lambda _: False
+    """Returns whether the operation has none of its effects with these Options."""
     requires: tuple[str, ...] = ()
     """The accesses that the table's protocol must allow: values of
     `protocol.features.registry.Operation`."""
@@ -278,12 +281,18 @@ class OperationRecord(Generic[O, P, R]):
         untouched = (Outcome.NOTHING_TO_DO, Outcome.CONFLICT, Outcome.REFUSED)
         return self.conclusion(result).outcome not in untouched
 
+    def access(self, options: O, *, plan_only: bool) -> Access:
+        """Returns the access to the table that a run needs."""
+        reads = plan_only or self.effects.only_reads or self.only_reads(options)
+        return Access.READ if reads else Access.READ_WRITE
+
     def prepare(self, table: Table, options: O, context: RunContext) -> Prepared[P, R] | None:
         """Plans, and keeps the gathered information for `apply`. Changes nothing.
 
         Returns None if only a Spark job can make the plan. Raises the errors of the operation's
-        `plan`.
+        `plan`, and those of `Table.expect` if the catalog of the table denies the access.
         """
+        table.expect(self.access(options, plan_only=context.plan_only))
         code = import_module(self.code)
         own = getattr(code, "prepare", None)
         if own is not None:

@@ -6,7 +6,7 @@ HTML. rich is imported when a table is drawn, because `--json` and `--help` do n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 """The width of tables in a text that no terminal shows yet."""
+_SHORT = 16
+"""The length up to which texts are not wrapped if names have lines of their own."""
 _LONGEST = 60
 """The length from which on texts in the first column of a table are wrapped."""
 
@@ -99,6 +101,39 @@ def drawn_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tab
     for row in cells:
         table.add_row(*row)
     return table
+
+
+def named_parts(
+    columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> Iterator[tuple[str, Table]]:
+    """Yields the heads, and each name of the first column with a table of its rows.
+
+    All tables have the same columns. Texts of more than one line share the space.
+    """
+    from rich.table import Table
+
+    cells = [[*map(cell_text, row)] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][1:]
+
+    def new() -> Table:
+        table = Table(
+            box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), expand=True
+        )
+        table.add_column(width=2)
+        for width in widths:
+            if width <= _SHORT:
+                table.add_column(width=width, no_wrap=True)
+            else:
+                table.add_column(overflow="fold", ratio=min(width, _LONGEST))
+        return table
+
+    part, name = new(), cells[0][0]
+    for row in cells:
+        if row[0] not in ("", name):
+            yield name, part
+            part, name = new(), row[0]
+        part.add_row("", *row[1:])
+    yield name, part
 
 
 def cell_text(value: object) -> str:

@@ -69,6 +69,7 @@ RECORD = OperationRecord(
     code="delta_maintenance.operations.fsck.operation",
     outcomes={"sound": Outcome.DONE, "warnings": Outcome.DONE, "corrupt": Outcome.CORRUPT},
     effects=Effects(commits=True, adds_files=True),
+    only_reads=lambda options: not options.repair,
     spark=SparkPart(
         engine="delta_maintenance.spark.fsck:SparkContents.of_job",
         # A plan in this process would read the log twice.

@@ -108,7 +108,8 @@ class AzureClient(RestClient):
         """Sends a request once, for a blob or, without a key, for the container."""
         request = partial(self._send, method, key, query, headers, body)
         if self._vended is not None:
-            return self._vended.sent(request, write=method not in ("GET", "HEAD"))
+            key = key or (query or {}).get("prefix", "")
+            return self._vended.sent(request, write=method not in ("GET", "HEAD"), key=key)
         return request(self._options)
 
     def _send(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Generic, Self, TypeVar
 
 from delta_maintenance.address import Address
-from delta_maintenance.catalogs.models import VendedCredentials
+from delta_maintenance.catalogs.models import Access, VendedCredentials
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.vending import CredentialSource, source_of
 from delta_maintenance.rest.failure import RequestFailure
@@ -18,15 +19,21 @@ T = TypeVar("T")
 class VendedOptions(Generic[Options]):
     """Options that change with each renewal of the credentials. Thread-safe.
 
-    `merged` adds the storage options of vended credentials to those that a user gave.
+    Each request has those of the longest prefix that contains its key, which is the path after the
+    bucket or container. `merged` adds the storage options of vended credentials to those that a
+    user gave.
     """
 
     def __init__(
-        self, source: CredentialSource, merged: Callable[[Mapping[str, str]], Options]
+        self,
+        source: CredentialSource,
+        root: Address,
+        merged: Callable[[Mapping[str, str]], Options],
     ) -> None:
         self._source = source
+        self._bucket = replace(root, path="")
         self._merged = merged
-        self._last: tuple[VendedCredentials, Options] | None = None
+        self._last: dict[str, tuple[VendedCredentials, Options]] = {}
 
     @classmethod
     def of(
@@ -36,27 +43,44 @@ class VendedOptions(Generic[Options]):
         merged: Callable[[Mapping[str, str]], Options],
     ) -> Self:
         """The options of the store of a table, which others in this process may share."""
-        return cls(source_of(reference, root), merged)
+        return cls(source_of(reference, root), root, merged)
+
+    def expect(self, access: Access, key: str) -> None:
+        """States what the next requests are for: see `CredentialSource.expect`."""
+        self._source.expect(access, self._address(key))
 
     def current(self, *, write: bool = False) -> Options:
-        """Returns the options for a request now. Raises the errors of `CredentialSource`."""
+        """Returns the options for the root now. Raises the errors of `CredentialSource`."""
         return self._of(self._source.current(write=write))
 
-    def sent(self, request: Callable[[Options], T], *, write: bool) -> T:
-        """Sends a request, and once more if the store rejects the credentials.
+    def divided(self, keys: Sequence[str]) -> list[Sequence[str]]:
+        """Divides keys to delete, so that one request can delete each part."""
+        parts: dict[str, list[str]] = {}
+        for key in keys:
+            held = self._source.current(write=True, address=self._address(key))
+            parts.setdefault(held.prefix, []).append(key)
+        return [*parts.values()]
 
-        A rejected request had no effect.
+    def sent(self, request: Callable[[Options], T], *, write: bool, key: str) -> T:
+        """Sends a request for a key, and once more if the store rejects the credentials.
+
+        A rejected request had no effect. Of a listing, the key is the common prefix.
         """
-        credentials = self._source.current(write=write)
+        address = self._address(key)
+        credentials = self._source.current(write=write, address=address)
         try:
             return request(self._of(credentials))
         except RequestFailure as failure:
             if not failure.access or not self._source.rejected(credentials):
                 raise
-        return request(self.current(write=write))
+        return request(self._of(self._source.current(write=write, address=address)))
+
+    def _address(self, key: str) -> Address:
+        return self._bucket.join(key.rstrip("/")) if key else self._bucket
 
     def _of(self, credentials: VendedCredentials) -> Options:
-        last = self._last
+        last = self._last.get(credentials.prefix)
         if last is None or last[0] is not credentials:
-            self._last = last = (credentials, self._merged(credentials.options))
+            last = credentials, self._merged(credentials.options)
+            self._last[credentials.prefix] = last
         return last[1]

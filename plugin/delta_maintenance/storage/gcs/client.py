@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
@@ -73,9 +73,10 @@ class GCSClient(RestClient):
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        key: str | None = None,
     ) -> Answer:
         """Sends an idempotent request, with retries. `GCSFailure` after the last attempt."""
-        once = partial(self.send, method, path, query=query, headers=headers, body=body)
+        once = partial(self.send, method, path, query=query, headers=headers, body=body, key=key)
         return patiently(once, self.sleep, self._pauses)
 
     def ask(self, path: str, query: Mapping[str, object]) -> dict[str, Any]:
@@ -94,11 +95,12 @@ class GCSClient(RestClient):
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        key: str | None = None,
     ) -> Answer:
         """Sends a request once.
 
         If `path` is a complete URL, it is used unchanged and without credentials: the URL of an
-        upload is its own authorisation.
+        upload is its own authorisation. `key` is that of the object if only the body names it.
         """
         query_text = "?" + urlencode(query, quote_via=quote) if query else ""
         if not path.startswith("/"):
@@ -114,8 +116,18 @@ class GCSClient(RestClient):
             return self._send(method, url + query_text, given, body)
 
         if self._vended is not None:
-            return self._vended.sent(authorized, write=method not in ("GET", "HEAD"))
+            if key is None:
+                key = self._key(path, query or {})
+            return self._vended.sent(authorized, write=method not in ("GET", "HEAD"), key=key)
         return authorized(self._options)
+
+    def divided(self, keys: Sequence[str]) -> list[Sequence[str]]:
+        """Divides keys to delete, so that the credentials of a request are those of all keys."""
+        return [keys] if self._vended is None else self._vended.divided(keys)
+
+    def _key(self, path: str, query: Mapping[str, object]) -> str:
+        name = path.removeprefix(f"{self.bucket_path}/o/")
+        return unquote(name) if name != path else str(query.get("name", query.get("prefix", "")))
 
     def _send(self, method: str, url: str, given: dict[str, str], body: bytes | None) -> Answer:
         def refused(answer: Answer) -> GCSFailure:

@@ -58,7 +58,7 @@ class GCSPut(ConditionalPut):
             "metadata": {_PUT_ID: put_id},
         }
         if size > self.multipart_size:
-            return self._stage_parts(description, source, size)
+            return self._stage_parts(key, description, source, size)
         body, content_type = _related(description, source.read(), put_id)
         return partial(
             self._client.send,
@@ -67,6 +67,7 @@ class GCSPut(ConditionalPut):
             query={"uploadType": "multipart", "ifGenerationMatch": 0, "fields": "name"},
             headers={"Content-Type": content_type},
             body=body,
+            key=key,
         )
 
     def creation(self, key: str, put_id: str) -> Creation:
@@ -96,7 +97,7 @@ class GCSPut(ConditionalPut):
         self._client.call("DELETE", self._client.object_path(key))
 
     def _stage_parts(
-        self, description: dict[str, object], source: BinaryIO, size: int
+        self, key: str, description: dict[str, object], source: BinaryIO, size: int
     ) -> Callable[[], object]:
         """Uploads all parts except the last one, which creates the object."""
         session = self._client.call(
@@ -105,6 +106,7 @@ class GCSPut(ConditionalPut):
             query={"uploadType": "resumable", "ifGenerationMatch": 0},
             headers={"Content-Type": "application/json", "X-Upload-Content-Type": OBJECT},
             body=json.dumps(description).encode(),
+            key=key,
         )
         upload = session.headers["Location"]
         with self._aborting(upload):

@@ -141,7 +141,11 @@ def delete_objects(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestF
 
     A key counts as deleted only if the answer confirms that key.
     """
-    batches = [keys[first : first + _PER_BATCH] for first in range(0, len(keys), _PER_BATCH)]
+    batches = [
+        part[first : first + _PER_BATCH]
+        for part in client.divided(keys)
+        for first in range(0, len(part), _PER_BATCH)
+    ]
     if len(batches) == 1:
         return _delete(client, batches[0])
     kept: dict[str, RequestFailure] = {}
@@ -174,6 +178,7 @@ def _attempt(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure
             "/batch/storage/v1",
             headers={"Content-Type": f"multipart/mixed; boundary={_BOUNDARY}"},
             body=_requests(client, keys),
+            key=keys[0],
         )
         answers = _answers(answer.headers.get("Content-Type", ""), answer.body)
     except RequestFailure as failure:

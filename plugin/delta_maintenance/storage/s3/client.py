@@ -134,11 +134,9 @@ class S3Client:
         self._connecting = threading.Lock()
         self._opened: Any = None if vended is not None else self._open(options)
 
-    @property
-    def _session(self) -> Any:
+    def _session(self, options: S3Options) -> Any:
         if self._opened is None:
             # The catalog may state the region and the endpoint with the credentials.
-            options = self._options if self._vended is None else self._vended.current()
             with self._connecting:
                 if self._opened is None:
                     self._opened = self._open(options)
@@ -178,7 +176,9 @@ class S3Client:
     @property
     def is_aws(self) -> bool:
         """Whether the server is Amazon S3, not another server with the same protocol."""
-        session = self._session
+        session = self._opened or self._session(
+            self._options if self._vended is None else self._vended.current()
+        )
         try:
             client = self._sync(session.loop, session.set_session)
         except Exception as error:
@@ -197,17 +197,25 @@ class S3Client:
         """
         if self._vended is not None:
             signed = partial(self._send_as, method, parameters)
-            return self._vended.sent(signed, write=method not in _READS)
+            # A listing of the whole bucket has an empty prefix.
+            key = parameters.get("Key", parameters.get("Prefix", ""))
+            if method == "delete_objects":
+                key = parameters["Delete"]["Objects"][0]["Key"]
+            return self._vended.sent(signed, write=method not in _READS, key=key)
         return self._send_as(method, parameters, self._options)
+
+    def divided(self, keys: Sequence[str]) -> list[Sequence[str]]:
+        """Divides keys to delete, so that the credentials of a request are those of all keys."""
+        return [keys] if self._vended is None else self._vended.divided(keys)
 
     def close(self) -> None:
         """Closes the connections."""
         if self._opened is None:
             return
-        self._sync(self._session.loop, self._session.s3.close)
+        self._sync(self._opened.loop, self._opened.s3.close)
 
     def _send_as(self, method: str, parameters: dict[str, Any], options: S3Options) -> Reply:
-        session = self._session
+        session = self._session(options)
         try:
             reply: Reply = self._sync(
                 session.loop, self._send, session, method, parameters, options

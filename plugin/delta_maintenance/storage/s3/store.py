@@ -190,8 +190,9 @@ class _S3Bucket(Bucket):
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
         kept: dict[str, RequestFailure] = {}
-        for first in range(0, len(keys), _KEYS_PER_DELETE):
-            kept |= self._delete(keys[first : first + _KEYS_PER_DELETE])
+        for part in self._client.divided(keys):
+            for first in range(0, len(part), _KEYS_PER_DELETE):
+                kept |= self._delete(part[first : first + _KEYS_PER_DELETE])
         return kept
 
     def close(self) -> None:

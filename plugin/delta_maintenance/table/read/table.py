@@ -33,6 +33,7 @@ from delta_maintenance.protocol.features.registry import (
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage import open_store
+from delta_maintenance.storage.addresses import expect_access
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
@@ -105,6 +106,17 @@ class Table:
     def uri(self) -> str:
         """The address of the table root."""
         return self.store.root
+
+    def expect(self, access: Access) -> None:
+        """States what the next requests are for, so that a catalog that vends credentials denies
+        those for writing before the work, and is not asked for them by what only reads.
+
+        Raises the errors of `storage.addresses.expect_access`.
+        """
+        # Nothing is written to a catalog-managed table, and its operations say so.
+        if self.located is not None and not isinstance(self.store, ManagedStore):
+            options = self.located.storage_options
+            expect_access(self.store.address, options, access, below=LOG_DIRECTORY)
 
     def snapshot(
         self, version: int | None = None, timestamp: datetime | str | int | None = None
