@@ -138,9 +138,14 @@ class CatalogClient(RestClient):
         except RequestRefused as failure:
             raise self.error(failure, where) from None
 
-    def error(self, failure: RequestRefused, where: str) -> CatalogError:
-        """Converts a failure to the error for users. `where` names a part of the catalog."""
-        return catalog_error(failure, server=self.title, where=where, needs=self._rights)
+    def error(
+        self, failure: RequestRefused, where: str, *, needs: str | None = None
+    ) -> CatalogError:
+        """Converts a failure to the error for users. `where` names a part of the catalog, `needs`
+        the rights, if they are others than those of the client.
+        """
+        needs = needs or self._rights
+        return catalog_error(failure, server=self.title, where=where, needs=needs)
 
     def _once(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
