@@ -22,7 +22,7 @@ from delta_maintenance.catalogs.models import (
     CatalogTable,
     PassedOver,
 )
-from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.catalogs.names import CatalogName, is_in
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
@@ -182,7 +182,7 @@ class CatalogSearch:
         failed = {failure.where for failure in failures}
         if self._memory is not None:
             # A part that fails today keeps the tables that are known of it.
-            kept = (t for t in before.tables if any(_is_in(t.name, where) for where in failed))
+            kept = (t for t in before.tables if any(is_in(t.name, where) for where in failed))
             current = {table.name: table for table in (*kept, *described.tables)}
             self._memory.save(
                 self._key, Remembered(tables=tuple(current.values()), failed=tuple(sorted(failed)))
@@ -258,10 +258,6 @@ def _with_remembered(table: CatalogTable, before: CatalogTable | None) -> Catalo
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
-
-
-def _is_in(name: CatalogName, where: str) -> bool:
-    return f"{name}.".startswith(f"{where}.")
 
 
 def table_named(
