@@ -1,12 +1,31 @@
-"""Tables of an earlier discovery, for callers that keep following them while a part of it fails."""
+"""Discovery for callers that follow tables: of one catalog, and with what was known before."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from delta_maintenance.catalogs.names import CatalogName, is_in
+from delta_maintenance.policies.catalogs import CatalogMemory, OptionsAt
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.discovery import Discovery, place_of
+from delta_maintenance.policies.discovery import Discovery, discover, place_of
+
+
+def tables_of_catalog(
+    policy: Policy, catalog: str, *, storage_options: OptionsAt, memory: CatalogMemory
+) -> Discovery:
+    """Lists one catalog of a policy, once, without retries.
+
+    The discovery also has the tables that the policy names by address, because the catalog does not
+    contribute these again.
+    """
+    named = tuple(entry for entry in policy.tables if entry.uri is not None)
+    only = Policy(
+        version=1,
+        defaults=policy.defaults,
+        catalogs=policy.catalogs,
+        tables=(*named, *policy.names[catalog]),
+    )
+    return discover(only, storage_options=storage_options, memory=memory, pauses=())
 
 
 def kept_tables(
