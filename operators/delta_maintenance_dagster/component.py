@@ -28,6 +28,7 @@ from delta_maintenance.policies.definition.policy import (
     load_policy,
 )
 from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.table_names import remember_name
 from delta_maintenance_dagster.commits import CommitSensor
 from delta_maintenance_dagster.definitions import (
     Execution,
@@ -367,6 +368,8 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     def _table(self, table: PolicyTable, *, kept: bool) -> DeltaTable:
         own = next((entry for entry in self.tables if entry.uri == table.uri), None)
         key = own.key if own is not None and own.key is not None else self.keys.get(table.name)
+        if table.catalog_name is not None:
+            remember_name(table.uri, table.name)
         return DeltaTable(
             policy=table,
             kept=kept,

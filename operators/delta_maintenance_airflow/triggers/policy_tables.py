@@ -141,9 +141,8 @@ class CatalogTables:
         """The last listing, so that few tables are described anew. In memory, because a triggerer
         need not reach the folder of the assessments."""
         from delta_maintenance.policies.catalogs import CatalogMemory
-        from delta_maintenance.storage.memory.store import MemoryStore
 
-        return CatalogMemory(MemoryStore())
+        return CatalogMemory.in_process()
 
 
 class _PolicyFile:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -28,6 +29,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError,
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.storage import Store
+from delta_maintenance.table_names import remember_name
 
 OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
 """Returns the storage options that a rule refers to, for the store at an address."""
@@ -62,6 +64,14 @@ class CatalogMemory:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @classmethod
+    def in_process(cls) -> Self:
+        """Returns a memory that lasts as long as this object."""
+        # Imported here because only watchers need it.
+        from delta_maintenance.storage.memory.store import MemoryStore
+
+        return cls(MemoryStore())
 
     def load(self, key: str) -> Remembered:
         """Returns the last listing of a catalog; empty if there is none that can be read."""
@@ -278,4 +288,5 @@ def table_named(
             f"the policy does not ask for {name}",
             remedy="name it in `tables`, and its catalog in `catalogs`",
         )
+    remember_name(table.uri, table.name)
     return table
