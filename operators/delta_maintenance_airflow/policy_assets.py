@@ -16,11 +16,12 @@ from delta_maintenance_airflow.triggers.polling import store_root
 def watched_assets(
     policy: str | None = None, *, interval: float | None = None, min_commits: int = 1
 ) -> list[Asset]:
-    """Returns an asset for each store in which the policy names tables; none without a policy.
+    """Returns an asset for each store in which the policy names tables, and for each catalog from
+    which it takes tables; none without a policy.
 
     One watcher per asset watches all of these tables. This function runs while Dags are parsed: it
-    opens no table, and resolves no pattern. `interval` is in seconds; the default is
-    `[delta_maintenance] poll_interval` in the configuration.
+    opens no table, resolves no pattern, and lists no catalog. `interval` is in seconds; the default
+    is `[delta_maintenance] poll_interval` in the configuration.
     """
     # Imported here, because only Dags with watchers need it.
     from delta_maintenance.policies.definition.policy import load_policy
@@ -30,8 +31,12 @@ def watched_assets(
         return []
     path = os.path.abspath(path)
     seconds = interval if interval is not None else poll_interval()
-    stores = sorted({store_root(table.uri) for table in load_policy(path).named_tables})
-    return [_asset(path, store, seconds, min_commits) for store in stores]
+    document = load_policy(path)
+    places: list[dict[str, Any]] = [
+        *({"store": each} for each in sorted({store_root(t.uri) for t in document.named_tables})),
+        *({"catalog": key} for key, entries in document.names.items() if entries),
+    ]
+    return [_asset(path, place, seconds, min_commits) for place in places]
 
 
 def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = None) -> list[Any]:
@@ -48,7 +53,7 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
     for payload in payloads:
         uri = payload["table"]
         problem = payload.get("message") if payload.get("status") == "error" else None
-        found[uri] = {"name": uri, "uri": uri, "problem": problem}
+        found[uri] = {"name": uri, "uri": payload.get("uri", uri), "problem": problem}
     if path is None or path in found:
         # An unreadable policy is one of the reported problems.
         return list(found.values())
@@ -63,17 +68,18 @@ def _tables(event: Any) -> list[dict[str, Any]]:
     return [one for one in payloads if one.get("table")]
 
 
-def _asset(policy: str, store: str, interval: float, min_commits: int) -> Asset:
+def _asset(policy: str, place: dict[str, Any], interval: float, min_commits: int) -> Asset:
+    where = place.get("store") or f"catalogs.{place['catalog']}"
     return Asset(
-        name=f"commits in {store} ({policy})",
+        name=f"commits in {where} ({policy})",
         # The prefix `x-` keeps Airflow from parsing the rest as a kind of address that it knows.
-        uri=f"x-delta-commits:{store}?policy={policy}",
+        uri=f"x-delta-commits:{where}?policy={policy}",
         group="delta",
         watchers=[
             AssetWatcher(
                 name="commits",
                 trigger=DeltaPolicyCommitTrigger(
-                    policy=policy, store=store, poll_interval=interval, min_commits=min_commits
+                    policy=policy, poll_interval=interval, min_commits=min_commits, **place
                 ),
             )
         ],

@@ -2,7 +2,7 @@
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
-import json
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from dagster.components.utils.defs_state import (
     DefsStateConfigArgs,
     ResolvedDefsStateConfig,
 )
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
 from typing_extensions import TypeAliasType
 
 from delta_maintenance.errors import InvalidRequestError
@@ -28,12 +28,14 @@ from delta_maintenance.policies.definition.policy import (
     load_policy,
 )
 from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.table_names import remember_name
 from delta_maintenance_dagster.commits import CommitSensor
 from delta_maintenance_dagster.definitions import (
     Execution,
     build_definitions,
     build_maintenance_schedule,
 )
+from delta_maintenance_dagster.found_tables import FoundTables, find_tables, known, last_state
 from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
@@ -265,6 +267,8 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         default_factory=AssetAttributes, description="Of the assets of their maintenance."
     )
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
+    _last_state: str | None = PrivateAttr(default=None)
+    """The state before a refresh, while it runs."""
 
     @classmethod
     def model(cls) -> type[BaseModel]:
@@ -296,27 +300,43 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             return self.build_defs_from_state(context, None)
         return super().build_defs(context)
 
-    def write_state_to_path(self, state_path: Path) -> None:
-        """Finds the tables of patterns and catalogs, once for each refresh and never in a run."""
-        # Imported here because it loads PyArrow, and other loads of definitions do not need it.
-        from delta_maintenance.policies.discovery import discover
+    async def refresh_state(self, project_root: Path) -> str:
+        """Finds the tables anew. If that fails as a whole, the last state stays."""
+        self._last_state = await asyncio.to_thread(last_state, self.defs_state_config, project_root)
+        try:
+            return await super().refresh_state(project_root)
+        finally:
+            self._last_state = None
 
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Finds the tables of patterns and catalogs, once for each refresh and never in a run.
+
+        The tables of a catalog or a pattern that cannot be listed are those of the last refresh.
+        """
         storage = Reference(self.storage).here()
-        found = discover(
-            self._policy(), storage_options=lambda rule, uri: storage.storage_options(rule, uri=uri)
-        ).complete()
-        state_path.write_text(json.dumps([table.to_json() for table in found]))
+        try:
+            found = find_tables(
+                self._policy(),
+                lambda rule, uri: storage.storage_options(rule, uri=uri),
+                known(self._last_state),
+            )
+        except Exception:
+            if self._last_state is not None:
+                state_path.write_text(self._last_state)
+            raise
+        state_path.write_text(found.dumped())
 
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
         """Builds the definitions for the named tables, or for all that were found."""
-        tables: Sequence[PolicyTable] = self._policy().named_tables
+        found = FoundTables(tables=self._policy().named_tables)
         if state_path is not None:
-            tables = [PolicyTable.from_json(each) for each in json.loads(state_path.read_text())]
+            found = FoundTables.parse(state_path.read_text())
+        tables = found.tables
         self._require_known_options(tables)
         definitions = build_definitions(
-            [self._table(table) for table in tables],
+            [self._table(table, kept=table.name in found.kept) for table in tables],
             name=self.name,
             storage=self.storage,
             spark=self.spark,
@@ -325,7 +345,10 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             execution=self.execution,
             sensor=self.sensor,
         )
-        return dg.Definitions.merge(definitions, self._schedules(bool(tables)))
+        said = {"delta/not_listed": "\n".join(found.problems)} if found.problems else {}
+        return dg.Definitions.merge(
+            definitions, self._schedules(bool(tables)), dg.Definitions(metadata=said)
+        )
 
     def _policy(self) -> Policy:
         if self.policy is None:
@@ -342,11 +365,14 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             )
         return load_policy(self.policy)
 
-    def _table(self, table: PolicyTable) -> DeltaTable:
+    def _table(self, table: PolicyTable, *, kept: bool) -> DeltaTable:
         own = next((entry for entry in self.tables if entry.uri == table.uri), None)
         key = own.key if own is not None and own.key is not None else self.keys.get(table.name)
+        if table.catalog_name is not None:
+            remember_name(table.uri, table.name)
         return DeltaTable(
             policy=table,
+            kept=kept,
             key=dg.AssetKey.from_user_string(key) if key else self._key_of(table),
             declared=self.declare_tables and (own is None or own.declare),
             attributes=self.table_attributes,

@@ -70,6 +70,8 @@ class DeltaTable:
 
     policy: PolicyTable
     key: dg.AssetKey
+    kept: bool = False
+    """Whether the last refresh could not list the table, so that it is as in the one before."""
     declared: bool = True
     """Whether the asset of the table is declared here, or by the project that writes it."""
     attributes: AssetAttributes = field(default_factory=AssetAttributes)
@@ -92,7 +94,8 @@ class DeltaTable:
         """Metadata that says where the table is, and its name in a catalog."""
         name = self.policy.catalog_name
         named = {} if name is None else {"dagster/table_name": name.dotted}
-        return {"dagster/uri": self.uri, **named}
+        kept = {"delta/not_listed": "as in an earlier refresh"} if self.kept else {}
+        return {"dagster/uri": self.uri, **named, **kept}
 
     @property
     def maintenance_key(self) -> dg.AssetKey:

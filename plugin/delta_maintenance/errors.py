@@ -11,6 +11,7 @@ import logging
 from typing import ClassVar
 
 from delta_maintenance.redaction import redact, redact_address
+from delta_maintenance.table_names import name_at
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ def message_line(text: str, most: int = MOST_BYTES) -> str:
 class DeltaMaintenanceError(Exception):
     """Base class of all errors of this library.
 
-    `problem` is one clause without a full stop; `remedy` is one imperative clause. Credentials in
+    `problem` is one clause without a full stop; `remedy` is one imperative clause. A table that was
+    opened by its name in a catalog is shown with both, the address and the name. Credentials in
     addresses in any argument are replaced by `***` immediately, so that no attribute, pickle or
     traceback of the error contains them.
     """
@@ -70,7 +72,10 @@ class DeltaMaintenanceError(Exception):
         remedy: str | None = None,
     ) -> None:
         self.problem = message_line(problem, _MOST_PROBLEM)
-        self.table = _shown(table)
+        self.table: str | None = None
+        self.catalog_name: str | None = None
+        """The name of the table in its catalog, if it was opened by that."""
+        self._set_table(table)
         self.version = version
         self.file = _shown(file)
         self.remedy = redact(remedy) if remedy is not None else self.usual_remedy
@@ -80,24 +85,32 @@ class DeltaMaintenanceError(Exception):
         self, *, table: str | None = None, version: int | None = None, file: str | None = None
     ) -> DeltaMaintenanceError:
         """Adds the location of the problem, unless an inner layer has already set it."""
-        self.table = self.table if self.table is not None else _shown(table)
+        if self.table is None:
+            self._set_table(table)
         self.version = self.version if self.version is not None else version
         self.file = self.file if self.file is not None else _shown(file)
         return self
 
+    def _set_table(self, table: str | None) -> None:
+        if table is not None:
+            self.table, self.catalog_name = redact_address(table), name_at(table)
+
     def __str__(self) -> str:
         """One line of at most `MOST_BYTES` bytes, its longest parts shortened first."""
-        line = self._line(self.table, self.file, self.remedy)
+        line = self._line(self.table, self.catalog_name, self.file, self.remedy)
         if len(line.encode(errors="backslashreplace")) > MOST_BYTES:
-            quoted = (self.table, self.file, self.remedy)
+            quoted = (self.table, self.catalog_name, self.file, self.remedy)
             line = self._line(*(text and shortened(text, _MOST_QUOTED) for text in quoted))
         return shortened(line)
 
-    def _line(self, table: str | None, file: str | None, remedy: str | None) -> str:
+    def _line(
+        self, table: str | None, name: str | None, file: str | None, remedy: str | None
+    ) -> str:
+        named = f" ({name})" if name is not None else ""
         where = [
             part
             for part in (
-                f"table {table}" if table is not None else None,
+                f"table {table}{named}" if table is not None else None,
                 f"version {self.version}" if self.version is not None else None,
                 f"file {file}" if file is not None else None,
             )

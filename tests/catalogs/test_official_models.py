@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.catalogs.models import Access
+from delta_maintenance.catalogs.models import Access, Aspect
 from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import CatalogError
@@ -56,6 +56,9 @@ def _exercise(server: CatalogServer) -> None:
     server.credentials = [{"prefix": "s3://b", "config": {"s3.access-key-id": "key"}}]
     with open_catalog(server.settings(token="", **options)) as catalog:
         (table, *_) = listed(catalog).tables
+        server.tags = {name.parts[:1]: {"a": "1", "b": "", "c": "3"}, name.parts: {"d": "4"}}
+        server.owners = {name.parts: "team-a"}
+        catalog.described(listed(catalog).tables, frozenset(Aspect))
         catalog.resolve(name)
         catalog.credentials(table, Access.READ)
         catalog.check()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster.components.component import state_backed_component
 
-from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance_dagster import DeltaMaintenanceComponent
+from delta_maintenance.catalogs.models import CatalogTable
+from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.errors import CatalogUnavailableError, InvalidRequestError
+from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.discovery import discover
+from delta_maintenance_dagster import DeltaMaintenanceComponent, found_tables
+from delta_maintenance_dagster.found_tables import FoundTables
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
@@ -99,12 +107,127 @@ def test_vended_credentials_come_from_the_catalog_of_the_policy(
     tmp_path: Path, server: type[InMemoryCatalog]
 ) -> None:
     loaded(tmp_path)
-    tables = json.loads((tmp_path / "state.json").read_text())
-    from delta_maintenance.policies.definition.policy import PolicyTable
-
+    tables = json.loads((tmp_path / "state.json").read_text())["tables"]
     (events,) = (
         PolicyTable.from_json(each) for each in tables if each["name"] == "uc://prod.raw.events"
     )
     options = DeltaStorageResource().storage_options(events.rules.storage, uri=events.uri)
     assert options["catalog_token"] == "dapi-canary"
     assert options["catalog_table"] == "uc://prod.raw.events"
+
+
+async def _refreshed(
+    component: DeltaMaintenanceComponent, root: Path, path: Path
+) -> dg.Definitions:
+    await component.refresh_state(root)
+    return component.build_defs_from_state(dg.ComponentTree.for_test().load_context, path)
+
+
+@pytest.fixture
+def refreshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dg.Definitions]:
+    """Refreshes a component with two catalogs, as Dagster does, and loads it."""
+    path = tmp_path / "state" / "state"
+    monkeypatch.setattr(state_backed_component, "get_local_state_path", lambda *_: path)
+    monkeypatch.setattr(found_tables, "get_local_state_path", lambda *_: path)
+    monkeypatch.setitem(discover.__kwdefaults__, "pauses", ())
+
+    def refresh(**attributes: object) -> dg.Definitions:
+        # Dagster deletes the file of the last state before the refresh.
+        path.parent.mkdir(exist_ok=True)
+        other = LAKE | {"address": "https://other", "catalog": "dev"}
+        component = DeltaMaintenanceComponent.model_validate(
+            {
+                "catalogs": {"lake": LAKE, "other": other},
+                "tables": [{"catalog": "lake.**"}, {"catalog": "other.**"}],
+                **attributes,
+            }
+        )
+        return asyncio.run(_refreshed(component, tmp_path, path))
+
+    return refresh
+
+
+@pytest.fixture
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[InMemoryCatalog]:
+    monkeypatch.setenv("LAKE_TOKEN", "dapi-canary")
+    return use_catalogs(
+        monkeypatch,
+        {
+            "https://lake": [catalog_table("uc://prod.sales.orders", "s3://lake/orders")],
+            "https://other": [catalog_table("uc://dev.a.t", "s3://other/t")],
+        },
+    )
+
+
+DOWN = CatalogUnavailableError("the catalog does not answer")
+
+
+def _add(server: type[InMemoryCatalog], address: str, table: CatalogTable) -> None:
+    server.tables[address][table.name] = table
+
+
+def test_a_catalog_that_is_down_keeps_its_tables_of_the_last_refresh(
+    both: type[InMemoryCatalog],
+    refreshed: Callable[..., dg.Definitions],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert {"prod.sales.orders", "dev.a.t"} <= keys(refreshed())
+    both.broken["https://lake"] = DOWN
+    _add(both, "https://other", catalog_table("uc://dev.a.new", "s3://other/new"))
+    del both.tables["https://other"][CatalogName.parse("uc://dev.a.t")]
+    definitions = refreshed()
+    assets = {key for key in keys(definitions) if "/" not in key}
+    assert assets == {"prod.sales.orders", "dev.a.new"}
+    assert "catalogs.lake: the catalog does not answer" in caplog.text
+    assert "catalogs.lake" in str(definitions.metadata["delta/not_listed"])
+    kept = {
+        spec.key.to_user_string(): "delta/not_listed" in spec.metadata
+        for spec in definitions.resolve_all_asset_specs()
+    }
+    assert kept["prod.sales.orders"] and not kept["dev.a.new"]
+    # Once more: what is kept is kept again, unless no pattern asks for it any longer.
+    assert "prod.sales.orders" in keys(refreshed())
+    only = [{"catalog": "lake.hr.*"}, {"catalog": "other.**"}]
+    assert {key for key in keys(refreshed(tables=only)) if "/" not in key} == {"dev.a.new"}
+    both.broken.clear()
+    definitions = refreshed()
+    assert "prod.sales.orders" in keys(definitions)
+    assert not definitions.metadata
+
+
+def test_a_schema_that_fails_keeps_its_tables(
+    both: type[InMemoryCatalog], refreshed: Callable[..., dg.Definitions]
+) -> None:
+    _add(both, "https://lake", catalog_table("uc://prod.hr.people", "s3://lake/people"))
+    refreshed()
+    both.broken["uc://prod.sales"] = DOWN
+    both.tables["https://lake"].clear()
+    _add(both, "https://lake", catalog_table("uc://prod.sales.x", "s3://lake/x"))
+    assert {key for key in keys(refreshed()) if "/" not in key} == {"prod.sales.orders", "dev.a.t"}
+
+
+def test_the_first_refresh_with_a_catalog_that_is_down_says_so(
+    both: type[InMemoryCatalog],
+    refreshed: Callable[..., dg.Definitions],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    both.broken["https://lake"] = DOWN
+    definitions = refreshed()
+    assert {key for key in keys(definitions) if "/" not in key} == {"dev.a.t"}
+    assert "missing until a refresh" in caplog.text
+    assert "catalogs.lake" in str(definitions.metadata["delta/not_listed"])
+
+
+def test_a_mistake_in_the_policy_fails_the_refresh_and_leaves_the_last_state(
+    both: type[InMemoryCatalog], refreshed: Callable[..., dg.Definitions], tmp_path: Path
+) -> None:
+    refreshed()
+    before = (tmp_path / "state" / "state").read_text()
+    with pytest.raises(InvalidRequestError, match="of a catalog is one of Airflow"):
+        refreshed(catalogs={"lake": {"kind": "unity", "connection": "lake"}, "other": LAKE})
+    assert (tmp_path / "state" / "state").read_text() == before
+
+
+def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    table = PolicyTable.from_json({"name": "a", "uri": "/a", "rules": {}})
+    assert FoundTables.parse(json.dumps([table.to_json()])) == FoundTables(tables=(table,))

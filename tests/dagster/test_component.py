@@ -205,7 +205,9 @@ def test_tables_of_patterns_are_found_when_the_state_is_refreshed_and_at_no_othe
     )
     state = tmp_path / "state.json"
     component.write_state_to_path(state)
-    assert [each["uri"] for each in json.loads(state.read_text())] == [f"{tmp_path}/lake/events"]
+    assert [each["uri"] for each in json.loads(state.read_text())["tables"]] == [
+        f"{tmp_path}/lake/events"
+    ]
 
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("looked up while definitions are loaded")

@@ -13,14 +13,15 @@ from delta_maintenance_airflow.policy_assets import changed_tables, watched_asse
 
 _DOCUMENTATION = """### Maintenance of Delta tables when they change
 
-Runs when there are new commits to tables that the policy names by address. For each changed table,
-the operations that are due by its policy run at once instead of with the next scheduled run.
+Runs when there are new commits to tables that the policy names by address or takes from a catalog.
+For each changed table, the operations that are due by its policy run at once instead of with the
+next scheduled run.
 Maintenance commits do not start a run: neither those of this package, nor OPTIMIZE, VACUUM and
 similar ones of other engines.
 
 The triggerer polls the log of each table every 30 seconds, with one or two requests. One trigger
-watches all tables of a store. Airflow stores its position, so that no commit is missed after a
-restart.
+watches all tables of a store, or of a catalog, which is listed every five minutes. Airflow stores
+its position, so that no commit is missed after a restart.
 
 Tables that only patterns find are maintained by the scheduled Dag. Both Dags can be active: only
 one of them works on a table at a time.

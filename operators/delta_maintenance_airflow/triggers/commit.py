@@ -9,7 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, StorageError
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls, serialized
@@ -66,7 +66,7 @@ class DeltaCommitTrigger(BaseTrigger):
         while True:
             try:
                 seen = await polls.ask(wait, wait.poll)
-            except StorageError as error:
+            except (StorageError, CatalogError) as error:
                 if not error.retryable:
                     raise
                 self.log.warning("%s", error)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.errors import StorageError
+from delta_maintenance.errors import CatalogError, StorageError
 from delta_maintenance_airflow.triggers.cursor import Position
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ class Seen:
 
 
 class CommitWatcher:
-    """Counts the commits of one table that change data, and decides when to send an event."""
+    """Counts the commits of one table that change data, and decides when to send an event.
+
+    `facts` are in each event, besides `table`.
+    """
 
     def __init__(
         self,
@@ -37,8 +40,9 @@ class CommitWatcher:
         min_commits: int = 1,
         operations: Sequence[str] = (),
         position: Position | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self._table_uri = table_uri
+        self._facts = {"table": table_uri, **(facts or {})}
         self._min_commits = min_commits
         self._operations = tuple(operations)
         self._position = position
@@ -55,7 +59,7 @@ class CommitWatcher:
                     await result.stream.count(
                         count, newest=result.version, enough=self._min_commits
                     )
-            except StorageError as error:
+            except (StorageError, CatalogError) as error:
                 if error.retryable:
                     _log.warning("%s", error)
                     return None
@@ -98,4 +102,4 @@ class CommitWatcher:
         return Seen(self._position, self._event("error", error=name, message=str(trouble)))
 
     def _event(self, status: str, **facts: Any) -> dict[str, Any]:
-        return {"status": status, "table": self._table_uri, **facts}
+        return {"status": status, **self._facts, **facts}

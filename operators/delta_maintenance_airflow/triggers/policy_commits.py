@@ -1,25 +1,27 @@
-"""Sends asset events for the commits to all tables that a policy names in one store."""
+"""Sends asset events for the commits to tables of a policy: those in one store or one catalog."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_airflow.compat import asset_states
-from delta_maintenance_airflow.hooks.delta import PolicyAccess
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
-from delta_maintenance_airflow.triggers.polling import TableStream, serialized, store_root
-
-if TYPE_CHECKING:
-    from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance_airflow.triggers.policy_tables import (
+    CatalogTables,
+    NamedTables,
+    TableSource,
+    WatchedTable,
+    WatchedTables,
+)
+from delta_maintenance_airflow.triggers.polling import TableStream, serialized
 
 _MOST_PER_EVENT = 200
 """The maximum number of tables in one event; the next event contains the others."""
@@ -27,6 +29,8 @@ _UPKEEP = 5.0
 """The maximum number of seconds between two reads of the policy, and between two writes of
 positions.
 """
+_AT_ONCE = 0.5
+"""The seconds for which events wait for the policy, or the list of a catalog, to be read."""
 _MESSAGE = 500
 """The maximum number of characters of an error in an event."""
 
@@ -34,18 +38,24 @@ _MESSAGE = 500
 class DeltaPolicyCommitTrigger(BaseEventTrigger):
     """Triggers Dags when rows of tables of a policy were added or removed. For an `AssetWatcher`.
 
-    One trigger watches every table that the policy names by its address in one store, so the
-    capacity of a triggerer limits stores and not tables. The policy is read again when its file
-    changes; new tables are then watched from their newest version on.
+    One trigger watches every table that the policy names by its address in one store, or all tables
+    that it takes from one catalog, so the capacity of a triggerer limits stores and catalogs, and
+    not tables. The policy is read again when its file changes, and a catalog is listed again at
+    intervals; new tables are then watched from their newest version on, and dropped ones no longer.
+    While a catalog, or a schema of it, cannot be listed, its known tables are watched.
 
     The payload of an event is `{"tables": [...]}` with one object for each table: `{"status":
     "changed", "table", "from_version", "to_version"}`, or `{"status": "error", "table", "error",
     "message"}`. Changes, positions and reported errors are defined as for
-    `DeltaCommitEventTrigger`. A failing table does not delay the others.
+    `DeltaCommitEventTrigger`. A failing table does not delay the others. A table of a catalog is
+    given by its name there, with its address as `uri`. A catalog that refuses to be listed is an
+    error whose `table` is `catalogs.KEY` or the name of the schema.
 
     :param policy: the file of the policy, which the triggerer reads.
     :param store: the store of the tables: those with this scheme and bucket, such as `s3://lake`;
         `file:` for local tables.
+    :param catalog: in place of a store, the key of a catalog in the policy.
+    :param listing_interval: seconds between two lists of the catalog.
     :param poll_interval: seconds between two polls of a table.
     :param min_commits: the number of such commits of a table that an event waits for.
     """
@@ -57,19 +67,32 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
     """The seconds for which the first change waits for others, to share an event."""
 
     def __init__(
-        self, *, policy: str, store: str, poll_interval: float = 30.0, min_commits: int = 1
+        self,
+        *,
+        policy: str,
+        store: str | None = None,
+        poll_interval: float = 30.0,
+        min_commits: int = 1,
+        catalog: str | None = None,
+        listing_interval: float = 300.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped
+        if (store is None) == (catalog is None):
+            raise ValueError("give a store or a catalog")
         if poll_interval <= 0 or min_commits < 1:
             raise ValueError("poll_interval must be above 0 and min_commits 1 or more")
         self.policy = policy
         self.store = store
         self.poll_interval = float(poll_interval)
         self.min_commits = min_commits
+        self.catalog = catalog
+        self.listing_interval = float(listing_interval)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments: they name the policy, without its contents.
-        return serialized(self, "policy", "store", "poll_interval", "min_commits")
+        # Those of a store are as in earlier versions: other arguments make another watcher.
+        place = ("store",) if self.catalog is None else ("catalog", "listing_interval")
+        return serialized(self, "policy", *place, "poll_interval", "min_commits")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         board = CursorBoard(asset_states(self), self._board_name())
@@ -83,14 +106,15 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
                     payload = {"tables": [seen.event for _, seen in some]}
                     yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
                     for uri, seen in some:
-                        # Problems with the policy itself have no position.
-                        if uri != self.policy:
+                        # Problems with the policy itself, or with a catalog, have no position.
+                        if watched.watches(uri):
                             board.put(uri, seen.position, after=self.settling_seconds)
         finally:
             await watched.stop()
 
     def _board_name(self) -> str:
-        identity = f"{self.policy}\n{self.store}\n{self.min_commits}"
+        place = self.store if self.catalog is None else f"catalogs.{self.catalog}"
+        identity = f"{self.policy}\n{place}\n{self.min_commits}"
         return f"delta_policy_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
@@ -100,11 +124,22 @@ class _Watched:
     def __init__(self, trigger: DeltaPolicyCommitTrigger, board: CursorBoard) -> None:
         self._trigger = trigger
         self._board = board
-        self._file = _PolicyFile(trigger.policy)
+        self._source: TableSource
+        if trigger.catalog is None:
+            assert trigger.store is not None
+            self._source = NamedTables(trigger.policy, trigger.store)
+        else:
+            self._source = CatalogTables(trigger.policy, trigger.catalog, trigger.listing_interval)
+        self._reading: asyncio.Task[WatchedTables | None] | None = None
+        self._tables: Mapping[str, WatchedTable] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._seen: asyncio.Queue[tuple[str, Seen]] = asyncio.Queue()
-        self._problem: str | None = None
+        self._reported: dict[str, str] = {}
         self._next_upkeep = 0.0
+
+    def watches(self, name: str) -> bool:
+        """Whether this is a table that is watched now."""
+        return name in self._tasks
 
     async def changes(self, gathering: float) -> list[tuple[str, Seen]]:
         """Waits for events. In the meantime, follows changes of the policy and stores positions."""
@@ -144,83 +179,86 @@ class _Watched:
 
     async def stop(self) -> None:
         """Ends all tasks."""
-        for task in self._tasks.values():
+        tasks = [*self._tasks.values(), *([self._reading] if self._reading is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow_policy(self) -> None:
-        """Starts and ends tasks, so that they match the current policy."""
+        """Starts and ends tasks, so that they match the current policy and catalog."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._source.changed())
+        await asyncio.wait({self._reading}, timeout=_AT_ONCE)
+        if not self._reading.done():
+            # A list of a catalog can take a minute, in which events are not to wait.
+            return
+        reading, self._reading = self._reading, None
         try:
-            policy = await asyncio.to_thread(self._file.changed)
+            found = reading.result()
         except DeltaMaintenanceError as error:
-            # Reported once; until it is corrected, the known tables are still watched.
-            if str(error) != self._problem:
-                self._problem = str(error)
-                self._trigger.log.error("%s", error)
-                name, path = type(error).__name__, self._trigger.policy
-                told = {"status": "error", "table": path, "error": name, "message": str(error)}
-                unknown = Position(version=-1, told=-1, trouble=name)
-                self._seen.put_nowait((path, _shortened(Seen(unknown, told))))
+            # Until it is corrected, the known tables are still watched.
+            self._report({self._trigger.policy: error})
             return
-        self._problem = None
-        if policy is None:
+        if found is None:
+            self._reported.pop(self._trigger.policy, None)
             return
-        wanted = {
-            table.uri
-            for table in policy.named_tables
-            if store_root(table.uri) == self._trigger.store
-        }
-        for uri in self._tasks.keys() - wanted:
-            self._tasks.pop(uri).cancel()
-        for uri in sorted(wanted - self._tasks.keys()):
-            self._tasks[uri] = asyncio.create_task(self._watch(uri), name=f"watch {uri}")
-        self._board.forget_others(wanted)
+        self._report(found.problems)
+        for name, table in self._tables.items():
+            if found.tables.get(name) != table and name in self._tasks:
+                self._tasks.pop(name).cancel()
+        self._tables = found.tables
+        for name in sorted(found.tables.keys() - self._tasks.keys()):
+            watching = self._watch(name, found.tables[name])
+            self._tasks[name] = asyncio.create_task(watching, name=f"watch {name}")
+        if not found.problems:
+            # A part that cannot be listed may have tables that are not known since a restart.
+            self._board.forget_others(found.tables.keys())
 
-    async def _watch(self, uri: str) -> None:
+    def _report(self, problems: Mapping[str, DeltaMaintenanceError]) -> None:
+        """Reports each problem that only a person can correct, once."""
+        lasting = {where: error for where, error in problems.items() if not error.retryable}
+        for where, error in lasting.items():
+            if str(error) != self._reported.get(where):
+                self._trigger.log.error("%s", error)
+                name = type(error).__name__
+                told: dict[str, Any] = {
+                    "status": "error",
+                    "table": where,
+                    "error": name,
+                    "message": str(error),
+                }
+                if where != self._trigger.policy:
+                    # A part of a catalog has no address.
+                    told["uri"] = None
+                unknown = Position(version=-1, told=-1, trouble=name)
+                self._seen.put_nowait((where, _shortened(Seen(unknown, told))))
+        self._reported = {where: str(error) for where, error in lasting.items()}
+
+    async def _watch(self, name: str, table: WatchedTable) -> None:
         """Watches one table until it is cancelled."""
         watcher = CommitWatcher(
-            uri, min_commits=self._trigger.min_commits, position=self._board.get(uri)
+            name,
+            min_commits=self._trigger.min_commits,
+            position=self._board.get(name),
+            facts={} if table.uri == name else {"uri": table.uri},
         )
         interval = self._trigger.poll_interval
         while True:
             stream = TableStream(
-                table_uri=uri, hook=PolicyAccess(self._trigger.policy), poll_interval=interval
+                table_uri=table.uri,
+                hook=table.access(self._trigger.policy),
+                poll_interval=interval,
             )
             try:
                 async with aclosing(stream.results()) as results:
                     async for result in results:
                         seen = await watcher.take(result)
                         if seen is not None:
-                            self._seen.put_nowait((uri, _shortened(seen)))
+                            self._seen.put_nowait((name, _shortened(seen)))
             except Exception:
                 # A defect with one table must not stop watching the others.
-                self._trigger.log.exception("watching %s failed; it starts again", uri)
+                self._trigger.log.exception("watching %s failed; it starts again", name)
                 await asyncio.sleep(max(60.0, interval))
-
-
-class _PolicyFile:
-    """A policy file that is read when it is new or has changed."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._read: tuple[int, int] | None = None
-
-    def changed(self) -> Policy | None:
-        """Returns the policy if this state of the file was not read before; otherwise None."""
-        # Imported here because it loads pydantic models, which would block the event loop.
-        from delta_maintenance.policies.definition.policy import load_policy
-
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            # Raises an error that states the problem.
-            return load_policy(self._path)
-        state = (status.st_mtime_ns, status.st_size)
-        if state == self._read:
-            return None
-        policy = load_policy(self._path)
-        self._read = state
-        return policy
 
 
 def _shortened(seen: Seen) -> Seen:

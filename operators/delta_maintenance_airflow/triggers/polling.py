@@ -12,7 +12,12 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
+from delta_maintenance.errors import (
+    CatalogError,
+    DeltaMaintenanceError,
+    StorageAccessError,
+    StorageError,
+)
 from delta_maintenance_airflow.compat import AirflowException
 
 if TYPE_CHECKING:
@@ -163,7 +168,7 @@ class TableStream:
                 async with self._turn:
                     seen = await self._polls.ask(self._watch, self._watch.poll)
             except (DeltaMaintenanceError, AirflowException) as error:
-                if isinstance(error, StorageError) and error.retryable:
+                if isinstance(error, (StorageError, CatalogError)) and error.retryable:
                     _log.warning("%s", error)
                     await pace.back_off()
                     continue

@@ -6,11 +6,12 @@ To add a kind: implement `Catalog` in a module of this package, and name it in `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
 from delta_maintenance.catalogs.models import (
     Access,
+    Aspect,
     CatalogListing,
     CatalogTable,
     ManagedState,
@@ -30,6 +31,8 @@ class Catalog(ABC):
     """
 
     kind: ClassVar[CatalogKind]
+    describes_all: bool = False
+    """Whether the settings ask for `described`, whatever conditions need it."""
 
     @abstractmethod
     def list(
@@ -50,6 +53,16 @@ class Catalog(ABC):
     @abstractmethod
     def resolve(self, name: CatalogName) -> CatalogTable:
         """Returns one Delta table. `CatalogError` if it does not exist or is no Delta table."""
+
+    def described(
+        self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]
+    ) -> CatalogListing:
+        """Returns tables with the owner or the tags that are `further` and among `aspects`.
+
+        Sends at most 16 requests at once. A table whose request fails becomes a failure of the
+        listing, and is not among its tables; so does a namespace that all its tables depend on.
+        """
+        return CatalogListing(tables=tuple(tables))
 
     def credentials(self, table: CatalogTable, access: Access) -> tuple[VendedCredentials, ...]:
         """Returns fresh credentials, one per prefix; empty if the catalog vends none."""

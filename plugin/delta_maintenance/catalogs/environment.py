@@ -107,7 +107,7 @@ _PREFIX = "catalog_"
 _OF_TABLE = frozenset(("table", "access", "managed", "location"))
 """Options of `reference`, which concern one table."""
 _PUBLIC = _OF_TABLE | frozenset(
-    ("uri", "name", "token_uri", "scope", "vend")
+    ("uri", "name", "token_uri", "scope", "vend", "tags")
     + ("region", "profile", "user", "tls", "metalake", "project", "realm")
 )
 _MEANINGS = {"token_uri": "token_address"}

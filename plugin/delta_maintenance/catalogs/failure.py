@@ -1,32 +1,44 @@
-"""Failed requests to a catalog, as errors for users."""
+"""Failed requests to a catalog, as errors for users. The only place that words them."""
 
 from __future__ import annotations
 
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
 from delta_maintenance.rest.failure import RequestFailure
 
+MALFORMED = frozenset(("NotJSON", "TooLong"))
+"""Codes of answers that no catalog gives."""
 
-def catalog_error(
-    failure: RequestFailure, *, where: str, needs: str, at: str | None = None
-) -> CatalogError:
-    """Converts a failure. `where` is the catalog, the namespace or the table, with the scheme;
-    `needs` names the right that the request needs; `at` is the host of the server.
+
+def catalog_error(failure: RequestFailure, *, server: str, where: str, needs: str) -> CatalogError:
+    """Converts a failure. `server` is the kind of catalog, with the address if it is known;
+    `where` is the catalog, the namespace or the table, with the scheme; `needs` names the rights
+    that the request needs.
     """
-    service = f"{failure.service} at {at}" if at is not None else failure.service
-    # A scheme alone names no table.
-    table = None if where.endswith("://") else where
+    status, remedy = failure.status, failure.remedy
+    if failure.code in MALFORMED or (status is not None and 300 <= status < 400):
+        return CatalogError(
+            f"{server} does not answer like a catalog, for {where} ({failure})",
+            remedy=remedy or "check the address of the catalog",
+        )
     if failure.missing:
         return CatalogError(
-            f"{service} does not know the name ({failure})",
-            table=table,
-            remedy=failure.remedy or "correct the name, or the catalog that it is looked up in",
+            f"{server} does not know {where} ({failure})",
+            remedy=remedy or f"check the name and the address, or grant {needs}",
+        )
+    if status == 401:
+        return CatalogError(
+            f"{server} rejects the credentials, for {where} ({failure})",
+            remedy=remedy or "renew the token, or check the client credentials",
         )
     if failure.access:
+        check = "" if status == 403 else "check credentials and address, and "
         return CatalogError(
-            f"{service} rejects the request ({failure})",
-            table=table,
-            remedy=failure.remedy or f"check credentials and address, and grant {needs}",
+            f"{server} denies access to {where} ({failure})",
+            remedy=remedy or f"{check}grant {needs}",
         )
-    return CatalogUnavailableError(
-        f"{service} failed ({failure})", table=table, remedy=failure.remedy
-    )
+    if failure.unanswered or status is None:
+        answers = "does not answer" if status is None else "cannot answer at present"
+        return CatalogUnavailableError(
+            f"{server} {answers}, for {where} ({failure})", remedy=remedy
+        )
+    return CatalogError(f"{server} refuses the request for {where} ({failure})", remedy=remedy)

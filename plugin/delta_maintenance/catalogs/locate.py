@@ -11,6 +11,7 @@ from delta_maintenance.catalogs.models import Access, CatalogTable
 from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.catalogs.reference import ACCESS, reference_options
+from delta_maintenance.table_names import remember_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ def locate(
     settings = settings_of(name.kind, given, environment)
     with open_catalog(settings) as catalog:
         table = catalog.resolve(name)
+    remember_name(table.location, str(table.name))
     own = {option: value for option, value in given.items() if not is_catalog_option(option)}
     refers = reference_options(table, settings, access=access)
     if refers and ACCESS in given:

@@ -19,6 +19,13 @@ class Access(StrEnum):
     READ_WRITE = "read_write"
 
 
+class Aspect(StrEnum):
+    """What some catalogs state of a table only on a further request."""
+
+    OWNER = "owner"
+    TAGS = "tags"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
     """One Delta table as its catalog describes it."""
@@ -39,6 +46,10 @@ class CatalogTable:
     """Whether `Catalog.credentials` can return credentials for the table."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Properties of the catalog's entry, which may differ from those in the log."""
+    further: frozenset[Aspect] = frozenset()
+    """What the catalog states only on a further request: `Catalog.described`."""
+    described: Mapping[Aspect, datetime] = field(default_factory=dict)
+    """When each of these was requested, in UTC."""
 
 
 class PassedOver(StrEnum):

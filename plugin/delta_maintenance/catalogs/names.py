@@ -90,6 +90,11 @@ def is_catalog_name(text: str) -> bool:
     return text.partition("://")[0].lower() in _SCHEMES and "://" in text
 
 
+def is_in(name: CatalogName, where: str) -> bool:
+    """Whether a name is that of a part of a catalog, or below it; `where` has the scheme."""
+    return f"{name}.".startswith(f"{where}.")
+
+
 def encoded(part: str) -> str:
     """Returns one part of a name as it is written."""
     return _ENCODED.sub(lambda found: quote(found[0], safe=""), part).replace(".", "%2E")

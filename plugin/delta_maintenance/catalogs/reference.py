@@ -23,6 +23,7 @@ from delta_maintenance.catalogs.models import Access, CatalogTable
 from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.table_names import remember_name
 
 TABLE = "catalog_table"
 """The storage option with the table's name."""
@@ -70,6 +71,9 @@ class CatalogReference:
             )
         name = CatalogName.parse(given[TABLE])
         settings = settings_of(name.kind, given, environment)
+        if LOCATION in given:
+            # In executors of Spark, nothing else names the table.
+            remember_name(given[LOCATION], str(name))
         return cls(
             name=name,
             settings=settings,

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from delta_maintenance import clock
 from delta_maintenance.catalogs.catalog import Catalog
 from delta_maintenance.catalogs.environment import settings_of
-from delta_maintenance.catalogs.models import CatalogFailure, CatalogTable, PassedOver
-from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.catalogs.models import (
+    Aspect,
+    CatalogFailure,
+    CatalogListing,
+    CatalogTable,
+    PassedOver,
+)
+from delta_maintenance.catalogs.names import CatalogName, is_in
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.storage import Store
+from delta_maintenance.table_names import remember_name
 
 OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
 """Returns the storage options that a rule refers to, for the store at an address."""
@@ -39,6 +49,9 @@ class Remembered:
         return {table.name: table for table in self.tables}
 
 
+_DESCRIBED_FOR = timedelta(hours=1)
+"""How long owners and tags count that a catalog states only on a further request. They change
+without the entity tag of the table."""
 _REMEMBERED = TypeAdapter(Remembered)
 _ANY: TypeAdapter[object] = TypeAdapter(object)
 
@@ -51,6 +64,14 @@ class CatalogMemory:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @classmethod
+    def in_process(cls) -> Self:
+        """Returns a memory that lasts as long as this object."""
+        # Imported here because only watchers need it.
+        from delta_maintenance.storage.memory.store import MemoryStore
+
+        return cls(MemoryStore())
 
     def load(self, key: str) -> Remembered:
         """Returns the last listing of a catalog; empty if there is none that can be read."""
@@ -118,12 +139,17 @@ class CatalogSearch:
     def table(self, name: CatalogName, storage_options: OptionsAt) -> PolicyTable | None:
         """Returns one table, or None if no entry of the policy asks for it.
 
-        A remembered table costs no request. Raises the errors of `Catalog.resolve`.
+        A remembered table costs no request, unless conditions need its tags and those that are
+        remembered are old. Raises the errors of `Catalog.resolve` and of `Catalog.described`.
         """
-        found = self._remembered.by_name.get(name)
-        if found is None:
+        found, now = self._remembered.by_name.get(name), clock.now()
+        if found is None or self._lacks(found, now, always=False):
             with self._opened(storage_options) as catalog:
-                found = catalog.resolve(name)
+                found = found or catalog.resolve(name)
+                described = self._described(catalog, [found], now)
+            for failure in described.failures:
+                raise failure.error
+            (found,) = described.tables
         return self._policy.table_in(self._key, found)
 
     @cached_property
@@ -150,8 +176,13 @@ class CatalogSearch:
             return below is not None and any(entry.leads_to(below) for entry in entries)
 
         listing = catalog.list(leads_to=leads_to, wanted=wanted, known=before.by_name)
-        tables, failures = [], list(listing.failures)
-        for each in listing.tables:
+        now, known = clock.now(), before.by_name
+        described = self._described(
+            catalog, [_with_remembered(each, known.get(each.name)) for each in listing.tables], now
+        )
+        # A table without the tags that decide on its rules would be maintained by the wrong ones.
+        tables, failures = [], [*listing.failures, *described.failures]
+        for each in described.tables:
             try:
                 tables.append(self._policy.table_in(self._key, each))
             except DeltaMaintenanceError as error:
@@ -161,8 +192,8 @@ class CatalogSearch:
         failed = {failure.where for failure in failures}
         if self._memory is not None:
             # A part that fails today keeps the tables that are known of it.
-            kept = (t for t in before.tables if any(_is_in(t.name, where) for where in failed))
-            current = {table.name: table for table in (*kept, *listing.tables)}
+            kept = (t for t in before.tables if any(is_in(t.name, where) for where in failed))
+            current = {table.name: table for table in (*kept, *described.tables)}
             self._memory.save(
                 self._key, Remembered(tables=tuple(current.values()), failed=tuple(sorted(failed)))
             )
@@ -176,12 +207,67 @@ class CatalogSearch:
             },
             failures=tuple(failures),
             mended=tuple(each for each in before.failed if each not in failed),
-            requests=listing.requests,
+            requests=listing.requests + described.requests,
         )
 
+    def _described(
+        self, catalog: Catalog, tables: Sequence[CatalogTable], now: datetime
+    ) -> CatalogListing:
+        """Completes tables by the owner and the tags that conditions need."""
+        lacking: dict[frozenset[Aspect], list[CatalogTable]] = {}
+        for table in tables:
+            aspects = self._lacks(table, now, always=catalog.describes_all)
+            lacking.setdefault(aspects, []).append(table)
+        done, requests = lacking.pop(frozenset(), []), 0
+        failures: list[CatalogFailure] = []
+        for aspects, some in lacking.items():
+            listing = catalog.described(some, aspects)
+            at = dict.fromkeys(aspects, now)
+            done += (replace(t, described={**t.described, **at}) for t in listing.tables)
+            failures += listing.failures
+            requests += listing.requests
+        return CatalogListing(
+            tables=tuple(sorted(done, key=lambda table: table.name)),
+            failures=tuple(failures),
+            requests=requests,
+        )
 
-def _is_in(name: CatalogName, where: str) -> bool:
-    return f"{name}.".startswith(f"{where}.")
+    def _lacks(self, table: CatalogTable, now: datetime, *, always: bool) -> frozenset[Aspect]:
+        """The aspects of a table that are needed and not known well enough."""
+        unknown = {
+            aspect
+            for aspect in table.further
+            if not timedelta(0) <= now - table.described.get(aspect, _NEVER) < _DESCRIBED_FOR
+        }
+        if not unknown or always:
+            return frozenset(unknown)
+        below = self._rule.below(self._key, table.name.parts) or ()
+        conditions = [
+            entry.where
+            for entry in self._policy.names[self._key]
+            if entry.where is not None and entry.covers_name(below)
+        ]
+        needed = {Aspect.OWNER} if any(each.owner is not None for each in conditions) else set()
+        needed |= {Aspect.TAGS} if any(each.tags for each in conditions) else set()
+        return frozenset(unknown & needed)
+
+
+def _with_remembered(table: CatalogTable, before: CatalogTable | None) -> CatalogTable:
+    """Adds the owner and the tags that were requested for the same table before."""
+    same = before is not None and (
+        (before.table_id, before.location, before.further)
+        == (table.table_id, table.location, table.further)
+    )
+    if before is None or not same:
+        return table
+    if Aspect.OWNER in before.described:
+        table = replace(table, owner=before.owner)
+    if Aspect.TAGS in before.described:
+        table = replace(table, tags=before.tags)
+    return replace(table, described=before.described)
+
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def table_named(
@@ -202,4 +288,5 @@ def table_named(
             f"the policy does not ask for {name}",
             remedy="name it in `tables`, and its catalog in `catalogs`",
         )
+    remember_name(table.uri, table.name)
     return table

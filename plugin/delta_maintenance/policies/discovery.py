@@ -28,6 +28,7 @@ from delta_maintenance.policies.models import Assessment
 from delta_maintenance.policies.tree_search import PARALLEL, tables_in
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table, open_table
+from delta_maintenance.table_names import remember_name
 
 _logger = logging.getLogger(__name__)
 
@@ -198,6 +199,7 @@ class _Merged:
             if kept is not None:
                 self._duplicates.append(Duplicate(table.name, kept, table.uri))
                 continue
+            remember_name(table.uri, table.name)
             self._known |= dict.fromkeys(places, table.name)
             self._tables[table.uri] = table
             self._names[table.name] = table.uri

@@ -244,7 +244,7 @@ def test_a_metastore_that_hangs_up_may_require_kerberos() -> None:
 def test_an_unknown_table_and_a_view_are_refused() -> None:
     view = {**delta_entry("db", "v"), 12: "VIRTUAL_VIEW"}
     with serve_fake(FakeMetastore(tables={"db": [view]})) as address, opened(address) as catalog:
-        with pytest.raises(CatalogError, match="does not know the name"):
+        with pytest.raises(CatalogError, match="does not know hms://db.absent"):
             catalog.resolve(CatalogName.parse("hms://db.absent"))
         with pytest.raises(CatalogError, match="no Delta table"):
             catalog.resolve(CatalogName.parse("hms://db.v"))

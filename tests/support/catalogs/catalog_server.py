@@ -73,11 +73,16 @@ class CatalogServer(ABC):
         self.token_serves: int | None = None
         """The number of requests after which the first token is no longer accepted."""
         self.failing: dict[Parts, Refusal] = {}
-        """Answers to requests that concern a namespace or a table."""
+        """Answers to requests that concern a namespace or a table; behind `tags`, to those for its
+        tags."""
         self.intercept: Callable[[int, Request], Reply | None] | None = None
         """Gets the number of the request, from 1 on; may answer, or raise `Hangup`."""
         self.lose_answers: set[int] = set()
         """The numbers of requests whose answers are lost after the server has done its work."""
+        self.tags: dict[Parts, dict[str, str]] = {}
+        """Tags of catalogs, schemas and tables, of servers that state them on request."""
+        self.owners: dict[Parts, str] = {}
+        """Owners of tables, likewise."""
         self.credentials: list[dict[str, Any]] = []
         """The vended credentials of each table."""
         self.requests: list[str] = []

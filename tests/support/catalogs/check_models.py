@@ -34,6 +34,10 @@ MODELS = {
     "DatabricksListSchemasResponse": (_DATABRICKS, "ListSchemasResponse"),
     "DatabricksListTablesResponse": (_DATABRICKS, "ListTablesResponse"),
     "DatabricksTableInfo": (_DATABRICKS, "TableInfo"),
+    "DatabricksListEntityTagAssignmentsResponse": (
+        _DATABRICKS,
+        "ListEntityTagAssignmentsResponse",
+    ),
     "CatalogConfig": (_POLARIS, "CatalogConfig"),
     "ListNamespacesResponse": (_POLARIS, "ListNamespacesResponse"),
     "IcebergErrorResponse": (_POLARIS, "IcebergErrorResponse"),
@@ -47,6 +51,8 @@ MODELS = {
     "GravitinoCatalogResponse": (f"{_GRAVITINO}.catalog_response", "CatalogResponse"),
     "GravitinoEntityListResponse": (f"{_GRAVITINO}.entity_list_response", "EntityListResponse"),
     "GravitinoTableResponse": (f"{_GRAVITINO}.table_response", "TableResponse"),
+    "GravitinoOwnerResponse": (f"{_GRAVITINO}.owner_response", "OwnerResponse"),
+    "GravitinoTagListResponse": (f"{_GRAVITINO}.tag_response", "TagListResponse"),
     "GravitinoErrorResponse": (f"{_GRAVITINO}.error_response", "ErrorResponse"),
 }
 

@@ -26,6 +26,12 @@ class GravitinoServer(CatalogServer):
         """Providers of catalogs other than generic lakehouses."""
 
     def route(self, method: str, steps: Sequence[str], query: Query, headers: Any) -> Answer:
+        match [method, *steps]:
+            case ["GET", "api", "metalakes", "lake", "owners", "table", full_name]:
+                return "GravitinoOwnerResponse", self._owner(tuple(full_name.split(".")))
+            case ["GET", "api", "metalakes", "lake", "objects", "table", full_name, "tags"]:
+                assert query.get("details") == "true"
+                return "GravitinoTagListResponse", self._tags(tuple(full_name.split(".")))
         if method != "GET" or list(steps[:4]) != ["api", "metalakes", "lake", "catalogs"]:
             raise Refusal(404, "NoSuchMetalakeException", "there is no such metalake")
         match steps[4:]:
@@ -58,6 +64,26 @@ class GravitinoServer(CatalogServer):
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
         return {"code": 1003, "type": refusal.code, "message": refusal.message}
+
+    def _owner(self, parts: tuple[str, ...]) -> dict[str, Any]:
+        self.check("tags", *parts)
+        owner = self.owners.get(parts)
+        return {"code": 0, "owner": owner and {"name": owner, "type": "user"}}
+
+    def _tags(self, parts: tuple[str, ...]) -> dict[str, Any]:
+        self.check("tags", *parts)
+        tags = [
+            {
+                "name": name,
+                "comment": "",
+                "properties": {},
+                "audit": _AUDIT,
+                "inherited": length < len(parts),
+            }
+            for length in range(1, len(parts) + 1)
+            for name in self.tags.get(parts[:length], {})
+        ]
+        return {"code": 0, "tags": tags}
 
     def _catalog(self, name: str) -> dict[str, Any]:
         provider = self.providers.get(name, "lakehouse-generic")

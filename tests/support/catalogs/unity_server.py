@@ -123,6 +123,29 @@ class DatabricksServer(UnityServer):
     models = "Databricks"
     most_results = None
 
+    def route(self, method: str, steps: Sequence[str], query: Query, headers: Any) -> Answer:
+        match [method, *steps[3:]]:
+            case ["GET", "entity-tag-assignments", kind, full_name, "tags"]:
+                parts = tuple(full_name.split("."))
+                self.check("tags", *parts)
+                assigned = [
+                    {
+                        "entity_name": full_name,
+                        "entity_type": kind,
+                        "tag_key": key,
+                        **({"tag_value": value} if value else {}),
+                    }
+                    for key, value in sorted(self.tags.get(parts, {}).items())
+                ]
+                assert kind == ("catalogs", "schemas", "tables")[len(parts) - 1]
+                return self._list(
+                    "ListEntityTagAssignmentsResponse",
+                    "tag_assignments",
+                    assigned,
+                    Query(query, max_results="0"),
+                )
+        return super().route(method, steps, query, headers)
+
     def info(self, parts: tuple[str, ...], entry: Entry, query: Query) -> dict[str, Any]:
         fields = super().info(parts, entry, query)
         if query.get("omit_columns") == "true":

@@ -124,7 +124,8 @@ class GlueCatalog(Catalog):
         return (self._catalog, *below) if self._catalog else below
 
     def _error(self, failure: GlueFailure, parts: tuple[str, ...], needs: str) -> CatalogError:
-        return catalog_error(failure, where=where_of(self.kind, parts), needs=needs)
+        where = where_of(self.kind, parts)
+        return catalog_error(failure, server=failure.service, where=where, needs=needs)
 
 
 def _entry(table: Mapping[str, Any], parts: tuple[str, ...]) -> SparkEntry:

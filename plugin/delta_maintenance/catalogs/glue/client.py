@@ -55,7 +55,9 @@ class GlueFailure(RequestFailure):
 
     @property
     def unanswered(self) -> bool:
-        return not self.missing and ("Throttl" in self.code or super().unanswered)
+        # AWS states all of these as requests that are wrong.
+        passes = any(mark in self.code for mark in ("Throttl", "Timeout", "Retryable"))
+        return not self.missing and (passes or super().unanswered)
 
 
 class GlueClient:

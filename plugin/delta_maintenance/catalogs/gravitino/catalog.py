@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,15 @@ from delta_maintenance.catalogs.http.client import (
     segment,
     without_path,
 )
-from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
-from delta_maintenance.catalogs.models import CatalogListing, CatalogTable, PassedOver
+from delta_maintenance.catalogs.http.gathering import (
+    Gathering,
+    delta_table,
+    further_aspects,
+    stated,
+    text,
+    texts,
+)
+from delta_maintenance.catalogs.models import Aspect, CatalogListing, CatalogTable, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, InvalidRequestError
@@ -35,7 +43,7 @@ class GravitinoCatalog(Catalog):
     kind = CatalogKind.GRAVITINO
 
     def __init__(self, settings: CatalogSettings) -> None:
-        address = checked_settings(settings, "metalake", "user", title=_TITLE)
+        address = checked_settings(settings, "metalake", "user", "tags", title=_TITLE)
         metalake = settings.options.get("metalake")
         if not metalake:
             raise InvalidRequestError(
@@ -56,8 +64,10 @@ class GravitinoCatalog(Catalog):
             rights="USE_CATALOG, USE_SCHEMA and SELECT_TABLE",
             headers=headers,
         )
-        self._root = f"/api/metalakes/{segment(metalake)}/catalogs"
+        self._metalake = f"/api/metalakes/{segment(metalake)}"
+        self._root = f"{self._metalake}/catalogs"
         self._catalog = settings.catalog
+        self._further, self.describes_all = further_aspects(settings, frozenset(Aspect))
 
     def list(
         self,
@@ -98,7 +108,7 @@ class GravitinoCatalog(Catalog):
         def load(parts: tuple[str, ...]) -> tuple[()]:
             table = self._load(parts)
             if _is_delta(table):
-                gathering.add(parts, partial(_table, CatalogName(self.kind, parts), table))
+                gathering.add(parts, partial(self._table, CatalogName(self.kind, parts), table))
             else:
                 gathering.pass_over(PassedOver.OTHER_FORMAT)
             return ()
@@ -121,7 +131,40 @@ class GravitinoCatalog(Catalog):
             table = self._load(name.parts)
         if not _is_delta(table):
             raise CatalogError(f"{name} is no Delta table in its catalog")
-        return _table(name, table)
+        return self._table(name, table)
+
+    def described(
+        self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]
+    ) -> CatalogListing:
+        """Requests owners, and tags with those of the schema and of the catalog: one request per
+        table for each of both.
+        """
+
+        def one(table: CatalogTable) -> Iterator[CatalogTable]:
+            asked = table.further & aspects
+            if Aspect.OWNER in asked:
+                table = replace(table, owner=self._owner(table.name))
+            if Aspect.TAGS in asked:
+                table = replace(table, tags=self._tags(table.name))
+            yield table
+
+        what = "the owner and the tags"
+        with Gathering(self.client, self.kind, subject=what, needs=_FURTHER_RIGHTS) as gathering:
+            found = gathering.each(one, [(table.name.parts, table) for table in tables])
+            return gathering.part(found)
+
+    def _owner(self, name: CatalogName) -> str | None:
+        answer = self.client.get(f"{self._metalake}/owners/table/{_full_name(name)}")
+        if answer.get("owner") is None:
+            return None
+        (owner,) = stated({"owners": [answer["owner"]]}, "owners", "name", f"the owner of {name}")
+        return owner["name"]
+
+    def _tags(self, name: CatalogName) -> Mapping[str, str]:
+        path = f"{self._metalake}/objects/table/{_full_name(name)}/tags"
+        answer = self.client.get(path, {"details": "true"})
+        # A tag has no value; those of the schema and the catalog are in the list.
+        return {tag["name"]: "" for tag in stated(answer, "tags", "name", f"the tags of {name}")}
 
     def check(self) -> str:
         """Requests the catalog, or the list of catalogs."""
@@ -144,6 +187,16 @@ class GravitinoCatalog(Catalog):
         table = self.client.get(self._path(parts)).get("table")
         return table if isinstance(table, Mapping) else {}
 
+    def _table(self, name: CatalogName, table: Mapping[str, Any]) -> CatalogTable:
+        properties = texts(table.get("properties"))
+        return delta_table(
+            name,
+            properties.get("location"),
+            comment=text(table.get("comment")),
+            properties=properties,
+            further=self._further,
+        )
+
     def _path(self, parts: tuple[str, ...]) -> str:
         steps = zip(("", "/schemas", "/tables"), parts, strict=False)
         return self._root + "".join(f"{step}/{segment(part)}" for step, part in steps)
@@ -162,12 +215,18 @@ def _is_delta(table: Mapping[str, Any]) -> bool:
     return texts(table.get("properties")).get("format", "").lower() == "delta"
 
 
-def _table(name: CatalogName, table: Mapping[str, Any]) -> CatalogTable:
-    properties = texts(table.get("properties"))
-    return delta_table(
-        name, properties.get("location"), comment=text(table.get("comment")), properties=properties
-    )
+def _full_name(name: CatalogName) -> str:
+    if any("." in part for part in name.parts):
+        # It could not be told from the name of another table.
+        raise CatalogError(
+            f"the owner and the tags of {name} cannot be requested",
+            remedy="rename it, or omit conditions on owner and tags",
+        )
+    return segment(".".join(name.parts))
 
 
 _TITLE = "Gravitino"
+_FURTHER_RIGHTS = (
+    "the right to read the table and its tags; a server without authorization has no owners"
+)
 _PROVIDER = "lakehouse-generic"

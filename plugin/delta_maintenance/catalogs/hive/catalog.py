@@ -146,9 +146,9 @@ class HiveCatalog(Catalog):
     def _error(self, failure: HiveFailure, parts: tuple[str, ...]) -> CatalogError:
         return catalog_error(
             failure,
+            server=f"{failure.service} at {self._at}",
             where=where_of(self.kind, parts),
             needs="the right to read the metadata",
-            at=self._at,
         )
 
 

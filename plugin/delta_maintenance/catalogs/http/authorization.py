@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlencode
 
+from delta_maintenance.catalogs.failure import MALFORMED
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.client import HttpSession, NoAnswer, endpoint_scheme
@@ -26,7 +27,7 @@ class RequestRefused(RequestFailure):
     @property
     def unanswered(self) -> bool:
         # A page of a proxy, or of another server, comes again.
-        return super().unanswered and self.code not in ("NotJSON", "TooLong")
+        return super().unanswered and self.code not in MALFORMED
 
     @property
     def conflict(self) -> bool:

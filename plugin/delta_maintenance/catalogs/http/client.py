@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from delta_maintenance.catalogs.environment import address_variable
+from delta_maintenance.catalogs.failure import catalog_error
 from delta_maintenance.catalogs.http.authorization import (
     OPTIONS,
     Authorization,
@@ -21,7 +22,7 @@ from delta_maintenance.catalogs.http.authorization import (
     described,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings
-from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
+from delta_maintenance.errors import CatalogError, InvalidRequestError
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, patiently
 
@@ -55,7 +56,6 @@ class CatalogClient(RestClient):
         self.address = address
         self._session = session
         self._authorization = authorization
-        self._title = title
         self._rights = rights
         self._headers = dict(headers or {})
         self._lock = threading.Lock()
@@ -138,34 +138,14 @@ class CatalogClient(RestClient):
         except RequestRefused as failure:
             raise self.error(failure, where) from None
 
-    def error(self, failure: RequestRefused, where: str) -> CatalogError:
-        """Converts a failure to the error for users. `where` names a part of the catalog."""
-        title = self.title
-        status = failure.status
-        if failure.code in ("NotJSON", "TooLong") or (status is not None and 300 <= status < 400):
-            return CatalogError(
-                f"the server at {self.address} does not answer like {self._title}, for {where} "
-                f"({failure})",
-                remedy="check the address of the catalog",
-            )
-        if failure.unanswered:
-            answers = "does not answer" if status is None else "cannot answer at present"
-            return CatalogUnavailableError(f"{title} {answers}, for {where} ({failure})")
-        if status == 401:
-            return CatalogError(
-                f"{title} rejects the credentials, for {where} ({failure})",
-                remedy="renew the token, or check the client credentials",
-            )
-        if status == 403:
-            return CatalogError(
-                f"{title} denies access to {where} ({failure})", remedy=f"grant {self._rights}"
-            )
-        if status == 404:
-            return CatalogError(
-                f"{title} does not know {where} ({failure})",
-                remedy=f"check the name and the address, or grant {self._rights}",
-            )
-        return CatalogError(f"{title} refuses the request for {where} ({failure})")
+    def error(
+        self, failure: RequestRefused, where: str, *, needs: str | None = None
+    ) -> CatalogError:
+        """Converts a failure to the error for users. `where` names a part of the catalog, `needs`
+        the rights, if they are others than those of the client.
+        """
+        needs = needs or self._rights
+        return catalog_error(failure, server=self.title, where=where, needs=needs)
 
     def _once(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None

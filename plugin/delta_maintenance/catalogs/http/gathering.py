@@ -14,13 +14,15 @@ from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.catalogs.http.client import CatalogClient
 from delta_maintenance.catalogs.locations import checked_location
 from delta_maintenance.catalogs.models import (
+    Aspect,
     CatalogFailure,
     CatalogListing,
     CatalogTable,
     PassedOver,
 )
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
-from delta_maintenance.errors import CatalogError, DeltaMaintenanceError
+from delta_maintenance.catalogs.settings import CatalogSettings
+from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, InvalidRequestError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,10 +34,23 @@ _MOST_UNANSWERED = 3
 
 
 class Gathering:
-    """The listing of one catalog while it is made. Thread-safe."""
+    """The listing of one catalog while it is made. Thread-safe.
 
-    def __init__(self, client: CatalogClient, kind: CatalogKind) -> None:
+    If it does not list tables but asks for more of them, `subject` says for what, such as `the
+    tags`, and `needs` which rights that takes.
+    """
+
+    def __init__(
+        self,
+        client: CatalogClient,
+        kind: CatalogKind,
+        *,
+        subject: str | None = None,
+        needs: str | None = None,
+    ) -> None:
         self.kind = kind
+        self._of = f"{subject} of " if subject else ""
+        self._needs = needs
         self._client = client
         self._before = client.requests, client.answers
         self._lock = threading.Lock()
@@ -94,14 +109,17 @@ class Gathering:
 
     def listing(self) -> CatalogListing:
         """Returns the result. Raises the first failure if no request had an answer."""
-        requests, answers = self._before
-        if self._failures and self._client.answers == answers:
+        if self._failures and self._client.answers == self._before[1]:
             raise next(iter(self._failures.values())).error
+        return self.part(self._tables)
+
+    def part(self, tables: Iterable[CatalogTable]) -> CatalogListing:
+        """Returns the result with these tables, also if all of it are failures."""
         return CatalogListing(
-            tables=tuple(sorted(self._tables, key=lambda table: table.name)),
+            tables=tuple(sorted(tables, key=lambda table: table.name)),
             passed_over=dict(self._passed_over),
             failures=tuple(failure for _, failure in sorted(self._failures.items())),
-            requests=self._client.requests - requests,
+            requests=self._client.requests - self._before[0],
         )
 
     @contextmanager
@@ -109,17 +127,20 @@ class Gathering:
         try:
             yield
         except RequestRefused as failure:
-            name = str(CatalogName(self.kind, parts))
+            name = f"{self._of}{CatalogName(self.kind, parts)}"
             with self._lock:
                 self._unanswered += failure.unanswered and failure.status is None
                 is_over = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
                 if is_over and self._end is None:
-                    self._end = self._client.error(failure, f"{name} and all that follows")
+                    self._end = self._error(failure, f"{name} and all that follows")
                 end = self._end if is_over else None
             # No other part of the catalog would be answered either: one failure stands for all.
-            self._note(parts[:1] if end else parts, end or self._client.error(failure, name))
+            self._note(parts[:1] if end else parts, end or self._error(failure, name))
         except DeltaMaintenanceError as error:
             self._note(parts, error)
+
+    def _error(self, failure: RequestRefused, where: str) -> CatalogError:
+        return self._client.error(failure, where, needs=self._needs)
 
     def _note(self, parts: tuple[str, ...], error: DeltaMaintenanceError) -> None:
         where = str(CatalogName(self.kind, parts))
@@ -155,3 +176,37 @@ def texts(values: object) -> Mapping[str, str]:
 def text(value: object) -> str | None:
     """Returns a string that is not empty, else None."""
     return value if isinstance(value, str) and value else None
+
+
+def further_aspects(
+    settings: CatalogSettings, aspects: frozenset[Aspect]
+) -> tuple[frozenset[Aspect], bool]:
+    """Reads the option `tags`: `true` asks for all aspects always, `false` never for tags, and by
+    default only conditions ask. Returns what is left of `aspects`, and whether to ask always.
+    """
+    option = settings.options.get("tags")
+    if option not in (None, "true", "false"):
+        raise InvalidRequestError(
+            f"the option tags of a catalog is {option!r}", remedy="write true or false, or omit it"
+        )
+    return aspects - ({Aspect.TAGS} if option == "false" else set()), option == "true"
+
+
+def stated(answer: Mapping[str, Any], field: str, name: str, what: str) -> list[Mapping[str, str]]:
+    """Returns the texts of each object in a list, each of which has the text `name`.
+
+    `CatalogError` for any other form, because a tag that is not understood must not count as
+    absent. `what` says of what the list is.
+    """
+    found = answer.get(field)
+    values = [texts(each) for each in found] if isinstance(found, list) else []
+    if found is not None and (not isinstance(found, list) or not all(map(_has(name), values))):
+        raise CatalogError(
+            f"the catalog states {what} in a form that is not understood",
+            remedy="report the version of the catalog, or set its option tags to false",
+        )
+    return values
+
+
+def _has(name: str) -> Callable[[Mapping[str, str]], bool]:
+    return lambda values: bool(values.get(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,16 @@ from delta_maintenance.catalogs.http.client import (
     segment,
     without_path,
 )
-from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
+from delta_maintenance.catalogs.http.gathering import (
+    Gathering,
+    delta_table,
+    further_aspects,
+    text,
+    texts,
+)
 from delta_maintenance.catalogs.models import (
     Access,
+    Aspect,
     CatalogListing,
     CatalogTable,
     ManagedState,
@@ -31,6 +38,7 @@ from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.catalogs.unity.commits import managed_state
 from delta_maintenance.catalogs.unity.credentials import table_credentials
 from delta_maintenance.catalogs.unity.delta_api import DeltaApi
+from delta_maintenance.catalogs.unity.tags import tagged
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.rest.client import HttpSession
 
@@ -47,7 +55,7 @@ class UnityCatalog(Catalog):
     kind = CatalogKind.UNITY
 
     def __init__(self, settings: CatalogSettings) -> None:
-        server = without_path(checked_settings(settings, title=_TITLE), PATH)
+        server = without_path(checked_settings(settings, "tags", title=_TITLE), PATH)
         session = HttpSession(most_bytes=MOST_BYTES)
         authorization = Authorization(
             settings,
@@ -66,6 +74,7 @@ class UnityCatalog(Catalog):
         self._delta = DeltaApi(self.client)
         self._catalog = settings.catalog
         self._vends = settings.options.get("vend") != "false"
+        self._further, self.describes_all = further_aspects(settings, frozenset({Aspect.TAGS}))
 
     def list(
         self,
@@ -140,6 +149,14 @@ class UnityCatalog(Catalog):
         ]
         return self._table(CatalogName(self.kind, tuple(parts)), entry)
 
+    def described(
+        self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]
+    ) -> CatalogListing:
+        """Requests the tags of tables on Databricks."""
+        if Aspect.TAGS not in aspects:
+            return super().described(tables, aspects)
+        return tagged(self.client, tables)
+
     def credentials(self, table: CatalogTable, access: Access) -> tuple[VendedCredentials, ...]:
         """Returns the credentials for a table; one request, and one more for each catalog."""
         return table_credentials(self.client, self._delta, table, access)
@@ -184,6 +201,8 @@ class UnityCatalog(Catalog):
             catalog_managed=any(key in properties for key in _MANAGED),
             vends_credentials=self._vends and table_id is not None,
             properties=properties,
+            # Only Databricks has metastores, and tags.
+            further=self._further if entry.get("metastore_id") else frozenset(),
         )
 
 

@@ -47,6 +47,7 @@ from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_consistent
+from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
 
@@ -258,7 +259,9 @@ class _Run:
                 self._table, wanted, context=RunContext(new_id=new_id), snapshot=snapshot
             )
         except DeltaMaintenanceError as error:
-            _logger.warning("no checkpoint was written: %s", error)
+            _logger.warning(
+                "no checkpoint of %s was written: %s", table_text(self._table.uri), error
+            )
             self._notes.append(f"no checkpoint was written: {error}")
         else:
             self._checkpoint = written.path

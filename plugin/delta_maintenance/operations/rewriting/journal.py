@@ -31,6 +31,7 @@ from delta_maintenance.table.data.bins import Bin, RewrittenBin, Run
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.digests import DigestKind, RowsDigest, RowsSum
 from delta_maintenance.table.data.read_back import read_back
+from delta_maintenance.table_names import table_text
 
 FOLDER = "_delta_maintenance/rewrites"
 _FORM = 3
@@ -77,7 +78,8 @@ class Journal:
             self._store.put(self._path, json.dumps(document).encode())
             self._written = True
         except (DeltaMaintenanceError, OSError) as error:
-            _logger.warning("no journal of the rewrite is kept: %s", error)
+            shown = table_text(self._store.root)
+            _logger.warning("%s: no journal of the rewrite is kept: %s", shown, error)
 
     def clear(self) -> None:
         """Deletes the journal, because no bin remains to be adopted."""
@@ -106,7 +108,8 @@ def left_behind(
     try:
         found = list(store.list_from(FOLDER))
     except (DeltaMaintenanceError, OSError) as error:
-        _logger.warning("journals of earlier rewrites cannot be read: %s", error)
+        shown = table_text(store.root)
+        _logger.warning("%s: journals of earlier rewrites cannot be read: %s", shown, error)
         return
     wanted = fingerprint(contract)
     for status in found:
@@ -125,7 +128,8 @@ def left_behind(
                 KeyError,
                 TypeError,
             ) as error:
-                _logger.warning("the journal %s cannot be read: %s", status.path, error)
+                shown = table_text(store.root)
+                _logger.warning("%s: the journal %s cannot be read: %s", shown, status.path, error)
         yield status.path, bins
 
 
@@ -225,7 +229,8 @@ def _delete(store: Store, path: str) -> None:
     try:
         store.delete(path)
     except (DeltaMaintenanceError, OSError) as error:
-        _logger.warning("the journal %s cannot be deleted: %s", path, error)
+        shown = table_text(store.root)
+        _logger.warning("%s: the journal %s cannot be deleted: %s", shown, path, error)
 
 
 def _to_json(done: RewrittenBin) -> dict[str, Any]:

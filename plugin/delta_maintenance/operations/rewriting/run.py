@@ -31,6 +31,7 @@ from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, Refusal
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
 
@@ -201,7 +202,8 @@ class RewriteRun:
         found, work = self._work.adopted[number], self._work.bin(number)
         done = journals.proved(self._store, found, work, self._contract)
         if done is None:
-            _logger.warning("bin %d: the files of an earlier run are not used", number)
+            shown = table_text(self._store.root)
+            _logger.warning("%s: bin %d: the files of an earlier run are not used", shown, number)
             return
         self._adopted.add(number)
         self._hold(Pending(done=done, adds=self._work.adds_of(number)))
@@ -212,7 +214,8 @@ class RewriteRun:
         if done is None:
             assert outcome.failure is not None
             self._fates[number] = outcome.failure, outcome.problem
-            _logger.error("bin %d is not committed: %s", number, outcome.problem)
+            shown = table_text(self._store.root)
+            _logger.error("%s: bin %d is not committed: %s", shown, number, outcome.problem)
             return
         self.refused += [_refused(refusal) for refusal in done.refused]
         if not done.bin.sources:

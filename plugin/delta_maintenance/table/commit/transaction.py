@@ -82,6 +82,7 @@ from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE
+from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 50
@@ -431,7 +432,7 @@ class Transaction:
                 "version %d of %s is committed, but the check whether a log clean-up had deleted "
                 "that version before failed: %s",
                 version,
-                self._snapshot.table,
+                table_text(self._snapshot.table),
                 error,
             )
             return
@@ -458,7 +459,8 @@ class Transaction:
                 write_checksum(self._snapshot, built, reads=self._reads)
         except DeltaMaintenanceError as error:
             # The commit has landed, and readers do not need the checksum.
-            _logger.warning("version %d has no checksum: %s", built.version, error)
+            shown = table_text(self._snapshot.table)
+            _logger.warning("version %d of %s has no checksum: %s", built.version, shown, error)
 
 
 def _commit_path(version: int) -> str:

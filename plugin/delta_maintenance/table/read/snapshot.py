@@ -41,6 +41,7 @@ from delta_maintenance.table.read.active_files import (
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.file_index import FileIndex
 from delta_maintenance.table.read.log_view import LogView
+from delta_maintenance.table_names import table_text
 
 T = TypeVar("T")
 
@@ -234,7 +235,7 @@ class Snapshot:
         Raises `error` if the log has no other base.
         """
         other = self._reopen(error)
-        _logger.warning("skipped %s: %s", error.file, error.problem)
+        _logger.warning("%s: skipped %s: %s", table_text(self.table), error.file, error.problem)
         return other
 
     def avoiding_damage(self, read: Callable[[Snapshot], T]) -> T:
