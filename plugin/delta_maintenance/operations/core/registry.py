@@ -30,6 +30,7 @@ BUILT_IN = (
     "set-clustering",
     "backfill-row-ids",
     "fsck",
+    "keep-version",
     "layout",
     "cluster",
     "optimize",
