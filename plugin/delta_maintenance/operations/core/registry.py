@@ -30,6 +30,7 @@ BUILT_IN = (
     "set-clustering",
     "backfill-row-ids",
     "fsck",
+    "erasure-report",
     "keep-version",
     "layout",
     "cluster",
