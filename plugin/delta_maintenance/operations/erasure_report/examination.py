@@ -64,6 +64,7 @@ class Examination:
             yield from self._examined_old(old)
 
     def _examined(self, file: PlacedFile) -> Examined:
+        digest = ""
         try:
             with self._store.open(file.path) as opened:
                 digest = _sha256(opened)

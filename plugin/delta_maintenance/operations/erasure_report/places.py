@@ -20,7 +20,7 @@ from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, file_locations
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.listing import EntryKind
+from delta_maintenance.storage.core.listing import STATUSES, EntryKind
 from delta_maintenance.table.data.row_reader import FILES
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, relisting
 from delta_maintenance.table.read.log_reader import LogTail
@@ -138,10 +138,12 @@ class TableFiles:
             files = batch.filter(pc.and_(is_file, pc.invert(inside)))
             parquet = pc.match_substring_regex(files["path"], _PARQUET)
             self.others += pc.sum(pc.invert(parquet)).as_py() or 0
-            found.append(files.filter(parquet).select(["path", "size", "modified_ms"]))
-        if not found:
-            return pa.table({"path": [], "size": [], "modified_ms": []})
-        return pa.concat_tables(found).sort_by("path")
+            found.append(files.filter(parquet).select(STATUSES.names))
+        files = pa.concat_tables([STATUSES.empty_table(), *found])
+        if files["size"].null_count or files["modified_ms"].null_count:
+            # A listing of directories contains only names.
+            files = self.store.statuses(files["path"])
+        return files.sort_by("path")
 
     def _of_version(self, snapshot: Snapshot) -> pa.Table:
         def read(sound: Snapshot) -> list[pa.Table]:
