@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.vacuum.candidates import GROUPS, Tally, combined_digest, emptied
+from delta_maintenance.operations.vacuum.candidates import (
+    GROUPS,
+    Sum,
+    Tally,
+    combined_digest,
+    emptied,
+)
 from delta_maintenance.operations.vacuum.deletion import Deletion
 from delta_maintenance.operations.vacuum.engine import Found, Request
 from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
@@ -103,9 +109,12 @@ class SparkVacuum:
         latest = request.complete(came)
         rows = listing
         rows = rows.unionAll(self._recorded(came, buckets))
-        for version in (snapshot, *request.kept_versions):
-            only_live = version is not snapshot
-            rows = rows.unionAll(self._references(request, version, buckets, only_live=only_live))
+        rows = rows.unionAll(self._references(request, snapshot, buckets))
+        for held in request.held:
+            if held.version is not None:
+                rows = rows.unionAll(
+                    self._references(request, held.version, buckets, holder=held.holder)
+                )
         search = BucketSearch(
             address=self._address,
             search=request.search,
@@ -113,6 +122,7 @@ class SparkVacuum:
             requires_all=request.requires_all,
             has_directories=isinstance(snapshot.log.store, LocalStore),
             came=came.in_use,
+            held={held.holder: held.paths for held in request.held},
         )
         found = by_label(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()
         with small_batches(self._spark):
@@ -135,8 +145,11 @@ class SparkVacuum:
     ) -> Found:
         references = [one for tally in tallies for one in tally.references]
         kept: Counter[str] = Counter()
+        held_back: dict[str, Sum] = {}
         for tally in tallies:
             kept.update(tally.kept)
+            for holder, files in tally.held.items():
+                held_back[holder] = held_back.get(holder, Sum()) + files
         old = set[str]().union(*(tally.old_directories for tally in tallies))
         held = set[str]().union(*(tally.held_directories for tally in tallies))
         dead = found.filter("kind = 'dead'")
@@ -146,13 +159,14 @@ class SparkVacuum:
             tallies=_together(tallies),
             paths_digest=digest,
             kept=dict(kept),
+            held=held_back,
             listed=sum(tally.listed for tally in tallies),
             directories=emptied(old, held),
             live_files=sum(one.live_files for one in references),
             live_bytes=sum(one.live_bytes for one in references),
             ageless_tombstones=sum(one.ageless_tombstones for one in references),
             batches=lambda: self._batches(dead),
-            deletion=lambda _: self._delete(dead, snapshot),
+            deletion=lambda watch: self._delete(dead, snapshot, kept=watch.kept),
         )
 
     def _listing(self, request: Request, buckets: int) -> DataFrame:
@@ -189,7 +203,7 @@ class SparkVacuum:
         return [*done, *((path, True) for path in level)]
 
     def _references(
-        self, request: Request, snapshot: Snapshot, buckets: int, *, only_live: bool
+        self, request: Request, snapshot: Snapshot, buckets: int, *, holder: str | None = None
     ) -> DataFrame:
         """Returns the references of a version as rows for buckets."""
         parts, checkpoint_age = log_parts(snapshot)
@@ -207,7 +221,7 @@ class SparkVacuum:
             deleted_before_ms=request.deleted_before_ms,
             commit_times=commit_times(snapshot),
             checkpoint_age=checkpoint_age,
-            only_live=only_live,
+            holder=holder,
             buckets=buckets,
         )
         rows = self._spark.range(0, len(parts), 1, len(parts))
@@ -238,11 +252,14 @@ class SparkVacuum:
             for row in dead.select("payload").toLocalIterator():
                 yield pa.ipc.open_stream(row.payload).read_all()
 
-    def _delete(self, dead: DataFrame, snapshot: Snapshot) -> Iterator[Deletion]:
+    def _delete(
+        self, dead: DataFrame, snapshot: Snapshot, *, kept: frozenset[str]
+    ) -> Iterator[Deletion]:
         task = BucketDeletion(
             address=self._address,
             version=snapshot.version,
             partition_columns=frozenset(snapshot.log.physical_partition_columns),
+            kept=kept,
         )
         with small_batches(self._spark):
             said = dead.mapInArrow(task.run, log_shares.SCHEMA).collect()

@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.vacuum.candidates import (
     DeadFiles,
     Search,
+    Sum,
     Tally,
     directories_in,
     find_dead_files,
@@ -116,8 +118,8 @@ class ShareReferences:
     commit_times: Mapping[int, int]
     checkpoint_age: int
     """The age of the actions of the checkpoint, which are the oldest ones."""
-    only_live: bool
-    """Whether only the live files of the version must be kept."""
+    holder: str | None
+    """The holder that keeps the live files of the version; None for the version to vacuum."""
     buckets: int
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -130,7 +132,7 @@ class ShareReferences:
         try:
             for files in self._standing(share):
                 audit.add(files.adds, files.tombstones, key_hashes=files.add_hashes)
-                if self.only_live:
+                if self.holder is not None:
                     files = ActiveFiles(files.adds, files.tombstones.slice(0, 0))
                 take_references(
                     references,
@@ -146,6 +148,17 @@ class ShareReferences:
             payload = pickle.dumps(error)
             yield from (ShareRow(label, -1, "error", payload) for label in range(self.buckets))
             return
+        if self.holder is not None:
+            none = np.empty(0, np.uint64)
+            parts = [
+                (label, locations[rows], none)
+                for label, rows in _by_bucket(locations, self.buckets)
+            ]
+            if len(names):
+                parts += [(label, none, names) for label in range(self.buckets)]
+            for label, *hashes in parts:
+                yield ShareRow(label, _REFERENCES, "held", pickle.dumps((self.holder, *hashes)))
+            return
         for label, rows in _by_bucket(locations, self.buckets):
             yield ShareRow(label, _REFERENCES, "in use", locations[rows].tobytes())
         if len(names):
@@ -153,14 +166,13 @@ class ShareReferences:
                 yield ShareRow(label, _REFERENCES, "names outside", names.tobytes())
         for expired in references.expired:
             yield from expired_rows(expired, self.buckets)
-        if not self.only_live:
-            tally = ReferenceTally(
-                live_files=references.num_live,
-                live_bytes=references.live_bytes,
-                ageless_tombstones=references.ageless_tombstones,
-                problem=audit.problem(),
-            )
-            yield ShareRow(0, _REFERENCES, "references", pickle.dumps(tally))
+        tally = ReferenceTally(
+            live_files=references.num_live,
+            live_bytes=references.live_bytes,
+            ageless_tombstones=references.ageless_tombstones,
+            problem=audit.problem(),
+        )
+        yield ShareRow(0, _REFERENCES, "references", pickle.dumps(tally))
 
     def _standing(self, share: Iterator[ShareRow]) -> Iterator[ActiveFiles]:
         replay = FileReplay()
@@ -180,7 +192,7 @@ class ShareReferences:
 
     def _protected(self, adds: pa.Table) -> Iterator[ShareRow]:
         """Yields the live files, whose existence must be checked."""
-        if self.only_live:
+        if self.holder is not None:
             return
         for paths in FileReferences.live_paths(adds):
             for label, rows in _dealt(file_locations(paths, root=self.roots[0]), self.buckets):
@@ -194,6 +206,7 @@ class BucketTally:
 
     tallies: tuple[Tally, ...]
     kept: Mapping[str, int]
+    held: Mapping[str, Sum]
     listed: int
     references: tuple[ReferenceTally, ...]
     old_directories: frozenset[str]
@@ -211,6 +224,8 @@ class BucketSearch:
     has_directories: bool
     came: ProtectedPaths
     """Files that newer commits than the version that was read refer to."""
+    held: Mapping[str, ProtectedPaths | None]
+    """The holders, with files beside those of their versions."""
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Converts rows for buckets, sorted by label and age, to rows of the kinds `dead` and
@@ -226,6 +241,7 @@ class BucketSearch:
         references = FileReferences.none(self.roots)
         entries: list[pa.Table] = []
         tallies: list[ReferenceTally] = []
+        held = {holder: ProtectedPaths(self.roots) for holder in self.held}
         none = np.empty(0, np.uint64)
         for row in rows:
             match row.kind:
@@ -236,6 +252,9 @@ class BucketSearch:
                     references.in_use.add_hashes(np.frombuffer(row.payload, np.uint64), none)
                 case "names outside":
                     references.in_use.add_hashes(none, np.frombuffer(row.payload, np.uint64))
+                case "held":
+                    holder, *hashes = pickle.loads(row.payload)
+                    held[holder].add_hashes(*hashes)
                 case "references":
                     tallies.append(pickle.loads(row.payload))
                 case _:
@@ -247,6 +266,10 @@ class BucketSearch:
                     else:
                         references.live += table["path"].chunks
         references.in_use.update(self.came)
+        for holder, paths in self.held.items():
+            if paths is not None:
+                held[holder].update(paths)
+        references.held = list(held.items())
         try:
             if self.requires_all:
                 require_no_missing(store, references, entries)
@@ -269,6 +292,7 @@ class BucketSearch:
         return BucketTally(
             tallies=dead.tallies(),
             kept=dead.kept,
+            held=dead.held,
             listed=dead.listed,
             references=tuple(tallies),
             old_directories=frozenset(old),
@@ -284,6 +308,8 @@ class BucketDeletion:
     version: int
     """Commits after this version are checked before every round."""
     partition_columns: frozenset[str]
+    kept: frozenset[str]
+    """The names of the kept versions in the log, which are compared before every round."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deletes the files in rows of the kind `dead`.
@@ -346,8 +372,10 @@ class _CommitWatch:
         self._version = deletion.version
         self._columns = deletion.partition_columns
         self._came = ProtectedPaths(store.addresses)
+        self.kept = deletion.kept
 
     def check(self) -> None:
+        require_no_new_keep(self._store, self.kept)
         listing = list_log(self._store, first_version=self._version + 1)
         for version in range(self._version + 1, max(listing.commits, default=self._version) + 1):
             entry = listing.commits.get(version)

@@ -174,6 +174,8 @@ def test_no_other_module_deletes_files_of_a_table() -> None:
     }
     assert found == {
         "operations/vacuum/deletion.py",
+        # The names of kept versions, beside the log.
+        "operations/holds/kept_versions.py",
         # Files of the log, and what was written and never announced.
         "table/write/log_deletion.py",
         # A new checkpoint of which another process has just deleted a sidecar.

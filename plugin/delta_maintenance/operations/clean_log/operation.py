@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from delta_maintenance import clock
-from delta_maintenance.clock import NewId, epoch_millis
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
@@ -42,15 +42,19 @@ from delta_maintenance.operations.clean_log.options import (
 )
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.holds.find import StorageOptions, find_holds
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.hold import Holds
+from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES, empty
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.features.registry import Operation
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.history import file_times, newest_commit_not_after
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import (
+    LogInventory,
     SoundCheckpoint,
     newest_sound_checkpoint,
     referenced_sidecars,
@@ -88,7 +92,7 @@ def plan(
     """
     context = context or RunContext()
     options = (options or CleanLogOptions()).validated()
-    return _Decision(snapshot, options, context.started).plan()
+    return _Decision(snapshot, options, context.started, context.storage_options).plan()
 
 
 def apply(table: Table, plan: CleanLogPlan, context: RunContext | None = None) -> CleanLogResult:
@@ -107,7 +111,7 @@ def apply(table: Table, plan: CleanLogPlan, context: RunContext | None = None) -
             notes=(plan.reason, *plan.notes),
         )
     try:
-        return _CleanupRun(table, plan, context.now(), context.new_id, context.progress).run()
+        return _CleanupRun(table, plan, context).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
@@ -130,7 +134,14 @@ def prepare(
 class _Decision:
     """The survey of a log, and the resulting plan."""
 
-    def __init__(self, snapshot: Snapshot, options: CleanLogOptions, now: datetime) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        options: CleanLogOptions,
+        now: datetime,
+        storage_options: StorageOptions,
+    ) -> None:
+        self.storage_options = storage_options
         self.snapshot = snapshot
         self.options = options
         self.now = now
@@ -140,6 +151,8 @@ class _Decision:
         self.commit: int | None = None
         self.found: SoundCheckpoint | None = None
         """The cut-off checkpoint."""
+        self.holds = Holds()
+        self.held: tuple[HeldBack, ...] = ()
 
     def plan(self) -> CleanLogPlan:
         snapshot = self.snapshot
@@ -159,6 +172,7 @@ class _Decision:
         if self.commit is None:
             self._note_oldest(times)
             return self._nothing(f"no commit is as old as {_text(self.instant)}")
+        self._stop_at_holds(inventory, self.commit)
         found, passed_over = newest_sound_checkpoint(
             snapshot.log.store, listing, version=self.commit
         )
@@ -166,8 +180,9 @@ class _Decision:
         self.found = found
         if found is None:
             return self._nothing(
-                f"no checkpoint up to version {self.commit}, which was current at "
-                f"{_text(self.instant)}, is complete and readable"
+                f"no checkpoint up to version {self.commit}, which "
+                f"{'is held' if self.held else f'was current at {_text(self.instant)}'}, is "
+                "complete and readable"
             )
         cut_off = found.checkpoint.files
         protected = snapshot.properties.require_checkpoint_protection_before_version
@@ -194,14 +209,44 @@ class _Decision:
         if ends_history:
             self._compare(found)
         hint = hinted_version(snapshot.log.store)
+        current = f"was current at {_text(self.instant)}"
         return self._plan(
             f"{cut_off.name} is the newest complete and readable checkpoint up to version "
-            f"{self.commit}, which was current at {_text(self.instant)}",
+            f"{self.commit}, which {'is held' if self.held else current}",
             cut_off,
             groups=groups,
             needs_classic_name=ends_history and lacks_classic_name(cut_off, listing),
             stale_hint=hint if hint is not None and hint < cut_off.version else None,
         )
+
+    def _stop_at_holds(self, inventory: LogInventory, commit: int) -> None:
+        """Keeps the log from the oldest held version on."""
+        self.holds = find_holds(
+            self.snapshot,
+            self.options.holders,
+            now=self.now,
+            storage_options=self.storage_options,
+        )
+        self.notes.extend(self.holds.notes)
+        holding = [hold for hold in self.holds.holds if hold.first < commit]
+        if not holding:
+            return
+        self.held = tuple(
+            HeldBack.by(
+                hold,
+                files=len(sizes),
+                size=sum(sizes),
+            )
+            for hold in holding
+            for sizes in [
+                [
+                    entry.status.size
+                    for entry in inventory.entries
+                    if entry.file.version is not None and hold.first <= entry.file.version < commit
+                ]
+            ]
+        )
+        self.commit = min(hold.first for hold in holding)
 
     def _compare(self, found: SoundCheckpoint) -> None:
         """Compares the cut-off checkpoint with the files that the history before it leaves.
@@ -300,6 +345,7 @@ class _Decision:
             cut_off_commit=self.commit,
             oldest_version=cut_off.version if cut_off is not None else None,
             cut_off_checkpoint=cut_off.name if cut_off is not None else None,
+            held=self.held,
             groups=groups,
             needs_classic_name=needs_classic_name,
             stale_hint=stale_hint,
@@ -311,19 +357,15 @@ class _Decision:
 class _CleanupRun:
     """One execution of a plan."""
 
-    def __init__(
-        self,
-        table: Table,
-        plan: CleanLogPlan,
-        now: datetime,
-        new_id: NewId,
-        progress: Progress | None,
-    ) -> None:
+    def __init__(self, table: Table, plan: CleanLogPlan, context: RunContext) -> None:
         self.table = table
         self.planned = plan
-        self.now = now
-        self.new_id = new_id
-        self.progress = progress
+        self.now = context.now()
+        self.new_id = context.new_id
+        self.progress = context.progress
+        self.storage_options = context.storage_options
+        self.kept: frozenset[str] = frozenset()
+        """The names of the kept versions in the log that are known."""
         self.groups: list[CleanedGroup] = []
         self.failures: dict[str, StorageError] = {}
         self.notes = list(plan.notes)
@@ -331,8 +373,11 @@ class _CleanupRun:
     def run(self) -> CleanLogResult:
         planned, store = self.planned, self.table.store
         self._require_young()
-        decision = _Decision(self.table.snapshot(), planned.options, planned.planned_at)
+        decision = _Decision(
+            self.table.snapshot(), planned.options, planned.planned_at, self.storage_options
+        )
         again = decision.plan()
+        self.kept = decision.holds.stored
         if decision.found is None or again.cut_off_checkpoint != planned.cut_off_checkpoint:
             raise RefusedError(
                 f"the log would now be cut off at {again.cut_off_checkpoint or 'no checkpoint'}, "
@@ -378,6 +423,7 @@ class _CleanupRun:
     def _delete(self, group: FileGroup, names: list[str]) -> bool:
         """Returns whether all of them were deleted."""
         deleted = 0
+        require_no_new_keep(self.table.store, self.kept)
         for removed, kept in delete_in_batches(self.table.store, names):
             deleted += removed
             self.failures.update(kept)

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.options import Holders
 
 LEAST_RETENTION = timedelta(hours=24)
 """A writer that stalled for longer than the log retention could write an existing version again."""
@@ -74,6 +76,9 @@ class CleanLogOptions(Record):
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
     to apply a plan that was approved some time ago.
     """
+    holders: Holders = Holders()
+    """What else holds versions: kept versions and readers. The kept versions in the log always
+    count."""
     to_the_minute: bool = False
     """Whether the log retention boundary is rounded to the minute instead of to midnight, for
     callers that wait for history to expire."""
@@ -97,6 +102,8 @@ class CleanLogPlan(Document):
     """The oldest version that can be opened afterwards: that of the cut-off checkpoint."""
     cut_off_checkpoint: str | None
     """The first file of the checkpoint, relative to `_delta_log`."""
+    held: tuple[HeldBack, ...] = ()
+    """The files of the log that would be deleted if their holders did not need their versions."""
     groups: tuple[FileGroup, ...]
     """Empty if there is nothing to do."""
     needs_classic_name: bool = False

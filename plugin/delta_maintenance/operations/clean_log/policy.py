@@ -56,7 +56,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         operation="clean-log",
         status="due",
         reason=found,
-        options=CleanLogOptions(log_retention=rule.retention),
+        options=CleanLogOptions(log_retention=rule.retention, holders=context.rules.holders),
         bytes_to_read=health.checkpoint_bytes,
         requests=requests_to_list(health.expired_log_files) + 6,
         reclaims_files=health.expired_log_files,

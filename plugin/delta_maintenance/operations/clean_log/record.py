@@ -25,6 +25,7 @@ def plan_facts(plan: CleanLogPlan) -> Facts:
         "oldest version": plan.oldest_version,
         "reason": plan.reason,
     }
+    facts["held by"] = [str(each) for each in plan.held]
     for group in plan.groups:
         facts[group.kind] = [
             f"{count_text(group.count, 'file')} ({size_text(group.bytes)}): {group.because}",

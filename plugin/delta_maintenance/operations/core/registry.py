@@ -30,6 +30,8 @@ BUILT_IN = (
     "set-clustering",
     "backfill-row-ids",
     "fsck",
+    "erasure-report",
+    "keep-version",
     "layout",
     "cluster",
     "optimize",

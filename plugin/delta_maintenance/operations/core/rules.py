@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Protocol, Self
 from pydantic import Field
 
 from delta_maintenance.operations.core.policy_values import Bytes, Duration, PolicyModel, Share
+from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 
@@ -75,6 +76,10 @@ class RulesInForce(Protocol):
     @property
     def other_writers(self) -> OtherWriters | None:
         """The other writers of a table on S3."""
+
+    @property
+    def holders(self) -> Holders:
+        """What holds versions and files."""
 
     def value(self, key: str) -> object:
         """The value of the key of an operation; None if the key is absent."""

@@ -73,6 +73,17 @@ class Tally:
     """The paths and sizes of some of these files."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A number of files, and their size in bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.files + other.files, self.bytes + other.bytes)
+
+
 @dataclass(slots=True)
 class DeadFiles:
     """The files to delete, and the number of kept files by reason."""
@@ -81,6 +92,8 @@ class DeadFiles:
     directories: tuple[str, ...] = ()
     """Old directories that are empty once the files are deleted."""
     kept: dict[str, int] = field(default_factory=dict)
+    held: dict[str, Sum] = field(default_factory=dict)
+    """The files that are kept for each holder. A file can be kept for several."""
     listed: int = 0
     """Examined files, including hidden ones."""
 
@@ -128,6 +141,7 @@ def find_dead_files(
     )
     found = old_enough(store, candidates, search, dead)
     found = without_other_tables(store, found, recorded, dead)
+    found = not_held(found, references, dead)
     checksums = old_enough(store, _checksums(entries, found), search, DeadFiles())
     # Their names made them count as hidden before.
     dead.keep(HIDDEN, -checksums.num_rows)
@@ -225,6 +239,18 @@ def out_of_use(
         "ambiguous: a name that stores or readers could mistake for another one", odd.true_count
     )
     return files.filter(pc.invert(odd))
+
+
+def not_held(files: pa.Table, references: FileReferences, dead: DeadFiles) -> pa.Table:
+    """Returns the files (`DEAD_FILES`) that no holder keeps. Counts the others by holder."""
+    held = np.zeros(files.num_rows, np.bool_)
+    for holder, protected in references.held:
+        covered = protected.covers(_one(files["path"]))
+        held |= covered
+        size = pc.sum(files["size"].filter(booleans(covered))).as_py() or 0
+        dead.held[holder] = dead.held.get(holder, Sum()) + Sum(int(covered.sum()), size)
+    dead.keep("held: see the holders", int(held.sum()))
+    return files.filter(booleans(~held)) if held.any() else files
 
 
 def with_reasons(

@@ -34,6 +34,9 @@ _SHOWN = 20
 class Watch(Protocol):
     """The commits of other writers during the deletion."""
 
+    kept: frozenset[str]
+    """The names of the kept versions in the log that were known when the files were found."""
+
     def check(self) -> None:
         """Reads the commits since the last check; raises if they forbid further deletions."""
 

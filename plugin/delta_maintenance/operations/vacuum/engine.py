@@ -12,6 +12,7 @@ from delta_maintenance.operations.core.parquet_report import write_batches
 from delta_maintenance.operations.vacuum.candidates import (
     DeadFiles,
     Search,
+    Sum,
     Tally,
     find_dead_files,
     list_folder,
@@ -19,6 +20,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     require_no_missing,
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, Watch, delete_data_files
+from delta_maintenance.operations.vacuum.held_files import HeldFiles
 from delta_maintenance.operations.vacuum.references import FileReferences, read_references
 from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.storage.core.base import Store
@@ -41,8 +43,8 @@ class Request:
     """Tombstones deleted at or after this instant protect their files; milliseconds since
     1970 UTC.
     """
-    kept_versions: Sequence[Snapshot]
-    """Versions whose live files are kept."""
+    held: Sequence[HeldFiles]
+    """Files that are kept for holders."""
     requires_all: bool
     """Whether a missing live file is an error."""
     complete: Callable[[FileReferences], Snapshot]
@@ -65,6 +67,8 @@ class Found:
     """The `path_digest` of the files to delete."""
     kept: Mapping[str, int]
     """The number of kept files by reason."""
+    held: Mapping[str, Sum]
+    """The files that are kept for each holder alone or with other holders."""
     listed: int
     directories: tuple[str, ...]
     """Directories to remove once they are empty."""
@@ -108,9 +112,9 @@ class LocalEngine:
         references, problem = read_references(
             snapshot,
             deleted_before_ms=request.deleted_before_ms,
-            kept_versions=request.kept_versions,
             keeps_live=request.requires_all,
         )
+        references.held = [(h.holder, h.protected(store.addresses)) for h in request.held]
         latest = request.complete(references)
         if problem is None and request.requires_all:
             require_no_missing(store, references, entries)
@@ -121,6 +125,7 @@ class LocalEngine:
             tallies=dead.tallies(),
             paths_digest=path_digest(dead.files["path"].chunks),
             kept=dead.kept,
+            held=dead.held,
             listed=dead.listed,
             directories=dead.directories,
             live_files=references.num_live,

@@ -19,6 +19,7 @@ from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report
 from delta_maintenance.operations.vacuum.options import VacuumOptions, VacuumPlan, VacuumResult
@@ -110,13 +111,12 @@ def prepare(
 def _surveyed(
     snapshot: Snapshot, options: VacuumOptions, context: RunContext, *, now: datetime
 ) -> Survey:
-    inventory = options.inventory
     return survey(
         snapshot,
         options,
         now=now,
         engine=context.engine,
-        storage_options=None if inventory is None else context.storage_options(inventory),
+        storage_options=context.storage_options,
     )
 
 
@@ -138,7 +138,7 @@ class _VacuumRun:
         self.now = now
         self.new_id = new_id
         self.progress = progress
-        self.watch = _LogWatch(surveyed.found.latest)
+        self.watch = _LogWatch(surveyed.found.latest, surveyed.stored)
         self.done = Deletion()
         self.directories = 0
         self.stopped: str | None = None
@@ -257,14 +257,16 @@ class _VacuumRun:
 
 
 class _LogWatch:
-    """Follows the log from the version of a survey on."""
+    """Follows the log, and its kept versions, from a survey on."""
 
-    def __init__(self, latest: Snapshot) -> None:
+    def __init__(self, latest: Snapshot, kept: frozenset[str]) -> None:
         self.latest = latest
+        self.kept = kept
         self.settings = Settings.of(latest)
         self._came = ProtectedPaths(latest.log.store.addresses)
 
     def check(self) -> None:
+        require_no_new_keep(self.latest.log.store, self.kept)
         advanced = advance(self.latest)
         self.latest = advanced.snapshot
         for commit in advanced.commits:

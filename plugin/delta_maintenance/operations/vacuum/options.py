@@ -10,6 +10,8 @@ from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 LEAST_RETENTION = timedelta(days=7)
@@ -72,6 +74,9 @@ class VacuumOptions(Record):
         ),
     ] = ()
     """Versions whose files are all kept, whatever their age."""
+    holders: Holders = Holders()
+    """What else holds versions and files: kept versions, readers and clones. The kept versions in
+    the log of the table always count."""
     inventory: Annotated[
         str | None,
         Flag(
@@ -161,6 +166,8 @@ class VacuumPlan(Document):
     """A digest of the paths of these files, by which an approval covers exactly these files."""
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
+    held: tuple[HeldBack, ...] = ()
+    """The files that would be deleted if their holders did not keep them."""
     listed: int
     """The number of examined files."""
     live_files: int

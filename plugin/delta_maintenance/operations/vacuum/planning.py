@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -18,9 +17,13 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.holds.find import StorageOptions, find_holds, version_hold
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.hold import Holds
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
+from delta_maintenance.operations.vacuum.held_files import files_of
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.options import (
     LEAST_RETENTION,
@@ -45,7 +48,6 @@ from delta_maintenance.table.read.history import file_times, newest_commit_not_a
 from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import EXAMINE, require_writable
 
 _LARGE = 1000
@@ -58,6 +60,8 @@ class Survey:
 
     plan: VacuumPlan
     found: Found
+    stored: frozenset[str] = frozenset()
+    """The names of the kept versions in the log."""
 
 
 def survey(
@@ -66,12 +70,13 @@ def survey(
     *,
     now: datetime,
     engine: VacuumEngine | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: StorageOptions = lambda _: None,
 ) -> Survey:
     """Surveys the files that a vacuum at an instant would delete. Deletes nothing.
 
     `now` must be read before the snapshot is opened. `engine` is that of a plan for Spark; the
-    local engine needs none. `storage_options` are for an inventory. The folder is listed first and
+    local engine needs none. `storage_options` returns the options for the addresses of an
+    inventory and of holders. The folder is listed first and
     the newest commits are read last, so that files added in between are not mistaken for
     unreferenced ones. Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be
     vacuumed with these options, and `CorruptTableError` if its files are missing.
@@ -140,7 +145,7 @@ class _SurveyRun:
         options: VacuumOptions,
         now: datetime,
         engine: VacuumEngine | None,
-        storage_options: Mapping[str, str] | None,
+        storage_options: StorageOptions,
     ) -> None:
         self.engine = engine
         self.storage_options = storage_options
@@ -166,7 +171,7 @@ class _SurveyRun:
         self.retention = self._retention() + self._since()
         self.before = self._delete_before()
         self.before_ms = epoch_millis(self.before)
-        kept = [Table(self.store).snapshot(version=v) for v in sorted(set(options.keep_versions))]
+        self.holds = self._holds()
         window, engine = self._chosen_engine()
         found = engine.find(
             Request(
@@ -178,7 +183,7 @@ class _SurveyRun:
                     lists_folder=options.mode == "full",
                 ),
                 deleted_before_ms=self.before_ms,
-                kept_versions=kept,
+                held=files_of(self.store, self.holds.holds),
                 requires_all=options.mode == "full" and not options.ignore_missing_files,
                 complete=self._complete,
             )
@@ -192,9 +197,21 @@ class _SurveyRun:
                 f"{found.ageless_tombstones} tombstones have no deletion time, so they protect "
                 "their files"
             )
-        if window is not None and not window.is_empty and not options.keep_versions:
+        if window is not None and not window.is_empty and not self.holds.holds:
             self.swept_to = window.last
-        return Survey(self._plan(found, window), found)
+        return Survey(self._plan(found, window), found, self.holds.stored)
+
+    def _holds(self) -> Holds:
+        found = find_holds(
+            self.snapshot,
+            self.options.holders,
+            now=self.now,
+            storage_options=self.storage_options,
+        )
+        self.notes += found.notes
+        asked = sorted(set(self.options.keep_versions))
+        named = (version_hold(self.snapshot, v, holder=f"--keep-version {v}") for v in asked)
+        return replace(found, holds=(*found.holds, *named))
 
     def _chosen_engine(self) -> tuple[LogWindow | None, VacuumEngine]:
         """The engine, and the commits that name the candidates, if the mode is `lite`."""
@@ -218,7 +235,7 @@ class _SurveyRun:
             listed = read_inventory(
                 options.inventory,
                 roots=self.store.addresses,
-                storage_options=self.storage_options,
+                storage_options=self.storage_options(options.inventory),
             )
             return None, [listed]
         self.notes.append(
@@ -258,8 +275,8 @@ class _SurveyRun:
                 references.in_use.add(actions)
             else:
                 references.record(actions, rules=self.settings.rules)
-        # A version that is kept needs files that were removed after it.
-        complete = self.options.mode == "full" and not self.options.keep_versions
+        # A held version needs files that were removed after it.
+        complete = self.options.mode == "full" and not self.holds.holds
         if complete and removed.swept_to is not None:
             self.swept_to = min(removed.swept_to, self.snapshot.version)
         longer = self.retention > self.settings.retention
@@ -345,6 +362,11 @@ class _SurveyRun:
             paths_digest=found.paths_digest,
             groups=tuple(_group(tally) for tally in found.tallies),
             kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(found.kept.items()) if n),
+            held=tuple(
+                HeldBack.by(hold, files=kept.files, size=kept.bytes)
+                for hold in self.holds.holds
+                if (kept := found.held.get(hold.holder)) is not None and kept.files
+            ),
             listed=found.listed,
             live_files=found.live_files,
             directories=len(found.directories),

@@ -82,6 +82,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
             mode=mode,
             retention=rule.retention,
             log_commits=rule.log_commits,
+            holders=context.rules.holders,
             other_writers=context.rules.other_writers,
             allow_large_delete=share is None or share > _OWN_SHARE,
             engine=context.rules.engine.prefer,

@@ -27,6 +27,7 @@ def plan_facts(plan: VacuumPlan) -> Facts:
     for group in plan.groups:
         facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
     facts["empty directories"] = plan.directories or None
+    facts["held by"] = [str(each) for each in plan.held]
     facts["kept"] = [f"{group.count:,}: {group.why}" for group in plan.kept]
     facts["needs --allow-large-delete"] = plan.large
     facts["commits"] = "VACUUM START and VACUUM END" if plan.logs_commits else None

@@ -78,6 +78,8 @@ class FileReferences:
     """The number of tombstones of unknown age. They protect their files, because they may be
     unexpired.
     """
+    held: list[tuple[str, ProtectedPaths]] = field(default_factory=list)
+    """Files that are kept for holders, by holder."""
 
     @classmethod
     def none(cls, roots: tuple[str, ...], *, keeps_live: bool = True) -> FileReferences:
@@ -129,10 +131,9 @@ def read_references(
     snapshot: Snapshot,
     *,
     deleted_before_ms: int,
-    kept_versions: Iterable[Snapshot] = (),
     keeps_live: bool = True,
 ) -> tuple[FileReferences, str | None]:
-    """Reads the references of a snapshot, and of other versions whose live files must be kept.
+    """Reads the references of a snapshot.
 
     A tombstone is expired if its file was removed before `deleted_before_ms`, in milliseconds since
     1970-01-01 UTC. A tombstone without a deletion time has the age of its commit, and never expires
@@ -156,10 +157,7 @@ def read_references(
             )
         return references, audit.problem()
 
-    references, problem = snapshot.avoiding_damage(collected)
-    for kept in kept_versions:
-        protect_live_files(references.in_use, kept)
-    return references, problem
+    return snapshot.avoiding_damage(collected)
 
 
 def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
@@ -170,6 +168,20 @@ def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
             protected.add(batch.adds)
 
     snapshot.avoiding_damage(protect)
+
+
+def protect_removed(protected: ProtectedPaths, store: Store, entries: Sequence[LogEntry]) -> None:
+    """Adds the files that commits removed, with their deletion vectors, and change data files.
+
+    `CorruptTableError` if a commit cannot be read, `FileNotFoundError` if one was deleted after the
+    listing.
+    """
+    contents = read_ahead(store, entries, partial(_content, store))
+    everything = ((_readable(content)[0], True) for _, content in contents)
+    for sources, _ in _batches(everything):
+        actions = _parsed(sources)
+        protected.add(actions.removes)
+        protected.add(pa.table({"path": actions.cdc_paths}))
 
 
 def take_references(

@@ -24,7 +24,9 @@ from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.policy_values import PolicyModel, Settings
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
+from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.policies.definition.hours import Hours
+from delta_maintenance.policies.definition.keeping import KeepRule
 from delta_maintenance.submission.configuration import checked_conf
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -131,6 +133,8 @@ class Rules(_OperationRules):
     put conditionally, Delta Spark, or none."""
     limits: Limits = Limits()
     """Limits that end a run."""
+    keep: tuple[KeepRule, ...] = ()
+    """Versions that stay readable, whatever the retention."""
     approval: Operations = ()
     """Operations that run only after an approval."""
 
@@ -143,6 +147,11 @@ class Rules(_OperationRules):
         """The value of the key of an operation; None if the key is absent."""
         return getattr(self, key, None)
 
+    @property
+    def holders(self) -> Holders:
+        """What holds versions and files."""
+        return Holders(keep=tuple(rule.kept_version() for rule in self.keep))
+
     def asking_for(self, operation: str) -> Rules:
         """Rules that request one operation immediately, and no others.
 
@@ -150,7 +159,7 @@ class Rules(_OperationRules):
         """
         kept = {
             name: getattr(self, name)
-            for name in ("engine", "spark", "storage", "other_writers", "limits")
+            for name in ("engine", "spark", "storage", "other_writers", "limits", "keep")
         }
         part = _PARTS.get(operation)
         asked = {} if part is None else {part.key: _at_once(part, self.value(part.key))}

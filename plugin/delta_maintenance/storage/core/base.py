@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_maintenance.storage.core.listing import Skip
+    from delta_maintenance.storage.core.old_versions import OldVersions
 
 __all__ = ["FileStatus", "Put", "Store"]
 
@@ -52,6 +53,8 @@ class Store(ABC):
     """
     read_limits: ReadLimits | None = None
     """Limits for reading one file of a log; None for the limits from the environment."""
+    tells_old_versions: bool = False
+    """Whether `old_versions` has everything that the store keeps of deleted files."""
     is_near: bool = False
     """Whether a call can be faster than handing it to another thread."""
 
@@ -193,6 +196,13 @@ class Store(ABC):
             except DeltaMaintenanceError:
                 removed = False
             yield removed
+
+    @property
+    def old_versions(self) -> OldVersions | None:
+        """The contents of deleted and replaced files that the store keeps; None if it keeps none,
+        or does not tell. `tells_old_versions` says which.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027  most stores have nothing to close
         """Closes the connections. The store must not be used afterwards."""

@@ -46,6 +46,7 @@ class LocalStore(Store):
 
     # Not true for network mounts; use threads there.
     is_near = True
+    tells_old_versions = True
 
     def __init__(self, root: str | os.PathLike[str], *, new_id: clock.NewId = clock.new_id) -> None:
         self.address = Address.of_path(root)

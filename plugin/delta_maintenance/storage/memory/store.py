@@ -29,6 +29,8 @@ class MemoryStore(Store):
     1970-01-01 UTC, and can be changed at any time.
     """
 
+    tells_old_versions = True
+
     def __init__(
         self,
         address: Address | None = None,

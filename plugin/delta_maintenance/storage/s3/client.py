@@ -26,7 +26,16 @@ _ALWAYS = {
     "upload_part": ("ETag",),
 }
 """The fields that a complete answer contains, by method."""
-_READS = frozenset(("list_objects_v2", "head_object", "get_object"))
+_READS = frozenset(
+    (
+        "get_bucket_lifecycle_configuration",
+        "get_bucket_versioning",
+        "get_object",
+        "head_object",
+        "list_object_versions",
+        "list_objects_v2",
+    )
+)
 _NO_KEY: Any = {"access_key_id": None, "secret_access_key": None, "session_token": None}
 
 

@@ -16,6 +16,7 @@ from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creat
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory, just_before
 from delta_maintenance.storage.s3.client import Reply, S3Client, S3Failure
+from delta_maintenance.storage.s3.old_versions import S3OldVersions
 from delta_maintenance.storage.s3.options import S3Options
 
 
@@ -113,6 +114,8 @@ class S3Store(ObjectStore):
     be at least 5 MiB.
     """
 
+    tells_old_versions = True
+
     def __init__(
         self,
         address: Address,
@@ -129,6 +132,11 @@ class S3Store(ObjectStore):
             client, bucket, new_id=new_id, multipart_size=multipart_size, part_size=part_size
         )
         super().__init__(address, _S3Bucket(client, bucket), prefix, creator)
+        self._old_versions = S3OldVersions(client, bucket, prefix)
+
+    @property
+    def old_versions(self) -> S3OldVersions:
+        return self._old_versions
 
 
 class _S3Bucket(Bucket):

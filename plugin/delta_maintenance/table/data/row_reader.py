@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -101,25 +102,31 @@ class RowReader:
         self._layout = layout
         self._deleted = DeletedRows(store)
 
-    def read(self, files: pa.Table, number: int) -> Iterator[Rows]:
+    def read(
+        self, files: pa.Table, number: int, *, source: BinaryIO | None = None
+    ) -> Iterator[Rows]:
         """Yields the live rows of the file at an index of `files`, which has the schema `FILES`.
 
+        `source` is the content of the file, if it is not that in the store; it is closed.
         `CorruptTableError`, `UnsupportedFeatureError` and `RefusedError` name the file.
         """
         file = files.slice(number, 1)
         path: str = file["path"][0].as_py()
         try:
-            yield from self._rows(path, file, number)
+            yield from self._rows(path, file, number, source)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise reading_error(error, file=path) from None
         except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
             raise error.located(file=path) from None
 
-    def _rows(self, path: str, file: pa.Table, number: int) -> Iterator[Rows]:
+    def _rows(
+        self, path: str, file: pa.Table, number: int, source: BinaryIO | None
+    ) -> Iterator[Rows]:
         constants = self._partition_values(file)
         stated = file["deletionVector"][0].as_py()
         vector = None if stated is None else DeletionVectorDescriptor.from_json(stated)
-        with ParquetInput(self._store.open(location_of(self._store, path))) as parquet:
+        opened = source or self._store.open(location_of(self._store, path))
+        with ParquetInput(opened) as parquet:
             parquet.hold(vector)
             deleted = self._deleted.of(vector, parquet.rows)
             stored, fields = self._stored(parquet)

@@ -1,0 +1,118 @@
+"""Options, Plan and Result of `erasure-report`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.holds.options import Holders
+
+Place = Literal[
+    "live",
+    "deletion-vector",
+    "removed",
+    "held",
+    "change-data",
+    "unreferenced",
+    "old-version",
+]
+"""Where a file with matching rows is. `live`: the latest version has the rows. `deletion-vector`:
+the latest version has the file, and a deletion vector marks the rows. `removed`: a retained version
+or its tombstone needs the file. `held`: a kept version or a reader needs it. `change-data`: a file
+of the change data feed. `unreferenced`: no retained version knows the file, such as one that a
+failed writer left. `old-version`: the store keeps the content of a deleted or replaced file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReportOptions(Record):
+    """The rows to look for."""
+
+    where: Annotated[
+        str,
+        Flag(
+            positional=True,
+            metavar="CONDITION",
+            help='the rows that should be gone, in SQL, such as "customer = 4711"',
+            example="customer = 4711",
+        ),
+    ]
+    """A condition of SQL that is true of the rows that should be gone."""
+    holders: Holders = Holders()
+    """What holds versions and files besides the retention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReportPlan(Document):
+    """The files to read."""
+
+    table: str
+    version: int
+    planned_at: Instant
+    options: ErasureReportOptions
+    files: int
+    """The number of Parquet files in the table's folder, and of old versions of files."""
+    bytes: int
+    reason: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether no file would be read."""
+        return not self.files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFile(Record):
+    """A file with matching rows."""
+
+    place: Place
+    path: str
+    """Relative to the table's root, as the store names it."""
+    version_id: str | None
+    """The ID of an old version in the store."""
+    rows: int
+    """Matching rows in the file, whether or not they are deleted."""
+    size: int
+    """The size in bytes."""
+    sha256: str
+    ends: Instant | None
+    """When the file can be deleted by today's rules; None if no rule ends it."""
+    ends_by: str
+    """What deletes it then, or what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceTotal(Record):
+    """The files with matching rows in one place."""
+
+    place: Place
+    files: int
+    rows: int
+    last_end: Instant | None
+    """When the last of these files can be deleted; None if a file has no end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReportResult(Document):
+    """The files with matching rows, and whether the rows are erased."""
+
+    table: str
+    version: int
+    status: Literal["erased", "remains", "uncertain"]
+    """`erased`: no examined place has matching rows, and all places were examined. `uncertain`: no
+    matching rows were found, and some places could not be examined."""
+    examined_at: Instant
+    where: str
+    files_read: int
+    bytes_read: int
+    digest: str
+    """The SHA-256 of the paths, sizes and checksums of all files that were read, in order."""
+    places: tuple[PlaceTotal, ...] = ()
+    found: tuple[FoundFile, ...] = ()
+    """The first files with matching rows. The report of the command contains all files."""
+    not_examined: tuple[str, ...] = ()
+    """What could not be examined, with reasons."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,244 @@
+"""Finds the files that can contain rows of a table, and what each of them is to the table.
+
+The folder is listed, so files that no version refers to are found as well. The log says what the
+others are: live, removed, held or change data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.clock import instant
+from delta_maintenance.operations.erasure_report.options import Place
+from delta_maintenance.operations.holds.hold import Hold, Holds
+from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, file_locations
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.listing import STATUSES, EntryKind
+from delta_maintenance.table.data.row_reader import FILES
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, relisting
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import list_log
+from delta_maintenance.table.read.snapshot import Snapshot
+
+_CHANGE_DATA = "_change_data/"
+_PARQUET = r"(?i)\.parquet$"
+_ADD = ("path", "partitionValues", "size", "deletionVector")
+_REMOVE = ("path", "partitionValues", "size", "deletionTimestamp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFile:
+    """A file that can contain rows."""
+
+    place: Place
+    path: str
+    """Relative to the table's root, as the store names it."""
+    size: int
+    row: pa.Table
+    """One row with the schema `row_reader.FILES`; the path is that of the log."""
+    ends: datetime | None
+    ends_by: str
+    version_id: str | None = None
+
+
+class TableFiles:
+    """The files of a table at one moment: folder and log."""
+
+    def __init__(self, snapshot: Snapshot, holds: Holds) -> None:
+        self.snapshot = snapshot
+        self.store: Store = snapshot.log.store
+        self.holds = holds
+        self.retention = max(snapshot.properties.deleted_file_retention, LEAST_RETENTION)
+        self.not_examined: list[str] = []
+        self.others = 0
+        """Files that are no Parquet files."""
+        self.listed = self._listing()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all Parquet files."""
+        return pc.sum(self.listed["size"]).as_py() or 0
+
+    def files(self) -> Iterator[PlacedFile]:
+        """Yields every Parquet file of the folder with its place, ordered by path."""
+        live = _Lookup(self._of_version(self.snapshot), self.listed, self.store.root)
+        removed = _Lookup(relisting(self._removed), self.listed, self.store.root)
+        held = [
+            (hold, _Lookup(self._of_version(hold.snapshot), self.listed, self.store.root))
+            for hold in self.holds.holds
+        ]
+        for number in range(self.listed.num_rows):
+            listed = self.listed.slice(number, 1).to_pylist()[0]
+            yield self._placed(
+                _Listed(**listed),
+                live=live.row(number),
+                removed=removed.row(number),
+                held=[(hold, row) for hold, at in held if (row := at.row(number)) is not None],
+            )
+
+    def _placed(
+        self,
+        listed: _Listed,
+        *,
+        live: pa.Table | None,
+        removed: pa.Table | None,
+        held: Sequence[tuple[Hold, pa.Table]],
+    ) -> PlacedFile:
+        def placed(
+            place: Place, row: pa.Table, ends_by: str, ends: datetime | None = None
+        ) -> PlacedFile:
+            return PlacedFile(
+                place=place,
+                path=listed.path,
+                size=listed.size,
+                row=row,
+                ends=ends,
+                ends_by=ends_by,
+            )
+
+        if live is not None:
+            return placed("live", live, "the rows must be deleted, then purged, then vacuumed")
+        if not held and removed is not None:
+            # A reader that needs all later versions also needs what they removed.
+            held = [(hold, removed) for hold in self.holds.holds if hold.last is None]
+        if held:
+            # A hold without an end is the last one to end.
+            hold, row = max(held, key=lambda each: _end_of(each[0]))
+            return placed(
+                "held", row.select(FILES.names), f"held by {hold.holder}, then a vacuum", hold.until
+            )
+        place: Place = "removed" if removed is not None else "unreferenced"
+        if listed.path.startswith(_CHANGE_DATA):
+            place = "change-data"
+        since_ms = listed.modified_ms or 0
+        if removed is not None:
+            since_ms = max(since_ms, removed["deletionTimestamp"][0].as_py() or 0)
+        row = (
+            self.described(listed.path, listed.size)
+            if removed is None
+            else removed.select(FILES.names)
+        )
+        if not since_ms:
+            return placed(place, row, "a vacuum keeps it, because its age is unknown")
+        ends = instant(since_ms) + self.retention
+        return placed(place, row, "the next vacuum after this time", ends)
+
+    def _listing(self) -> pa.Table:
+        found = []
+        for batch in self.store.list_tree():
+            is_file = pc.equal(batch["kind"], int(EntryKind.FILE))
+            inside = pc.starts_with(batch["path"], f"{LOG_DIRECTORY}/")
+            files = batch.filter(pc.and_(is_file, pc.invert(inside)))
+            parquet = pc.match_substring_regex(files["path"], _PARQUET)
+            self.others += pc.sum(pc.invert(parquet)).as_py() or 0
+            found.append(files.filter(parquet).select(STATUSES.names))
+        files = pa.concat_tables([STATUSES.empty_table(), *found])
+        if files["size"].null_count or files["modified_ms"].null_count:
+            # A listing of directories contains only names.
+            files = self.store.statuses(files["path"])
+        return files.sort_by("path")
+
+    def _of_version(self, snapshot: Snapshot) -> pa.Table:
+        def read(sound: Snapshot) -> list[pa.Table]:
+            return [
+                _with_all(batch.adds, FILES)
+                for batch in sound.log.scan(fields={"add": _ADD, "remove": ()})
+            ]
+
+        adds = pa.concat_tables([FILES.empty_table(), *snapshot.avoiding_damage(read)])
+        outside = pc.match_substring_regex(
+            file_locations(_one(adds["path"]), root=self.store.root).cast(pa.string()), ABSOLUTE
+        )
+        number = pc.sum(outside).as_py()
+        if number:
+            self.not_examined.append(
+                f"{number} files of version {snapshot.version} outside of the table's folder, "
+                "such as those of the source of a shallow clone"
+            )
+        return adds
+
+    def _removed(self) -> pa.Table:
+        schema = pa.schema([*FILES, ("deletionTimestamp", pa.int64())])
+        found, added = [schema.empty_table()], [schema.empty_table()]
+        fields: Mapping[str, tuple[str, ...]] = {"add": _ADD, "remove": _REMOVE}
+        listing = list_log(self.store)
+        entries = [listing.commits[version] for version in sorted(listing.commits)]
+        tail = LogTail(self.store, entries)
+        for batch in tail.batches(keys=self.snapshot.log.map_keys(), fields=fields):
+            found.append(_with_all(batch.removes, schema))
+            added.append(_with_all(batch.adds, schema))
+
+        def tombstones(sound: Snapshot) -> list[pa.Table]:
+            return [
+                _with_all(batch.tombstones, schema)
+                for batch in sound.log.scan(fields={"add": (), "remove": _REMOVE})
+            ]
+
+        # The first row of a file counts: the newest remove, or else an add.
+        return pa.concat_tables([*found, *self.snapshot.avoiding_damage(tombstones), *added])
+
+    def described(self, path: str, size: int) -> pa.Table:
+        """Returns a file that the log does not know. Its partition values are those in its path."""
+        folders = path.split("/")[:-1]
+        values = [
+            (unquote(name), None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value))
+            for folder in folders
+            for name, sign, value in [folder.partition("=")]
+            if sign
+        ]
+        return pa.table(
+            {
+                "path": [quote(path)],
+                "partitionValues": [values],
+                "size": [size],
+                "deletionVector": [None],
+            },
+            schema=FILES,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    path: str
+    size: int
+    modified_ms: int | None
+
+
+class _Lookup:
+    """The first row of each listed file among some actions."""
+
+    def __init__(self, rows: pa.Table, listed: pa.Table, root: str) -> None:
+        self._rows = rows
+        locations = [file_locations(chunk, root=root) for chunk in rows["path"].chunks]
+        known = pa.concat_arrays([pa.array([], pa.binary()), *locations])
+        paths = _one(listed["path"]).cast(pa.binary())
+        self._at = pc.fill_null(pc.index_in(paths, value_set=known), -1).to_numpy()
+
+    def row(self, number: int) -> pa.Table | None:
+        """Returns the row of the listed file with a number."""
+        at = int(self._at[number])
+        return None if at < 0 else self._rows.slice(at, 1)
+
+
+def _end_of(hold: Hold) -> datetime:
+    return hold.until or datetime.max.replace(tzinfo=UTC)
+
+
+def _with_all(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the columns of a schema; missing ones are null."""
+    columns = [
+        rows[name].cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pa.array([], column.type), *column.chunks])

@@ -1,0 +1,115 @@
+"""The record of the operation `erasure-report`."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts, Grid, count_text, size_text
+from delta_maintenance.operations.core.operation import OperationRecord
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
+from delta_maintenance.operations.erasure_report.options import (
+    ErasureReportOptions,
+    ErasureReportPlan,
+    ErasureReportResult,
+)
+
+_STATUS = {
+    "erased": "erased: no file that exists has such rows",
+    "remains": "not erased: rows remain",
+    "uncertain": "no rows were found, but not everything could be examined",
+}
+
+
+def plan_facts(plan: ErasureReportPlan) -> Facts:
+    """The files to read."""
+    return {
+        "table": plan.table,
+        "version": plan.version,
+        "rows": plan.options.where,
+        "files to read": f"{plan.files:,} ({size_text(plan.bytes)})",
+        "reason": plan.reason,
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: ErasureReportResult) -> Facts:
+    """Whether the rows are erased, and the files that still have them."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "rows": result.where,
+        "status": _STATUS[result.status],
+        "files read": f"{result.files_read:,} ({size_text(result.bytes_read)})",
+        "digest": result.digest,
+        "places": [
+            f"{each.place}: {count_text(each.rows, 'row')} in {count_text(each.files, 'file')}, "
+            + (
+                f"until {each.last_end:%Y-%m-%dT%H:%M:%SZ}"
+                if each.last_end is not None
+                else "without an end"
+            )
+            for each in result.places
+        ],
+        "not examined": result.not_examined,
+        "notes": result.notes,
+        "found": Grid(
+            ("place", "rows", "ends", "path", "ended by"),
+            [
+                (
+                    each.place,
+                    f"{each.rows:,}",
+                    "never" if each.ends is None else f"{each.ends:%Y-%m-%d}",
+                    each.path,
+                    each.ends_by,
+                )
+                for each in result.found
+            ],
+        ),
+    }
+
+
+def conclusion(result: ErasureReportResult, outcome: Outcome) -> Conclusion:
+    """Rows that remain are an error, so that a script can wait for the erasure."""
+    if result.status == "erased":
+        return Conclusion(outcome=outcome)
+    if result.status == "uncertain":
+        return Conclusion(
+            outcome=outcome,
+            problem=f"no rows were found, but {len(result.not_examined)} places could not be "
+            f"examined, first {result.not_examined[0]}",
+            remedy="examine them otherwise",
+        )
+    rows = sum(each.rows for each in result.places)
+    return Conclusion(
+        outcome=outcome,
+        problem=f"{count_text(rows, 'row')} remain: "
+        + ", ".join(f"{each.rows:,} {each.place}" for each in result.places),
+        remedy="see the report for the end of each file",
+    )
+
+
+RECORD = OperationRecord(
+    name="erasure-report",
+    title="Report where rows still exist",
+    summary="report where rows that should be gone still exist, and when they end",
+    description=(
+        "Read every data file in the table's folder, also those of older versions and those that "
+        "no version knows, and the contents of deleted files that the store keeps, and count the "
+        "rows that match a condition. The report has the checksum of every file, so that others "
+        "can repeat it. Changes nothing."
+    ),
+    prints="Prints the report; the exit status is 1 unless all rows are erased.",
+    options=ErasureReportOptions,
+    plan=ErasureReportPlan,
+    result=ErasureReportResult,
+    code="delta_maintenance.operations.erasure_report.operation",
+    outcomes={
+        "erased": Outcome.DONE,
+        "remains": Outcome.FAILED,
+        "uncertain": Outcome.FAILED,
+    },
+    subjects=("where",),
+    report="every file that was read, with its checksum and its matching rows",
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    conclusion_of_result=conclusion,
+    wrote=lambda _: False,
+)

@@ -1,0 +1,1 @@
+"""What must stay: kept versions, readers and clones, and the versions and files that they hold."""

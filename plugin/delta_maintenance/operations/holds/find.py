@@ -1,0 +1,99 @@
+"""Finds the holds of a table: its kept versions, and its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+
+from delta_maintenance.errors import (
+    CorruptTableError,
+    InvalidRequestError,
+    NotADeltaTableError,
+    RefusedError,
+    VersionNotFoundError,
+)
+from delta_maintenance.operations.holds.hold import Hold, Holds
+from delta_maintenance.operations.holds.kept_names import checked_name
+from delta_maintenance.operations.holds.kept_versions import read_kept_versions
+from delta_maintenance.operations.holds.options import Holders, KeptVersion
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+StorageOptions = Callable[[str], Mapping[str, str] | None]
+"""Returns the storage options for an address other than the table's."""
+
+_UNREADABLE = (CorruptTableError, NotADeltaTableError, VersionNotFoundError)
+
+
+def find_holds(
+    snapshot: Snapshot, holders: Holders, *, now: datetime, storage_options: StorageOptions
+) -> Holds:
+    """Returns the holds of a table, whose latest version is `snapshot`.
+
+    Raises `RefusedError`, which names the holder, if a held version cannot be opened, if two
+    holders contradict each other, or if a holder cannot be examined. Nothing may be deleted then.
+    """
+    stored = read_kept_versions(snapshot.log.store)
+    kept: list[Hold] = []
+    notes: list[str] = []
+    for each in _united(snapshot, (*stored, *holders.keep)):
+        if each.until is not None and each.until <= now:
+            notes.append(f"kept version {each.name} ended at {each.until:%Y-%m-%dT%H:%M:%SZ}")
+        else:
+            kept.append(_kept(snapshot, each))
+    return Holds(tuple(kept), tuple(notes), frozenset(each.name for each in stored))
+
+
+def version_hold(snapshot: Snapshot, version: int, *, holder: str) -> Hold:
+    """Returns the hold of one version of the table, without an end."""
+    opened = Table(snapshot.log.store).snapshot(version=version)
+    return Hold(holder=holder, first=version, last=version, snapshot=opened)
+
+
+def _united(snapshot: Snapshot, keeps: tuple[KeptVersion, ...]) -> Iterator[KeptVersion]:
+    """Yields each name once. The later end counts if it is the same version."""
+    united: dict[str, KeptVersion] = {}
+    for each in keeps:
+        checked_name(each.name)
+        if (each.version is None) == (each.timestamp is None):
+            raise InvalidRequestError(
+                f"the kept version {each.name} has "
+                + ("neither a version nor a time" if each.version is None else "both"),
+                remedy="give its version or its time",
+            )
+        other = united.setdefault(each.name, each)
+        if (other.version, other.timestamp) != (each.version, each.timestamp):
+            raise RefusedError(
+                f"{_stands_for(each)} and {_stands_for(other)} are both kept as {each.name}",
+                table=snapshot.table,
+                remedy="give one of them another name, or release it",
+            )
+        if other.until is not None and (each.until is None or each.until > other.until):
+            united[each.name] = each
+    yield from united.values()
+
+
+def _stands_for(kept: KeptVersion) -> str:
+    return f"version {kept.version}" if kept.version is not None else f"{kept.timestamp}"
+
+
+def _kept(snapshot: Snapshot, kept: KeptVersion) -> Hold:
+    table = Table(snapshot.log.store)
+    try:
+        opened = table.snapshot(version=kept.version, timestamp=kept.timestamp)
+    except _UNREADABLE as error:
+        raise RefusedError(
+            f"the kept version {kept.name} cannot be opened: {error.problem}",
+            table=snapshot.table,
+            version=kept.version,
+            file=error.file,
+            remedy="restore it, or release it with keep-version --release",
+        ) from error
+    return Hold(
+        holder=f"kept version {kept.name}",
+        first=opened.version,
+        last=opened.version,
+        until=kept.until,
+        why=kept.why,
+        snapshot=opened,
+    )

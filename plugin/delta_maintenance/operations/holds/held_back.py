@@ -1,0 +1,55 @@
+"""The record of the files that an operation keeps for one holder, for its Plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.operations.core.record import Instant, Record
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.holds.hold import Hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBack(Record):
+    """Files that an operation keeps for one holder and would otherwise delete.
+
+    Files of several holders are counted for each of them.
+    """
+
+    holder: str
+    first_version: int | None
+    """The first held version; None for a clone, which holds files."""
+    last_version: int | None
+    """The last held version; None if all later versions are held."""
+    until: Instant | None
+    why: str | None
+    files: int
+    bytes: int
+
+    @classmethod
+    def by(cls, hold: Hold, *, files: int, size: int) -> HeldBack:
+        """Returns the files that a hold keeps."""
+        return cls(
+            holder=hold.holder,
+            first_version=hold.first,
+            last_version=hold.last,
+            until=hold.until,
+            why=hold.why,
+            files=files,
+            bytes=size,
+        )
+
+    def __str__(self) -> str:
+        """One line, such as `kept version audit: 3 files (1.2 MB), version 7, until 2027-01-01`."""
+        parts = [f"{count_text(self.files, 'file')} ({size_text(self.bytes)})"]
+        if self.first_version is not None:
+            one = self.last_version == self.first_version
+            parts.append(f"version {self.first_version}{'' if one else ' and all later ones'}")
+        if self.until is not None:
+            parts.append(f"until {self.until:%Y-%m-%dT%H:%M:%SZ}")
+        if self.why:
+            parts.append(self.why)
+        return f"{self.holder}: {', '.join(parts)}"

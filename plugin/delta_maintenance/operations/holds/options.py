@@ -1,0 +1,57 @@
+"""The holders of versions and files, as options of operations that delete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+
+ReaderKind = Literal["stream", "change-feed", "share", "last-read"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptVersion(Record):
+    """A version that stays readable, with its name."""
+
+    name: str
+    version: Annotated[int, AtLeast(0)] | None = None
+    """Give this or `timestamp`."""
+    timestamp: Instant | None = None
+    """The version that was current at this instant is kept."""
+    until: Instant | None = None
+    """The version is kept until this instant; None keeps it until it is released."""
+    why: str | None = None
+    """The purpose, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader(Record):
+    """A reader that has not read all versions yet."""
+
+    kind: ReaderKind
+    """`stream` is a checkpoint folder of Structured Streaming. `change-feed` and `share` may lag
+    behind by `max_lag`. `last-read` is a file to which a consumer writes the last version that it
+    has read."""
+    name: str
+    """Names the reader in plans and messages."""
+    address: str | None = None
+    """For `stream` the address of the checkpoint folder, for `last-read` that of the file."""
+    max_lag: timedelta | None = None
+    """For `change-feed` and `share`: versions that were current within this time are held."""
+    silent_after: timedelta | None = None
+    """A reader whose folder or file did not change for this long is reported as silent."""
+    release_silent: bool = False
+    """Whether a silent reader holds nothing any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holders(Record):
+    """What holds versions and files of a table, besides its retention."""
+
+    keep: tuple[KeptVersion, ...] = ()
+    """Kept versions, in addition to those in the log of the table."""
+    readers: tuple[Reader, ...] = ()
+    clones: tuple[str, ...] = ()
+    """Addresses of shallow clones, which refer to data files of this table."""

@@ -1,0 +1,206 @@
+"""The `keep-version` operation: keeps a version readable under a name.
+
+The version is opened, and its data files are looked for, before its name is written and again
+afterwards: a clean-up that ran meanwhile may not have seen the name.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.holds.kept_names import checked_name
+from delta_maintenance.operations.holds.kept_versions import (
+    read_kept_versions,
+    release_kept_version,
+    write_kept_version,
+)
+from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.operations.keep_version.options import (
+    Action,
+    KeepVersionOptions,
+    KeepVersionPlan,
+    KeepVersionResult,
+)
+from delta_maintenance.operations.vacuum.candidates import require_no_missing
+from delta_maintenance.operations.vacuum.references import FileReferences
+from delta_maintenance.protocol.actions.paths import file_locations
+from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
+
+_ADDS = {"add": ("path", "deletionVector"), "remove": ()}
+
+
+def plan(
+    snapshot: Snapshot, options: KeepVersionOptions, context: RunContext | None = None
+) -> KeepVersionPlan:
+    """Plans to keep a version, or to release one. Opens the version and looks for its files.
+
+    Raises `VersionNotFoundError` if the version is not in the log, and `RefusedError` if it lacks
+    data files, or if the name is that of another version.
+    """
+    context = context or RunContext()
+    options = options.validated()
+    checked_name(options.name)
+    require_writable(snapshot, Operation.CLEAN_LOG)
+    stored = {each.name: each for each in read_kept_versions(snapshot.log.store)}
+    known = stored.get(options.name)
+    if options.release:
+        if options.keep is not None or options.at is not None or options.until is not None:
+            raise InvalidRequestError(
+                "a name is released without a version and a time", remedy="remove them"
+            )
+        action: Action = "release" if known is not None else "none"
+        kept, only_here = known or KeptVersion(name=options.name), 0
+        notes: tuple[str, ...] = ()
+        reason = (
+            f"version {kept.version} was kept as {options.name}"
+            if known is not None
+            else f"no version is kept as {options.name}"
+        )
+    else:
+        kept, only_here = _wanted(snapshot, options, known, context.started)
+        if known is not None and known.version != kept.version:
+            raise RefusedError(
+                f"version {known.version} is kept as {options.name}",
+                table=snapshot.table,
+                version=kept.version,
+                remedy="choose another name, or release it first",
+            )
+        action = "none" if known == kept else "keep" if known is None else "change"
+        reason = (
+            f"version {kept.version} is kept as {options.name} already"
+            if action == "none"
+            else f"version {kept.version} can be opened, and all of its data files exist"
+        )
+        notes = _notes(snapshot, kept)
+    return KeepVersionPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=context.started,
+        options=options,
+        action=action,
+        kept=kept,
+        others=tuple(each for name, each in stored.items() if name != options.name),
+        only_here=only_here,
+        reason=reason,
+        notes=(*snapshot.warnings, *notes),
+    )
+
+
+def apply(
+    table: Table, plan: KeepVersionPlan, context: RunContext | None = None
+) -> KeepVersionResult:
+    """Writes or removes the name. Repeated runs do no harm.
+
+    Raises `RefusedError` if another process kept another version under the name, or if files of the
+    version were deleted meanwhile; the name is then removed again.
+    """
+    context = context or RunContext()
+    store, kept, notes = table.store, plan.kept, plan.notes
+    if plan.action == "release":
+        release_kept_version(store, kept.name)
+    elif plan.action == "change":
+        write_kept_version(store, kept, made_at=context.now(), replace=True)
+    elif plan.action == "keep":
+        if write_kept_version(store, kept, made_at=context.now()) is Put.EXISTS:
+            raise RefusedError(
+                f"another process has just kept a version as {kept.name}",
+                table=table.uri,
+                version=kept.version,
+                remedy="run again to see it, or choose another name",
+            )
+        try:
+            _files_only_here(table.snapshot(), table.snapshot(version=kept.version))
+        except (CorruptTableError, InvalidRequestError, RefusedError):
+            release_kept_version(store, kept.name)
+            raise
+    status = {"keep": "kept", "change": "kept", "release": "released", "none": "nothing-to-do"}
+    return KeepVersionResult.from_json(
+        {
+            "table": plan.table,
+            "version": plan.version,
+            "status": status[plan.action],
+            "kept": kept.to_json(),
+            "notes": [plan.reason, *notes] if plan.is_noop else [*notes],
+        }
+    )
+
+
+def _wanted(
+    snapshot: Snapshot, options: KeepVersionOptions, known: KeptVersion | None, now: datetime
+) -> tuple[KeptVersion, int]:
+    if options.until is not None and options.until <= now:
+        raise InvalidRequestError(
+            f"{options.until:%Y-%m-%dT%H:%M:%S%z} is in the past", remedy="give a later end"
+        )
+    version = options.keep
+    if version is None and options.at is None and known is not None:
+        # Without a version, the end or the purpose of a kept version is changed.
+        version = known.version
+    kept = snapshot
+    if version is not None or options.at is not None:
+        kept = Table(snapshot.log.store).snapshot(version=version, timestamp=options.at)
+    only_here = _files_only_here(snapshot, kept)
+    return (
+        KeptVersion(name=options.name, version=kept.version, until=options.until, why=options.why),
+        only_here,
+    )
+
+
+def _files_only_here(latest: Snapshot, kept: Snapshot) -> int:
+    """Returns the number of data files of a version that the latest version does not need.
+
+    Raises `RefusedError` if one of them does not exist.
+    """
+    if latest.version == kept.version:
+        return 0
+    store = latest.log.store
+
+    def live(snapshot: Snapshot) -> FileReferences:
+        found = FileReferences.none(store.addresses)
+        for batch in snapshot.log.scan(fields=_ADDS):
+            found.live += FileReferences.live_paths(batch.adds)
+        return found
+
+    now, then = latest.avoiding_damage(live), kept.avoiding_damage(live)
+    needed = [
+        pa.table({"path": file_locations(paths, root=store.root).cast(pa.string())})
+        for paths in now.live
+    ]
+    try:
+        require_no_missing(store, then, needed)
+    except CorruptTableError as error:
+        raise RefusedError(
+            f"data files of the version have been deleted: {error.problem}",
+            table=latest.table,
+            version=kept.version,
+            file=error.file,
+            remedy="keep a newer version",
+        ) from error
+    return len(then.unlisted([chunk for each in needed for chunk in each["path"].chunks]))
+
+
+def _notes(snapshot: Snapshot, kept: KeptVersion) -> tuple[str, ...]:
+    """Says what other writers may delete, which do not know the names."""
+    properties = snapshot.properties
+    notes = []
+    if properties.enable_expired_log_cleanup:
+        notes.append(
+            "other writers, such as Delta Spark, delete the log of versions older than "
+            f"{duration_text(properties.log_retention)} (delta.logRetentionDuration) without "
+            "regard to kept versions; set a longer one, or delta.enableExpiredLogCleanup to false"
+        )
+    notes.append(
+        "a vacuum by another engine deletes files that were removed more than "
+        f"{duration_text(properties.deleted_file_retention)} ago "
+        "(delta.deletedFileRetentionDuration)"
+    )
+    return tuple(notes)

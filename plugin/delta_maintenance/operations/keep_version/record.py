@@ -1,0 +1,79 @@
+"""The record of the operation `keep-version`."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts, count_text
+from delta_maintenance.operations.core.operation import Effects, OperationRecord
+from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.operations.keep_version.options import (
+    KeepVersionOptions,
+    KeepVersionPlan,
+    KeepVersionResult,
+)
+
+
+def plan_facts(plan: KeepVersionPlan) -> Facts:
+    """The version to keep or to release, and the other kept versions."""
+    return {
+        "table": plan.table,
+        "version": plan.version,
+        plan.action: kept_text(plan.kept),
+        "reason": plan.reason,
+        "needed only by this version": count_text(plan.only_here, "data file")
+        if plan.only_here
+        else None,
+        "other kept versions": [kept_text(each) for each in plan.others],
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: KeepVersionResult) -> Facts:
+    """The kept or released version."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "kept version": kept_text(result.kept),
+        "notes": result.notes,
+    }
+
+
+def kept_text(kept: KeptVersion) -> str:
+    """One line: name, version, end and purpose."""
+    parts = [kept.name]
+    if kept.version is not None:
+        parts.append(f"version {kept.version}")
+        until = f"{kept.until:%Y-%m-%dT%H:%M:%SZ}" if kept.until is not None else "released"
+        parts.append(f"until {until}")
+    if kept.why:
+        parts.append(kept.why)
+    return ", ".join(parts)
+
+
+RECORD = OperationRecord(
+    name="keep-version",
+    title="Keep a version",
+    summary="keep a version readable under a name, whatever the retention",
+    description=(
+        "Keep one version of the table under a name. Vacuums and log clean-ups then keep its files "
+        "and its log until the given time, or until it is released with --release. The name is "
+        "stored beside the log, so every run on the table finds it."
+    ),
+    options=KeepVersionOptions,
+    plan=KeepVersionPlan,
+    result=KeepVersionResult,
+    code="delta_maintenance.operations.keep_version.operation",
+    outcomes={
+        "kept": Outcome.DONE,
+        "released": Outcome.DONE,
+        "nothing-to-do": Outcome.NOTHING_TO_DO,
+    },
+    effects=Effects(adds_files=True),
+    requires=("clean-log",),
+    subjects=("name",),
+    decisive=("action", "kept"),
+    asks_for_approval=lambda plan: plan.action == "release",
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+)

@@ -1,0 +1,120 @@
+"""The noncurrent versions of the objects in a bucket with versioning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from delta_maintenance import clock
+from delta_maintenance.errors import StorageError
+from delta_maintenance.rest.failure import storage_error
+from delta_maintenance.storage.core.old_versions import OldVersion
+from delta_maintenance.storage.s3.client import S3Client, S3Failure
+
+_DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)
+
+
+class S3OldVersions:
+    """The noncurrent versions below a prefix of a bucket."""
+
+    def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix
+
+    def list(self) -> Iterator[OldVersion]:
+        """Lists the noncurrent versions. Two requests more than pages of 1,000 versions."""
+        settings = self._call("get_bucket_versioning", "s3:GetBucketVersioning")
+        if not settings.get("Status"):
+            return
+        days = self._days()
+        newer: Mapping[str, Any] = {}
+        for entry in self._entries():
+            key = entry["Key"]
+            # The entries of a key follow each other, and the newest comes first.
+            replaced = newer if newer.get("Key") == key else None
+            newer = entry
+            if entry["IsLatest"] or "ETag" not in entry:
+                continue
+            at = entry["LastModified"] if replaced is None else replaced["LastModified"]
+            replaced_ms = clock.epoch_millis(at)
+            yield OldVersion(
+                path=key[len(self._prefix) :],
+                version_id=entry["VersionId"],
+                size=entry["Size"],
+                replaced_ms=replaced_ms,
+                ends_ms=None if days is None else replaced_ms + days * _DAY_MS,
+            )
+
+    def read(self, version: OldVersion, first: int, last: int) -> bytes:
+        """Reads a range of bytes of a noncurrent version."""
+        answer = self._call(
+            "get_object",
+            "s3:GetObjectVersion",
+            file=version.path,
+            Key=self._prefix + version.path,
+            VersionId=version.version_id,
+            Range=f"bytes={first}-{last}",
+        )
+        data: bytes = answer["Body"]
+        return data
+
+    def _entries(self) -> Iterator[Mapping[str, Any]]:
+        markers: dict[str, str] = {}
+        while True:
+            page = self._call(
+                "list_object_versions",
+                "s3:ListBucketVersions",
+                Prefix=self._prefix,
+                **markers,
+            )
+            entries = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+            # The newest version of a key first; of equal times, the current one.
+            entries.sort(key=lambda entry: (entry["LastModified"], entry["IsLatest"]), reverse=True)
+            entries.sort(key=lambda entry: entry["Key"])
+            yield from entries
+            if not page.get("IsTruncated"):
+                return
+            following = {
+                "KeyMarker": page["NextKeyMarker"],
+                "VersionIdMarker": page.get("NextVersionIdMarker", ""),
+            }
+            if following == markers:
+                raise StorageError(
+                    "the store returned the same page of a listing twice", remedy="run again"
+                )
+            markers = following
+
+    def _days(self) -> int | None:
+        """Returns after how many days a rule deletes noncurrent versions of all these objects."""
+        try:
+            answer = self._call(
+                "get_bucket_lifecycle_configuration", "s3:GetLifecycleConfiguration"
+            )
+        except StorageError as error:
+            if "NoSuchLifecycleConfiguration" in str(error.__cause__):
+                return None
+            raise
+        found = [
+            rule["NoncurrentVersionExpiration"]["NoncurrentDays"]
+            for rule in answer.get("Rules", ())
+            if rule.get("Status") == "Enabled"
+            and "NoncurrentDays" in rule.get("NoncurrentVersionExpiration", {})
+            and "NewerNoncurrentVersions" not in rule["NoncurrentVersionExpiration"]
+            and self._covers(rule)
+        ]
+        return min(found, default=None)
+
+    def _covers(self, rule: Mapping[str, Any]) -> bool:
+        """Whether a rule is about all objects below the prefix."""
+        condition = rule.get("Filter", {"Prefix": rule.get("Prefix", "")})
+        return set(condition) <= {"Prefix"} and self._prefix.startswith(condition.get("Prefix", ""))
+
+    def _call(
+        self, method: str, permission: str, *, file: str | None = None, **parameters: Any
+    ) -> Mapping[str, Any]:
+        try:
+            return self._client.call(method, Bucket=self._bucket, **parameters)
+        except S3Failure as failure:
+            raise storage_error(failure, permission=permission, file=file) from failure

@@ -1,0 +1,155 @@
+"""Erasure reports of tables that real engines wrote, repeated by DuckDB."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations import erasure_report, keep_version, vacuum
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
+from delta_maintenance.operations.keep_version import KeepVersionOptions
+from delta_maintenance.operations.vacuum import VacuumOptions
+
+deltalake = pytest.importorskip("deltalake")
+
+NOW = {"allow_short_retention": True, "no_other_writers": True, "retention": timedelta()}
+VERIFY = Path(__file__).parents[3] / "examples" / "verify_erasure_report.py"
+
+
+def rows(first: int, last: int) -> pa.Table:
+    """Rows with the IDs from the first to the last, and a country by parity."""
+    ids = list(range(first, last + 1))
+    country = ["DE" if each % 2 else "FR" for each in ids]
+    return pa.table({"id": pa.array(ids, pa.int64()), "country": country})
+
+
+@pytest.fixture(params=[None, ["country"]], ids=["flat", "partitioned"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A table of three commits with the IDs 0 to 29."""
+    root = str(tmp_path / "table")
+    for first in (0, 10, 20):
+        deltalake.write_deltalake(
+            root, rows(first, first + 9), mode="append", partition_by=request.param
+        )
+    return root
+
+
+def report(root: str, where: str, **context: Any) -> ErasureReportResult:
+    """Makes a report of the table as it is now."""
+    table = open_table(root)
+    run = RunContext(**context)
+    planned = erasure_report.plan(table.snapshot(), ErasureReportOptions(where=where), run)
+    return erasure_report.apply(table, planned, run)
+
+
+def places(result: ErasureReportResult) -> dict[str, int]:
+    """The rows of each place."""
+    return {each.place: each.rows for each in result.places}
+
+
+def vacuumed(root: str) -> None:
+    """Deletes every file that is not needed now."""
+    table = open_table(root)
+    context = RunContext(started=clock.now() + timedelta(minutes=1))
+    # Files of the same minute are older than the run.
+    planned = vacuum.plan(table.snapshot(), VacuumOptions(**NOW), context)
+    vacuum.apply(table, planned, context)
+
+
+def test_rows_are_followed_until_no_file_has_them(table: str, tmp_path: Path) -> None:
+    assert places(report(table, "id IN (7, 12)")) == {"live": 2}
+    deltalake.DeltaTable(table).delete("id IN (7, 12)")
+    removed = report(table, "id IN (7, 12)")
+    assert removed.status == "remains" and places(removed) == {"removed": 2}
+    (total,) = removed.places
+    week = removed.examined_at + timedelta(days=7)
+    assert total.last_end is not None and abs(total.last_end - week) < timedelta(minutes=5)
+    context = RunContext()
+    keep = KeepVersionOptions(name="audit", keep=2)
+    planned = keep_version.plan(open_table(table).snapshot(), keep, context)
+    keep_version.apply(open_table(table), planned, context)
+    held = report(table, "id IN (7, 12)")
+    assert places(held) == {"held": 2} and held.places[0].last_end is None
+    assert "kept version audit" in held.found[0].ends_by
+    vacuumed(table)
+    assert places(report(table, "id IN (7, 12)")) == {"held": 2}
+    release = KeepVersionOptions(name="audit", release=True)
+    planned = keep_version.plan(open_table(table).snapshot(), release, context)
+    keep_version.apply(open_table(table), planned, context)
+    vacuumed(table)
+    erased = report(table, "id IN (7, 12)")
+    assert (erased.status, erased.places, erased.not_examined) == ("erased", (), ())
+    assert places(report(table, "id = 8")) == {"live": 1}
+
+
+def test_files_that_no_version_knows_are_read(table: str) -> None:
+    live = open_table(table).snapshot().live_files()["path"].to_pylist()
+    for path in live:
+        copy = Path(table, path)
+        shutil.copy(copy, copy.with_name(f"left-{copy.name}"))
+    hidden = Path(table, "_temporary")
+    hidden.mkdir()
+    shutil.copy(Path(table, live[0]), hidden / "part-0.parquet")
+    result = report(table, "id >= 0")
+    found = places(result)
+    assert found["live"] == 30 and found["unreferenced"] >= 30
+    if "country" not in live[0]:
+        assert found["unreferenced"] == 30 + pq.read_metadata(Path(table, live[0])).num_rows
+
+
+def test_what_cannot_be_read_is_never_called_erased(table: str) -> None:
+    Path(table, "broken.parquet").write_bytes(b"PAR1 and no more")
+    result = report(table, "id = 4711")
+    assert result.status == "uncertain" and "broken.parquet" in result.not_examined[0]
+    if (Path(table) / "country=DE").exists():
+        # The value of the partition column is in no log and in no path.
+        shutil.copy(next(Path(table, "country=DE").glob("*.parquet")), Path(table, "x.parquet"))
+        unknown = report(table, "country = 'XX'")
+        assert any("partition column country is unknown" in each for each in unknown.not_examined)
+
+
+def test_a_condition_that_cannot_be_used_is_refused(table: str) -> None:
+    for where, problem in (
+        ("nothing = 1", "there is no column nothing"),
+        ("id = 'x'", "no value of the column id"),
+        ("upper(id) = 1", "cannot be used"),
+    ):
+        with pytest.raises(InvalidRequestError, match=problem):
+            report(table, where)
+
+
+def test_duckdb_alone_comes_to_the_same(table: str, tmp_path: Path) -> None:
+    deltalake.DeltaTable(table).delete("id > 24")
+    path = str(tmp_path / "report.parquet")
+    result = report(table, "id > 20", report=path)
+    said = subprocess.run(
+        [sys.executable, VERIFY, path, table, "id > 20"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    total = sum(each.rows for each in result.places)
+    assert said.stdout.splitlines()[-1] == f"{total} rows in {result.files_read} files, as reported"
+    again = report(table, "id > 20")
+    assert (again.digest, again.places) == (result.digest, result.places)
+    some = next(Path(table).rglob("*.parquet"))
+    pq.write_table(pq.read_table(some, partitioning=None).slice(0, 1), some)
+    said = subprocess.run(
+        [sys.executable, VERIFY, path, table, "id > 20"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 1 and some.name in said.stdout
