@@ -154,7 +154,7 @@ def _run(
         engine=_engine(record, table, storage_options, spark, options),
         version=version,
         report=report,
-        storage_options=partial(options_for, given=storage_options),
+        storage_options=partial(options_for, given=storage_options, kind=table.store.address.kind),
         warn=_warn,
     )
     try:
