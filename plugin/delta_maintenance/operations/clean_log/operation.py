@@ -225,7 +225,7 @@ class _Decision:
         self.holds = find_holds(
             self.snapshot,
             options.holders.and_reading(options.streams, options.last_read),
-            now=self.now,
+            now=self.as_of,
             storage_options=self.storage_options,
         )
         self.notes.extend(self.holds.notes)

@@ -26,6 +26,14 @@ class KeptVersion(Record):
     why: str | None = None
     """The purpose, for people."""
 
+    def __str__(self) -> str:
+        """One line: name, version, end and purpose."""
+        parts = [self.name]
+        if self.version is not None:
+            until = f"{self.until:%Y-%m-%dT%H:%M:%SZ}" if self.until is not None else "released"
+            parts += [f"version {self.version}", f"until {until}"]
+        return ", ".join([*parts, *([self.why] if self.why else ())])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader(Record):

@@ -206,7 +206,7 @@ class _SurveyRun:
         found = find_holds(
             self.snapshot,
             options.holders.and_reading(options.streams, options.last_read),
-            now=self.now,
+            now=self.now - self._since(),
             storage_options=self.storage_options,
         )
         self.notes += found.notes
