@@ -80,18 +80,24 @@ class Stream:
         self, spark: DeltaSpark, source: Path, folder: Path, options: dict[str, str]
     ) -> None:
         self._spark, self._source, self._options = spark, source, options
-        self._state, self._sink = folder / "state", folder / "sink"
+        self.state, self._sink = folder / "state", folder / "sink"
 
-    def read(self) -> Counter[tuple[int, str]]:
-        """Reads everything that is new. Returns how often the stream has read each row so far."""
+    def start(self, *, available_now: bool) -> Any:
+        """Starts the query, which ends by itself only if it reads what is available now."""
         reader = self._spark.jvm_session().readStream().format("delta")
         for name, value in self._options.items():
             reader = reader.option(name, value)
         writer = reader.load(str(self._source)).writeStream().format("delta")
-        trigger = self._spark.jvm.org.apache.spark.sql.streaming.Trigger.AvailableNow()
-        writer = writer.option("checkpointLocation", str(self._state)).trigger(trigger)
+        writer = writer.option("checkpointLocation", str(self.state))
+        if available_now:
+            trigger = self._spark.jvm.org.apache.spark.sql.streaming.Trigger.AvailableNow()
+            writer = writer.trigger(trigger)
+        return writer.start(str(self._sink))
+
+    def read(self) -> Counter[tuple[int, str]]:
+        """Reads everything that is new. Returns how often the stream has read each row so far."""
         # Raises the error of a stream that fails.
-        writer.start(str(self._sink)).awaitTermination()
+        self.start(available_now=True).awaitTermination()
         change = "_change_type" if "readChangeFeed" in self._options else "'insert'"
         rows = self._spark.rows(f"SELECT id, {change} AS change FROM delta.`{self._sink}`")
         return Counter((row["id"], row["change"]) for row in map(json.loads, rows))

@@ -99,7 +99,11 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
             plan_only=dry_run,
             version=arguments.version,
             report=arguments.report,
-            storage_options=partial(options_for, given=dict(arguments.storage_options)),
+            storage_options=partial(
+                options_for,
+                given=dict(arguments.storage_options),
+                kind=table.store.address.kind,
+            ),
             warn=warn,
         )
         prepared = record.prepare(table, options, context)

@@ -158,7 +158,7 @@ def _run(
         plan_only=plan_only,
         version=version,
         report=report,
-        storage_options=partial(options_for, given=storage_options),
+        storage_options=partial(options_for, given=storage_options, kind=table.store.address.kind),
         warn=_warn,
     )
     try:

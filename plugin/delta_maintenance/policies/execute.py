@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, Protocol
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
@@ -277,6 +277,7 @@ class _Request:
             progress=own.progress,
             plan_only=plan_only,
             newest=self.context.snapshots.to_plan,
+            storage_options=_options_beside(self.context.table),
         )
         return self.record.prepare(self.context.table, self.options, context)
 
@@ -389,6 +390,11 @@ class _Request:
             exit_status=conclusion.outcome.exit_status,
             retryable=conclusion.outcome.retryable,
         )
+
+
+def _options_beside(table: Table) -> Callable[[str], Mapping[str, str] | None]:
+    given = table.located.storage_options if table.located is not None else {}
+    return partial(options_for, given=given, kind=table.store.address.kind)
 
 
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:

@@ -162,5 +162,12 @@ CASES = (
         refused={"options": {"by": ["nothing"]}},
         commits=1,
     ),
+    _case(
+        operators.DeltaKeepVersionOperator,
+        "keep_version",
+        "kept",
+        arguments={"name": "audit-2026"},
+        refused={"name": "../audit"},
+    ),
 )
 BY_VERB = {case.verb: case for case in CASES}

@@ -221,10 +221,11 @@ class _Decision:
 
     def _stop_at_holds(self, inventory: LogInventory, commit: int) -> None:
         """Keeps the log from the oldest held version on."""
+        options = self.options
         self.holds = find_holds(
             self.snapshot,
-            self.options.holders,
-            now=self.now,
+            options.holders.and_reading(options.streams, options.last_read),
+            now=self.as_of,
             storage_options=self.storage_options,
         )
         self.notes.extend(self.holds.notes)

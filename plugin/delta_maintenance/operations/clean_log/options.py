@@ -10,7 +10,7 @@ from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.options import Holders, LastRead, Streams
 
 LEAST_RETENTION = timedelta(hours=24)
 """A writer that stalled for longer than the log retention could write an existing version again."""
@@ -76,6 +76,10 @@ class CleanLogOptions(Record):
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
     to apply a plan that was approved some time ago.
     """
+    streams: Streams = ()
+    """Checkpoint folders of streams: what they have not read is kept."""
+    last_read: LastRead = ()
+    """Files with the last version that a consumer has read: what it has not read is kept."""
     holders: Holders = Holders()
     """What else holds versions: kept versions and readers. The kept versions in the log always
     count."""

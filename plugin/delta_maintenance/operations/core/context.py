@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.table.progress import Progress
 
@@ -95,8 +95,11 @@ class Prepared(Generic[P, R]):
     listing: Listing | None = None
 
 
-def options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Returns the options of the table's store for another address, which may be on a
-    local disk.
+def options_for(
+    address: str, given: Mapping[str, str], *, kind: StoreKind | None = None
+) -> Mapping[str, str] | None:
+    """Returns the options of the table's store for another address; None if that is on a local
+    disk, or if `kind` is the kind of the table's store and the address is in another one.
     """
-    return None if Address.parse(address).is_local else given
+    parsed = Address.parse(address)
+    return None if parsed.is_local or kind not in (None, parsed.kind) else given

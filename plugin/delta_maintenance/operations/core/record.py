@@ -103,8 +103,7 @@ class Record:
 
         For Options created in Python, whose values have not been checked yet.
         """
-        hints = get_type_hints(type(self), include_extras=True)
-        if all(_fits(getattr(self, field.name), hints[field.name]) for field in fields(self)):
+        if _fits(self, type(self)):
             return self
         return self.from_json(asdict(self))
 
@@ -144,6 +143,11 @@ def _fits(value: Any, hint: Any) -> bool:
         return type(value) is str and value in parts
     if kind is tuple and parts[1:] == (...,):
         return type(value) is tuple and all(_fits(each, parts[0]) for each in value)
+    if isinstance(kind, type) and issubclass(kind, Record):
+        hints = get_type_hints(kind, include_extras=True)
+        return type(value) is kind and all(
+            _fits(getattr(value, field.name), hints[field.name]) for field in fields(kind)
+        )
     return kind in _PLAIN and type(value) is kind
 
 

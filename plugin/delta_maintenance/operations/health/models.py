@@ -12,6 +12,7 @@ from typing import Literal
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.rendering import Shown
+from delta_maintenance.operations.holds.options import KeptVersion
 
 _WIDTH = 40
 """The number of characters of the longest bar."""
@@ -176,6 +177,8 @@ class TableHealth(Shown, Record):
     unpublished_commits: int | None = None
     """Commits that the catalog of a catalog-managed table ratified and that are not published yet;
     None for other tables, and if the table was opened without its catalog."""
+    kept_versions: tuple[KeptVersion, ...] = ()
+    """The kept versions in the log, including those that have ended."""
     warnings: tuple[str, ...] = ()
 
     def heading(self) -> str:
@@ -193,6 +196,7 @@ class TableHealth(Shown, Record):
                 + (f": {seen.result}" if seen.result else "")
                 for seen in self.maintenance
             ],
+            "kept versions": list(map(str, self.kept_versions)),
             "commits a day": list(_commits_by_day(self)),
         }
 

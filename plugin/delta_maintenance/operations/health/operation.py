@@ -17,6 +17,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
+    RefusedError,
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations.clean_log.options import LEAST_RETENTION as LEAST_LOG_RETENTION
@@ -29,6 +30,8 @@ from delta_maintenance.operations.health.models import (
     SizeBucket,
     TableHealth,
 )
+from delta_maintenance.operations.holds.kept_versions import read_kept_versions
+from delta_maintenance.operations.holds.options import KeptVersion
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
 from delta_maintenance.protocol.clustering.columns import current_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
@@ -45,6 +48,7 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.protocol.row_tracking.domain import row_tracking_state
 from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
 from delta_maintenance.table.read.history import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
@@ -103,6 +107,7 @@ def measure(
         unpublished = store.unpublished() if isinstance(store, ManagedStore) else None
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+    kept, unreadable = _kept_versions(store)
     return TableHealth(
         table=snapshot.table,
         table_id=snapshot.metadata.id,
@@ -116,10 +121,12 @@ def measure(
         commits=series.points,
         maintenance=series.maintenance,
         unpublished_commits=unpublished,
+        kept_versions=kept,
         warnings=(
             *snapshot.warnings,
             *properties.problems,
             *series.warnings,
+            *unreadable,
             *_unasked_clean_up(snapshot, inventory),
         ),
     )
@@ -135,6 +142,14 @@ def last_vacuum(maintenance: tuple[MaintenanceSeen, ...]) -> datetime | None:
         ),
         None,
     )
+
+
+def _kept_versions(store: Store) -> tuple[tuple[KeptVersion, ...], tuple[str, ...]]:
+    """Returns the kept versions in the log. Also returns a warning if they cannot be read."""
+    try:
+        return read_kept_versions(store), ()
+    except RefusedError as error:
+        return (), (str(error),)
 
 
 def _unasked_clean_up(snapshot: Snapshot, inventory: LogInventory) -> Iterator[str]:

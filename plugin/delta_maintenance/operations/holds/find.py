@@ -15,7 +15,8 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
-from delta_maintenance.operations.holds.options import Holders, KeptVersion
+from delta_maintenance.operations.holds.options import Holders, KeptVersion, Reader
+from delta_maintenance.operations.holds.readers import reader_holds
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -41,6 +42,10 @@ def find_holds(
             notes.append(f"kept version {each.name} ended at {each.until:%Y-%m-%dT%H:%M:%SZ}")
         else:
             kept.append(_kept(snapshot, each))
+    for reader in _distinct(holders.readers):
+        found = reader_holds(snapshot, reader, now=now, storage_options=storage_options)
+        kept += [found.hold] if found.hold is not None else []
+        notes += found.notes
     return Holds(tuple(kept), tuple(notes), frozenset(each.name for each in stored))
 
 
@@ -48,6 +53,18 @@ def version_hold(snapshot: Snapshot, version: int, *, holder: str) -> Hold:
     """Returns the hold of one version of the table, without an end."""
     opened = Table(snapshot.log.store).snapshot(version=version)
     return Hold(holder=holder, first=version, last=version, snapshot=opened)
+
+
+def _distinct(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
+    """Returns each reader once. Plans name a holder by its kind and its name."""
+    distinct = dict.fromkeys(readers)
+    named = {(each.kind, each.name): each for each in distinct}
+    other = next((each for each in distinct if named[each.kind, each.name] != each), None)
+    if other is not None:
+        raise InvalidRequestError(
+            f"there are two readers {other.kind} {other.name}", remedy="give one another name"
+        )
+    return tuple(distinct)
 
 
 def _united(snapshot: Snapshot, keeps: tuple[KeptVersion, ...]) -> Iterator[KeptVersion]:

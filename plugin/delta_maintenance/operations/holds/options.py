@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Literal
 
+from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 
 ReaderKind = Literal["stream", "change-feed", "share", "last-read"]
@@ -25,6 +26,14 @@ class KeptVersion(Record):
     why: str | None = None
     """The purpose, for people."""
 
+    def __str__(self) -> str:
+        """One line: name, version, end and purpose."""
+        parts = [self.name]
+        if self.version is not None:
+            until = f"{self.until:%Y-%m-%dT%H:%M:%SZ}" if self.until is not None else "released"
+            parts += [f"version {self.version}", f"until {until}"]
+        return ", ".join([*parts, *([self.why] if self.why else ())])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader(Record):
@@ -38,6 +47,9 @@ class Reader(Record):
     """Names the reader in plans and messages."""
     address: str | None = None
     """For `stream` the address of the checkpoint folder, for `last-read` that of the file."""
+    must_match: bool = True
+    """Whether it is an error if the folder or the file is that of another table. Otherwise such a
+    reader holds nothing."""
     max_lag: timedelta | None = None
     """For `change-feed` and `share`: versions that were current within this time are held."""
     silent_after: timedelta | None = None
@@ -55,3 +67,34 @@ class Holders(Record):
     readers: tuple[Reader, ...] = ()
     clones: tuple[str, ...] = ()
     """Addresses of shallow clones, which refer to data files of this table."""
+
+    def and_reading(self, streams: tuple[str, ...], last_read: tuple[str, ...]) -> Holders:
+        """Adds the readers at the addresses of two flags."""
+        added = [
+            *(Reader(kind="stream", name=address, address=address) for address in streams),
+            *(Reader(kind="last-read", name=address, address=address) for address in last_read),
+        ]
+        return replace(self, readers=(*self.readers, *added))
+
+
+Streams = Annotated[
+    tuple[str, ...],
+    Flag(
+        name="--stream",
+        metavar="ADDRESS",
+        help="the checkpoint folder of a Structured Streaming query that reads the table; what it "
+        "has not read is kept; repeatable",
+    ),
+]
+"""Addresses of checkpoint folders, as a field of Options."""
+
+LastRead = Annotated[
+    tuple[str, ...],
+    Flag(
+        name="--last-read",
+        metavar="ADDRESS",
+        help="a file with the last version that a consumer has read, such as 41; what it has not "
+        "read is kept; repeatable",
+    ),
+]
+"""Addresses of such files, as a field of Options."""

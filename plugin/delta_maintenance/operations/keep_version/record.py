@@ -5,7 +5,6 @@ from __future__ import annotations
 from delta_maintenance.operations.core.facts import Facts, count_text
 from delta_maintenance.operations.core.operation import Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.holds.options import KeptVersion
 from delta_maintenance.operations.keep_version.options import (
     KeepVersionOptions,
     KeepVersionPlan,
@@ -18,12 +17,12 @@ def plan_facts(plan: KeepVersionPlan) -> Facts:
     return {
         "table": plan.table,
         "version": plan.version,
-        plan.action: kept_text(plan.kept),
+        plan.action: str(plan.kept),
         "reason": plan.reason,
         "needed only by this version": count_text(plan.only_here, "data file")
         if plan.only_here
         else None,
-        "other kept versions": [kept_text(each) for each in plan.others],
+        "other kept versions": [str(each) for each in plan.others],
         "notes": plan.notes,
     }
 
@@ -34,21 +33,9 @@ def result_facts(result: KeepVersionResult) -> Facts:
         "table": result.table,
         "version": result.version,
         "status": result.status,
-        "kept version": kept_text(result.kept),
+        "kept version": str(result.kept),
         "notes": result.notes,
     }
-
-
-def kept_text(kept: KeptVersion) -> str:
-    """One line: name, version, end and purpose."""
-    parts = [kept.name]
-    if kept.version is not None:
-        parts.append(f"version {kept.version}")
-        until = f"{kept.until:%Y-%m-%dT%H:%M:%SZ}" if kept.until is not None else "released"
-        parts.append(f"until {until}")
-    if kept.why:
-        parts.append(kept.why)
-    return ", ".join(parts)
 
 
 RECORD = OperationRecord(

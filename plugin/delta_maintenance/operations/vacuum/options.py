@@ -11,7 +11,7 @@ from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.options import Holders, LastRead, Streams
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 LEAST_RETENTION = timedelta(days=7)
@@ -74,6 +74,10 @@ class VacuumOptions(Record):
         ),
     ] = ()
     """Versions whose files are all kept, whatever their age."""
+    streams: Streams = ()
+    """Checkpoint folders of streams: what they have not read is kept."""
+    last_read: LastRead = ()
+    """Files with the last version that a consumer has read: what it has not read is kept."""
     holders: Holders = Holders()
     """What else holds versions and files: kept versions, readers and clones. The kept versions in
     the log of the table always count."""

@@ -197,19 +197,20 @@ class _SurveyRun:
                 f"{found.ageless_tombstones} tombstones have no deletion time, so they protect "
                 "their files"
             )
-        if window is not None and not window.is_empty and not self.holds.holds:
-            self.swept_to = window.last
+        if window is not None and not window.is_empty:
+            self.swept_to = self._swept_to(window.last)
         return Survey(self._plan(found, window), found, self.holds.stored)
 
     def _holds(self) -> Holds:
+        options = self.options
         found = find_holds(
             self.snapshot,
-            self.options.holders,
-            now=self.now,
+            options.holders.and_reading(options.streams, options.last_read),
+            now=self.now - self._since(),
             storage_options=self.storage_options,
         )
         self.notes += found.notes
-        asked = sorted(set(self.options.keep_versions))
+        asked = sorted(set(options.keep_versions))
         named = (version_hold(self.snapshot, v, holder=f"--keep-version {v}") for v in asked)
         return replace(found, holds=(*found.holds, *named))
 
@@ -275,10 +276,8 @@ class _SurveyRun:
                 references.in_use.add(actions)
             else:
                 references.record(actions, rules=self.settings.rules)
-        # A held version needs files that were removed after it.
-        complete = self.options.mode == "full" and not self.holds.holds
-        if complete and removed.swept_to is not None:
-            self.swept_to = min(removed.swept_to, self.snapshot.version)
+        if self.options.mode == "full" and removed.swept_to is not None:
+            self.swept_to = self._swept_to(min(removed.swept_to, self.snapshot.version))
         longer = self.retention > self.settings.retention
         if removed.unreadable:
             if longer:
@@ -295,6 +294,12 @@ class _SurveyRun:
                 "removed in that time are unknown",
                 "use a shorter retention, or keep the log for longer",
             )
+
+    def _swept_to(self, last: int) -> int:
+        """Returns the last commit whose removed files are all deleted, at most the given one: a
+        held version needs only files that were removed after it.
+        """
+        return min((last, *(hold.first for hold in self.holds.holds)))
 
     def _complete(self, references: FileReferences) -> Snapshot:
         """Protects files that were committed while the folder was listed and the log was read."""

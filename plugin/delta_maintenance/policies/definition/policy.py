@@ -276,13 +276,21 @@ def _table(
 ) -> PolicyTable:
     """`layers` are rules with the part of the policy that they come from, the weakest first."""
     entries = [rules for _, rules in reversed(layers) if isinstance(rules, TableEntry)]
+    merged = _merged(defaults, [rules for _, rules in layers])
+    if merged.readers:
+        by = next(
+            (each for _, each in reversed(layers) if "readers" in each.model_fields_set), None
+        )
+        of_one = isinstance(by, TableEntry) and by.is_one
+        readers = tuple(rule.in_entry(of_one_table=of_one) for rule in merged.readers)
+        merged = merged.model_copy(update={"readers": readers})
     return PolicyTable(
         name=name,
         uri=uri,
         owner=next((each.owner for each in entries if each.owner is not None), None),
         tags=next((each.tags for each in entries if each.tags), ()),
         rules_from=tuple(place for place, _ in layers),
-        rules=_merged(defaults, [rules for _, rules in layers]),
+        rules=merged,
     )
 
 

@@ -27,6 +27,7 @@ from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.policies.definition.hours import Hours
 from delta_maintenance.policies.definition.keeping import KeepRule
+from delta_maintenance.policies.definition.reading import ReaderRule
 from delta_maintenance.submission.configuration import checked_conf
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -135,6 +136,8 @@ class Rules(_OperationRules):
     """Limits that end a run."""
     keep: tuple[KeepRule, ...] = ()
     """Versions that stay readable, whatever the retention."""
+    readers: tuple[ReaderRule, ...] = ()
+    """Readers, for which the versions stay that they have not read."""
     approval: Operations = ()
     """Operations that run only after an approval."""
 
@@ -150,7 +153,10 @@ class Rules(_OperationRules):
     @property
     def holders(self) -> Holders:
         """What holds versions and files."""
-        return Holders(keep=tuple(rule.kept_version() for rule in self.keep))
+        return Holders(
+            keep=tuple(rule.kept_version() for rule in self.keep),
+            readers=tuple(rule.reader() for rule in self.readers),
+        )
 
     def asking_for(self, operation: str) -> Rules:
         """Rules that request one operation immediately, and no others.
@@ -159,7 +165,15 @@ class Rules(_OperationRules):
         """
         kept = {
             name: getattr(self, name)
-            for name in ("engine", "spark", "storage", "other_writers", "limits", "keep")
+            for name in (
+                "engine",
+                "spark",
+                "storage",
+                "other_writers",
+                "limits",
+                "keep",
+                "readers",
+            )
         }
         part = _PARTS.get(operation)
         asked = {} if part is None else {part.key: _at_once(part, self.value(part.key))}

@@ -1,0 +1,183 @@
+"""The position of a Structured Streaming query, from its checkpoint folder.
+
+The query writes `offsets/N` before it reads batch N, and `commits/N` after it. A restarted query
+asks its sources for the last batch again, even if that was committed, and executes it again if not.
+It therefore needs its tables from the end of the batch before that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations.holds.stream_offsets import TableOffset, parse_offsets
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.paths import FileStatus
+
+_MOST_BYTES = 16 << 20
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far a reader has read a table."""
+
+    needs: int | None
+    """The oldest version that the reader may open, and whose later commits it may read; None if
+    that is not recorded."""
+    unread: int
+    """The oldest version that it has not read completely."""
+    in_snapshot: bool = False
+    """Whether it still reads that version as a whole."""
+    changed_ms: int
+    """When it last recorded progress, in milliseconds since 1970-01-01 UTC."""
+
+    @property
+    def text(self) -> str:
+        """Such as `has read up to version 41`."""
+        if self.in_snapshot:
+            return f"reads version {self.unread} as a whole"
+        return f"has read up to version {self.unread - 1}" if self.unread else "has read no version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamState:
+    """What a checkpoint folder says of one table."""
+
+    position: Position | None
+    """None if the query has read nothing of the table."""
+    is_of_others: bool
+    """Whether all sources of the query read something else."""
+
+
+def read_stream(store: Store, table_id: str) -> StreamState:
+    """Reads a checkpoint folder, of which `store` is the root. At most five requests, unless the
+    query removes the files meanwhile.
+
+    `table_id` is the ID in the table's metadata. Raises `RefusedError`, which names the file, if
+    the folder is not that of a query, or is damaged.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _read(store, table_id)
+        except FileNotFoundError as error:
+            if attempt == _ATTEMPTS - 1:
+                raise _damaged(f"{error.filename or error} is listed and cannot be read") from None
+    raise AssertionError
+
+
+def _read(store: Store, table_id: str) -> StreamState:
+    offsets, commits = _batches(store, "offsets"), _batches(store, "commits")
+    started = store.stat("metadata")
+    if not offsets:
+        if commits:
+            raise _damaged("the folder has committed batches and no offsets", file="offsets")
+        if started is None:
+            raise _damaged("there is no checkpoint of a stream")
+        return StreamState(position=None, is_of_others=False)
+    newest = max(offsets)
+    before = _before(newest, offsets, commits)
+    ends = _parsed(store, newest)
+    starts = _parsed(store, before) if before is not None else {}
+    mine = [
+        source
+        for source in {**ends, **starts}
+        if any(_is_of(each.get(source), table_id) for each in (ends, starts))
+    ]
+    if not mine:
+        known = {**starts, **ends}
+        idle = None in known.values()
+        return StreamState(position=None, is_of_others=not idle)
+    done = ends if newest in commits else starts
+    unread = min((_next_of(source, done, ends, table_id) for source in mine), key=_version)
+    needs = [_needed(starts.get(source), ends.get(source), table_id) for source in mine]
+    known_needs = [each for each in needs if each is not None]
+    return StreamState(
+        position=Position(
+            needs=min(known_needs) if len(known_needs) == len(needs) else None,
+            unread=unread.version,
+            in_snapshot=unread.in_snapshot,
+            changed_ms=_newest_time((*offsets.values(), *commits.values())),
+        ),
+        is_of_others=False,
+    )
+
+
+def _before(
+    newest: int, offsets: dict[int, FileStatus], commits: dict[int, FileStatus]
+) -> int | None:
+    """Returns the batch at whose end a restarted query begins; None if that is its start."""
+    older = [batch for batch in offsets if batch < newest]
+    done = max((batch for batch in commits if batch < newest), default=None)
+    if done is None and newest in commits:
+        done = newest - 1
+    if done is None:
+        if older and 0 not in offsets:
+            raise _damaged("no batch is recorded as committed", file="commits")
+        # The first batch may be executed again.
+        return None
+    before = max((batch for batch in older if batch <= done), default=None)
+    if before is None and newest > 0:
+        raise _damaged("the offsets of this batch are missing", file=f"offsets/{done}")
+    return before
+
+
+def _needed(start: TableOffset | None, end: TableOffset | None, table_id: str) -> int | None:
+    """Returns the oldest version that a source may open; None if that is not recorded.
+
+    A reader of the change feed needs the files that its first commit removes, so that the version
+    before this commit must stay as well.
+    """
+    if _is_of(start, table_id) and start is not None:
+        return start.version if start.in_snapshot else max(start.version - 1, 0)
+    if end is not None and end.in_snapshot:
+        return end.version
+    return None
+
+
+def _next_of(
+    source: str,
+    done: dict[str, TableOffset | None],
+    ends: dict[str, TableOffset | None],
+    table_id: str,
+) -> TableOffset:
+    found = done.get(source)
+    if found is not None and found.table_id == table_id:
+        return found
+    end = ends.get(source)
+    in_snapshot = end is not None and end.in_snapshot
+    version = end.version if end is not None and in_snapshot else 0
+    return TableOffset(table_id=table_id, version=version, in_snapshot=in_snapshot)
+
+
+def _version(offset: TableOffset) -> int:
+    return offset.version
+
+
+def _is_of(offset: TableOffset | None, table_id: str) -> bool:
+    return offset is not None and offset.table_id == table_id
+
+
+def _batches(store: Store, folder: str) -> dict[int, FileStatus]:
+    names = ((status.path.rpartition("/")[2], status) for status in store.list_from(folder))
+    return {int(name): status for name, status in names if name.isascii() and name.isdigit()}
+
+
+def _parsed(store: Store, batch: int) -> dict[str, TableOffset | None]:
+    path = f"offsets/{batch}"
+    data = store.read_head(path, _MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise _damaged(f"it has more than {_MOST_BYTES} bytes", file=path)
+    try:
+        return parse_offsets(data)
+    except ValueError as error:
+        raise _damaged(str(error), file=path) from None
+
+
+def _newest_time(files: Iterable[FileStatus]) -> int:
+    return max(status.modified_ms for status in files)
+
+
+def _damaged(problem: str, *, file: str | None = None) -> RefusedError:
+    return RefusedError(problem, file=file)

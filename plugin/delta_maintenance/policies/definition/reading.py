@@ -1,0 +1,92 @@
+"""The rules for the readers of a table, as keys of a policy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from delta_maintenance.operations.core.policy_values import Address, Duration, PolicyModel
+from delta_maintenance.operations.holds.options import Reader, ReaderKind
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class ReaderRule(PolicyModel):
+    """A reader that has not read all versions yet."""
+
+    stream: Address | None = None
+    """The address of the checkpoint folder of a Structured Streaming query. Give this,
+    `change_feed`, `share` or `last_read`."""
+    change_feed: Name | None = None
+    """The name of a consumer of the change data feed."""
+    share: Name | None = None
+    """The name of a share (Delta Sharing), or of its recipient."""
+    last_read: Address | None = None
+    """The address of a file to which a consumer writes the last version that it has read: the
+    number, or `{"version": 41, "table_id": "…"}`."""
+    name: Name | None = None
+    """The name of a `stream` or of a `last_read` in plans; by default its address."""
+    max_lag: Duration | None = None
+    """For `change_feed` and `share`: how far the reader may lag behind."""
+    silent_after: Duration | None = None
+    """For `stream` and `last_read`: a reader that has something to read and makes no progress for
+    this long is reported."""
+    when_silent: Literal["wait", "release"] = "wait"
+    """Whether a silent reader is waited for, or no longer holds anything."""
+    must_match: bool | None = None
+    """For `stream` and `last_read`: whether it is an error if the reader is that of another table.
+    By default, it is one for an entry of one table; otherwise the reader holds nothing."""
+
+    @model_validator(mode="after")
+    def _is_one_reader(self) -> Self:
+        given = [
+            each
+            for each in (self.stream, self.change_feed, self.share, self.last_read)
+            if each is not None
+        ]
+        if len(given) != 1:
+            raise ValueError(
+                "a reader is a stream, a change_feed, a share or a last_read; give one of them"
+            )
+        if self._address is None:
+            if self.max_lag is None:
+                raise ValueError("a change_feed or a share needs max_lag")
+            if self.silent_after is not None or self.must_match is not None or self.name:
+                raise ValueError(
+                    "only a stream or a last_read has silent_after, must_match or name"
+                )
+        elif self.max_lag is not None:
+            raise ValueError("only a change_feed or a share has max_lag")
+        if self.when_silent == "release" and self.silent_after is None:
+            raise ValueError("when_silent: release needs silent_after")
+        return self
+
+    @property
+    def _address(self) -> str | None:
+        return self.stream or self.last_read
+
+    def in_entry(self, *, of_one_table: bool) -> ReaderRule:
+        """Returns the rule with the default of `must_match` for such an entry."""
+        if self._address is None or self.must_match is not None:
+            return self
+        return self.model_copy(update={"must_match": of_one_table})
+
+    def reader(self) -> Reader:
+        """Returns the reader for the options of an operation."""
+        kinds: dict[ReaderKind, str | None] = {
+            "stream": self.stream,
+            "change-feed": self.change_feed,
+            "share": self.share,
+            "last-read": self.last_read,
+        }
+        kind, named = next((kind, text) for kind, text in kinds.items() if text is not None)
+        return Reader(
+            kind=kind,
+            name=self.name or named,
+            address=self._address,
+            must_match=self.must_match is not False,
+            max_lag=self.max_lag,
+            silent_after=self.silent_after,
+            release_silent=self.when_silent == "release",
+        )
