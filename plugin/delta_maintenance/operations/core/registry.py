@@ -31,6 +31,7 @@ BUILT_IN = (
     "backfill-row-ids",
     "fsck",
     "keep-version",
+    "expire",
     "layout",
     "cluster",
     "optimize",
