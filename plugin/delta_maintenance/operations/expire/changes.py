@@ -16,7 +16,6 @@ from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.layout.bounds import Mask, Numbers
 from delta_maintenance.protocol.statistics.stats import num_records
-from delta_maintenance.protocol.statistics.wide_bounds import with_wide_bounds
 
 
 def _none() -> Numbers:
@@ -99,26 +98,18 @@ def whole_files(adds: pa.Table) -> Change:
 
 
 def with_vectors(
-    adds: pa.Table,
-    rows: Numbers,
-    vectors: Mapping[int, DeletionVectorDescriptor],
-    physical: Numbers,
+    adds: pa.Table, rows: Numbers, after: pa.Table, vectors: Mapping[int, DeletionVectorDescriptor]
 ) -> Change:
     """Returns the change that deletes `rows` rows of each file.
 
-    `vectors` are the new deletion vectors by the number of the file; files without one are removed.
-    `physical` are the numbers of physical rows of all files.
+    `vectors` are the new deletion vectors by the number of the file, ascending, and `after` the
+    adds of these files with their new statistics. Files without one are removed.
     """
-    numbers = np.array(sorted(vectors), np.int64)
-    after = adds.take(pa.array(numbers))
-    stats = pa.concat_arrays([pa.array([], pa.string()), *after["stats"].chunks])
     columns = {
-        "stats": with_wide_bounds(stats, pa.array(physical[numbers])),
-        "deletionVector": pa.array(
-            [vectors[number].to_json() for number in numbers.tolist()], DELETION_VECTOR
-        ),
-        "dataChange": pa.array([True] * len(numbers), pa.bool_()),
+        "deletionVector": pa.array([each.to_json() for each in vectors.values()], DELETION_VECTOR),
+        "dataChange": pa.array([True] * len(vectors), pa.bool_()),
     }
+    numbers = np.array(list(vectors), np.int64)
     return Change(before=adds, rows=rows, after=_with_columns(after, columns), of=numbers)
 
 

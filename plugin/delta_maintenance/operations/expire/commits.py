@@ -34,6 +34,11 @@ from delta_maintenance.protocol.commit.conflicts import IsolationLevel
 from delta_maintenance.protocol.commit.staged import staged_adds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.statistics.audit import (
+    ComputedStatistics,
+    RequiredStatistics,
+    with_live_bounds,
+)
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
@@ -176,8 +181,19 @@ class ExpireRun:
         layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         sources = source_files(adds, num_records(adds["stats"]))
         options = self._plan.options
+        required = RequiredStatistics.of(
+            snapshot.protocol, snapshot.metadata, snapshot.domain_metadata
+        )
+        path = self._limit.column.physical
         found = list(
-            marked(self._table.store, layout, self._limit, sources, workers=options.workers)
+            marked(
+                self._table.store,
+                layout,
+                self._limit,
+                sources,
+                leaf=next((leaf for leaf in required.leaves if leaf.path == path), None),
+                workers=options.workers,
+            )
         )
         for source, each in zip(sources, found, strict=True):
             if each.problem is not None:
@@ -191,24 +207,28 @@ class ExpireRun:
             sources = tuple(sources[number] for number in numbers)
             change = self._rewritten(snapshot, adds, sources, found)
         else:
-            change = self._with_vectors(adds, found)
+            change = self._with_vectors(adds, found, required)
         if change.files:
             yield change
 
-    def _with_vectors(self, adds: pa.Table, found: list[Marked]) -> Change:
+    def _with_vectors(
+        self, adds: pa.Table, found: list[Marked], required: RequiredStatistics
+    ) -> Change:
         remain = [number for number, each in enumerate(found) if not each.is_whole]
-        positions = [found[number].gone for number in remain]
-        written = (
-            write_vectors(self._table.store, positions, new_id=self._context.new_id)
-            if remain
-            else ()
-        )
-        return with_vectors(
-            adds,
-            _expired(found),
-            dict(zip(remain, written, strict=True)),
-            np.array([each.rows for each in found], np.int64),
-        )
+        written: tuple[DeletionVectorDescriptor, ...] = ()
+        if remain:
+            positions = [found[number].gone for number in remain]
+            written = write_vectors(self._table.store, positions, new_id=self._context.new_id)
+        # Without new bounds, the next run would read these files again.
+        path = self._limit.column.physical
+        computed = [
+            ComputedStatistics(rows=each.rows, bounds={path: each.remaining}, tight=False)
+            if each.remaining is not None
+            else ComputedStatistics(rows=each.rows, bounds={}, tight=False)
+            for each in (found[number] for number in remain)
+        ]
+        after = with_live_bounds(adds.take(pa.array(remain, pa.int64())), required, computed)
+        return with_vectors(adds, _expired(found), after, dict(zip(remain, written, strict=True)))
 
     def _rewritten(
         self,

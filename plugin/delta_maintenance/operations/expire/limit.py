@@ -135,7 +135,7 @@ def _wall_time(instant: datetime, name: str | None) -> datetime:
         return instant.replace(tzinfo=None) - FARTHEST
     try:
         zone = ZoneInfo(name)
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         raise InvalidRequestError(
             f"{name!r} is not a time zone", remedy="name one such as Europe/Berlin or UTC"
         ) from None

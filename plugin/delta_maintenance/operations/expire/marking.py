@@ -24,9 +24,11 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations.expire.limit import Limit
 from delta_maintenance.operations.rewriting.engine import default_workers
-from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.layout.ages import numbers
+from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 
@@ -41,6 +43,8 @@ class Marked:
     """The positions of all deleted rows: those that were deleted before, and expired ones."""
     expired: int = 0
     """The number of live rows that have expired."""
+    remaining: ColumnBounds | None = None
+    """The bounds of the live rows that remain; None if the column needs no statistics."""
     problem: DeltaMaintenanceError | None = None
     """Why the file cannot be read."""
 
@@ -61,14 +65,18 @@ def marked(
     limit: Limit,
     files: Sequence[SourceFile],
     *,
+    leaf: StatisticsLeaf | None,
     workers: int | None,
 ) -> Iterator[Marked]:
-    """Yields the expired rows of files, in their order. Errors of the store are raised."""
+    """Yields the expired rows of files, in their order. Errors of the store are raised.
+
+    `leaf` is the column, if files have statistics of it.
+    """
     part = layout.only({limit.column.physical[0]})
 
     def of(file: SourceFile) -> Marked:
         try:
-            return _marked(store, part, limit, file)
+            return _marked(store, part, limit, file, leaf)
         except StorageError:
             raise
         except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
@@ -78,14 +86,31 @@ def marked(
         yield from pool.map(of, files)
 
 
-def _marked(store: Store, part: DataFileLayout, limit: Limit, file: SourceFile) -> Marked:
-    rows, before = 0, BitMap64()
-    expired = BitMap64()
+def _marked(
+    store: Store,
+    part: DataFileLayout,
+    limit: Limit,
+    file: SourceFile,
+    leaf: StatisticsLeaf | None,
+) -> Marked:
+    rows, before, expired = 0, BitMap64(), BitMap64()
+    leaves = () if leaf is None else (leaf,)
+    remaining = StatisticsCollector(
+        StatisticsColumns(leaves=leaves, tight_bounds=False), part.schema
+    )
     for found in DataFileReader(store, part).read(file):
         rows, before = found.first + found.batch.num_rows, found.deleted
         less = _less(found.batch, limit)
         expired |= BitMap64((found.first + np.flatnonzero(less)).tolist())
-    return Marked(rows=rows, gone=before | expired, expired=len(expired - before))
+        stays = ~less
+        stays[found.gone()] = False
+        remaining.offer(found.batch.filter(booleans(stays)))
+    return Marked(
+        rows=rows,
+        gone=before | expired,
+        expired=len(expired - before),
+        remaining=None if leaf is None else remaining.bounds(leaf.path),
+    )
 
 
 def _less(batch: pa.RecordBatch, limit: Limit) -> np.ndarray:

@@ -52,14 +52,14 @@ def ages(column: ColumnBounds, limit: int | Numbers) -> Ages:
         none: Mask = np.zeros(len(whole), np.bool_)
         return Ages(whole=whole, mixed=none, unknown=none)
     # Bounds that contradict each other prove nothing.
-    sound = ~(low & high & (least > greatest)) & (column.nulls >= 0)
+    sound = ~(low & high & (least > greatest))
     some = ~column.all_null & ~(sound & low & (least >= limit))
     sure = _FIRST_SURE.get(str(column.kind))
     below = sound & high & (greatest < limit)
     if sure is not None:
         below &= greatest >= sure
     whole = some & below & (column.nulls == 0)
-    known = sound & low & high
+    known = sound & low & high & (column.nulls >= 0)
     return Ages(whole=whole, mixed=some & ~whole & known, unknown=some & ~whole & ~known)
 
 
