@@ -37,6 +37,17 @@ class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
         **kwargs: Any,
     ) -> None: ...
 
+class DeltaExpireOperator(DeltaMaintenanceOperator):
+    column: str
+    older_than: timedelta | str | str
+    def __init__(
+        self,
+        *,
+        column: str,
+        older_than: timedelta | str | str,
+        **kwargs: Any,
+    ) -> None: ...
+
 class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator): ...
 
 class DeltaKeepVersionOperator(DeltaMaintenanceOperator):

@@ -19,7 +19,9 @@ from delta_maintenance.operations.compact_log.options import CompactLogPlan, Com
 from delta_maintenance.operations.core.flags import FlagField
 from delta_maintenance.operations.core.registry import AnyOperation
 from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
+from delta_maintenance.operations.expire.options import ExpirePlan, ExpireResult
 from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
+from delta_maintenance.operations.keep_version.options import KeepVersionPlan, KeepVersionResult
 from delta_maintenance.operations.layout.options import LayoutPlan, LayoutResult
 from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
 from delta_maintenance.operations.purge.options import PurgePlan, PurgeResult
@@ -169,6 +171,56 @@ class OperationMethods:
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> FsckPlan: ...
+    @overload
+    def keep_version(
+        self,
+        name: str,
+        *,
+        keep: int | None = ...,
+        at: datetime | str | None = ...,
+        until: datetime | str | None = ...,
+        why: str | None = ...,
+        release: bool = ...,
+        dry_run: Literal[False] = ...,
+    ) -> KeepVersionResult: ...
+    @overload
+    def keep_version(
+        self,
+        name: str,
+        *,
+        keep: int | None = ...,
+        at: datetime | str | None = ...,
+        until: datetime | str | None = ...,
+        why: str | None = ...,
+        release: bool = ...,
+        dry_run: Literal[True],
+    ) -> KeepVersionPlan: ...
+    @overload
+    def expire(
+        self,
+        column: str,
+        *,
+        older_than: timedelta | str,
+        mixed: Literal["leave", "deletion-vectors", "rewrite"] = ...,
+        unit: Literal["s", "ms", "us"] | None = ...,
+        time_zone: str | None = ...,
+        workers: int | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+    ) -> ExpireResult: ...
+    @overload
+    def expire(
+        self,
+        column: str,
+        *,
+        older_than: timedelta | str,
+        mixed: Literal["leave", "deletion-vectors", "rewrite"] = ...,
+        unit: Literal["s", "ms", "us"] | None = ...,
+        time_zone: str | None = ...,
+        workers: int | None = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+    ) -> ExpirePlan: ...
     @overload
     def layout(
         self,

@@ -272,7 +272,9 @@ def test_planned_files_have_the_range_of_the_files_that_were_measured() -> None:
     values = np.random.default_rng(3).integers(0, 10**6, (FILES, ROWS))
     files = files_of(values, np.arange(FILES) % 2)
     measured = Measured(files, 1 << 20)
-    measured.column(Column(name="a", path=("a",), physical=("a",), kind=KIND, is_partition=False))
+    measured.column(
+        Column(names=("a",), path=("a",), physical=("a",), kind=KIND, is_partition=False)
+    )
     planned = measured.clustered([("a",)]).columns[("a",)]
     assert pc.min(planned.least).as_py() == values.min()
     assert pc.max(planned.greatest).as_py() == values.max()

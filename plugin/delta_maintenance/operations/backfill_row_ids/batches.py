@@ -102,11 +102,11 @@ class TouchedFiles:
                 if batch.num_rows:
                     self._locations.append(locations_of(batch, root=self._root))
 
+    def among(self, adds: pa.Table) -> pa.BooleanArray:
+        """Returns which of the adds are of files that another writer changed."""
+        touched = pa.concat_arrays([pa.array([], pa.binary()), *self._locations])
+        return pc.is_in(locations_of(adds, root=self._root), value_set=touched)
+
     def left_out_of(self, adds: pa.Table) -> pa.Table:
         """Returns the adds of files that no other writer changed."""
-        if not self._locations:
-            return adds
-        touched = pa.concat_arrays(self._locations)
-        return adds.filter(
-            pc.invert(pc.is_in(locations_of(adds, root=self._root), value_set=touched))
-        )
+        return adds.filter(pc.invert(self.among(adds))) if self._locations else adds

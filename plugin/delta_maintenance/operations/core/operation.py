@@ -95,7 +95,7 @@ class Effects:
     adds_files: bool = False
     """Whether it adds files for readers, without a version: checkpoints, compactions."""
     deletes: bool = False
-    """Whether it deletes files of the log or data files."""
+    """Whether it deletes rows, or files of the log or data files."""
     changes_table: bool = False
     """Whether it permanently changes the table: its protocol, its properties, its row IDs. Such an
     operation runs once; a table that already has the change needs no approval.

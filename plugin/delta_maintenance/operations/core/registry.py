@@ -32,6 +32,7 @@ BUILT_IN = (
     "fsck",
     "erasure-report",
     "keep-version",
+    "expire",
     "layout",
     "cluster",
     "optimize",

@@ -44,13 +44,18 @@ _FIELDS = {
 class Column:
     """A column that filters can compare with values, or a field of a struct at any depth."""
 
-    name: str
-    """The logical name, with dots between the names of structs and fields."""
+    names: Path
+    """The logical names, from the outermost struct inwards."""
     path: Path
     """The logical names in lower case."""
     physical: Path
     kind: DeltaType
     is_partition: bool
+
+    @property
+    def name(self) -> str:
+        """The logical name, with dots between the names of structs and fields."""
+        return ".".join(self.names)
 
     @property
     def is_bounded(self) -> bool:
@@ -71,7 +76,7 @@ def columns_of(snapshot: Snapshot) -> dict[Path, Column]:
                 yield from below(field.type, own, stored)
             elif to_arrow_type(field.type) is not None:
                 yield Column(
-                    name=".".join(own),
+                    names=own,
                     path=tuple(name.lower() for name in own),
                     physical=stored,
                     kind=field.type,
@@ -88,15 +93,14 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
     """
     names = snapshot.log.physical_partition_columns
     stored = [column for column in columns if not column.is_partition]
-    kind = _statistics_type(stored)
 
     def part(batch: ActiveFiles) -> tuple[pa.Table, Mapping[str, pa.ChunkedArray]]:
-        return _part(batch.adds, stored, kind), partition_texts(batch.adds, names)
+        return file_statistics(batch.adds, stored), partition_texts(batch.adds, names)
 
     parts = snapshot.avoiding_damage(
         lambda opened: list(in_parallel(part, opened.log.scan(fields=_FIELDS)))
     )
-    files = pa.concat_tables([_part(_NO_FILES, stored, kind), *(table for table, _ in parts)])
+    files = pa.concat_tables([file_statistics(_NO_FILES, stored), *(table for table, _ in parts)])
     codes, texts = partition_codes([texts for _, texts in parts], names, files.num_rows)
     rows = files["rows"].to_numpy()
     found = {}
@@ -115,10 +119,13 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
     return FileBounds(size=files["size"].to_numpy(), rows=rows, partition=codes, columns=found)
 
 
-_NO_FILES = pa.schema(ADD_TYPES.items()).empty_table()
+def file_statistics(adds: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    """Returns the `size` and `rows` of files, and for each column its `least`, `greatest` and
+    `nulls`, after the number of the column, such as `0 least`.
 
-
-def _part(adds: pa.Table, columns: Sequence[Column], kind: pa.StructType) -> pa.Table:
+    `rows` is -1 where it is unknown; other unknown values are null. Partition columns have none.
+    """
+    kind = _statistics_type(columns)
     statistics = pa.chunked_array(_statistics(adds, kind), kind).combine_chunks()
     found = {
         "size": pc.max_element_wise(pc.fill_null(column_of(adds, "size", ADD_TYPES), 0), 0),
@@ -134,6 +141,9 @@ def _part(adds: pa.Table, columns: Sequence[Column], kind: pa.StructType) -> pa.
         ):
             found[f"{number} {part}"] = _leaf(statistics, (name, *column.physical), leaf)
     return pa.table(found)
+
+
+_NO_FILES = pa.schema(ADD_TYPES.items()).empty_table()
 
 
 def _statistics(adds: pa.Table, kind: pa.StructType) -> Iterator[pa.StructArray]:

@@ -112,7 +112,7 @@ def bin_adds(
         vector = pending.vectors.get(number)
         if vector is not None:
             add["stats"] = _with_wide_bounds(output.stats)
-            add["deletionVector"] = _descriptor(vector)
+            add["deletionVector"] = vector.to_json()
         adds.append(add)
     return adds
 
@@ -157,16 +157,6 @@ def file_metrics(adds: Sequence[Mapping[str, Any]], removes: pa.Table) -> dict[s
         found = np.percentile(added, share, method="lower") if len(added) else 0
         metrics[name] = int(found)
     return {name: str(value) for name, value in metrics.items()}
-
-
-def _descriptor(vector: DeletionVectorDescriptor) -> dict[str, Any]:
-    return {
-        "storageType": vector.storage_type,
-        "pathOrInlineDv": vector.path_or_inline_dv,
-        "offset": vector.offset,
-        "sizeInBytes": vector.size_in_bytes,
-        "cardinality": vector.cardinality,
-    }
 
 
 def _with_wide_bounds(stats: str) -> str:

@@ -54,6 +54,27 @@ class DeletionVectorDescriptor:
     """The number of deleted rows."""
 
     @classmethod
+    def inline(cls, bitmap: BitMap64) -> DeletionVectorDescriptor:
+        """Returns a vector that contains its bitmap, of any size."""
+        data = encode_bitmap(bitmap)
+        return cls(
+            storage_type=STORED_INLINE,
+            path_or_inline_dv=z85_encode(data),
+            size_in_bytes=len(data),
+            cardinality=len(bitmap),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object for the log."""
+        return {
+            "storageType": self.storage_type,
+            "pathOrInlineDv": self.path_or_inline_dv,
+            "offset": self.offset,
+            "sizeInBytes": self.size_in_bytes,
+            "cardinality": self.cardinality,
+        }
+
+    @classmethod
     def from_json(cls, value: Json) -> DeletionVectorDescriptor:
         """Parses the object from the log, or the same fields of a checkpoint row.
 

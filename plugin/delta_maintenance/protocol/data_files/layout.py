@@ -8,7 +8,7 @@ layouts can use each other's data files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,6 +142,13 @@ class DataFileLayout:
     def untracked(self) -> DataFileLayout:
         """The layout of files without row IDs and row commit versions."""
         return replace(self, row_id_column=None, row_version_column=None)
+
+    def only(self, names: Collection[str]) -> DataFileLayout:
+        """The layout for reading some stored columns, by physical name, and nothing else."""
+        columns = tuple(item for item in self.columns.fields if item.name in names)
+        return replace(
+            self.untracked, columns=StructType(fields=columns), materializes_partitions=False
+        )
 
     def takes_files_of(self, written: DataFileLayout) -> bool:
         """Whether data files of another version's layout `written` are valid for this layout.

@@ -306,6 +306,45 @@ def with_statistics(
     return _with_column(adds, "tags", _with_tag(_column(adds, "tags"), UNBOUNDED, texts))
 
 
+def with_live_bounds(
+    adds: pa.Table,
+    required: RequiredStatistics,
+    computed: Sequence[ComputedStatistics],
+) -> pa.Table:
+    """Returns adds of files that get other deletion vectors: with statistics that state their
+    physical rows, and that bounds may be those of deleted rows.
+
+    `computed` has, for each file, bounds of live rows for some columns; others are kept.
+    """
+    found = audit(adds, required)
+    replaced: dict[tuple[str, ...], pa.Array] = {
+        ("numRecords",): pa.array([each.rows for each in computed], pa.int64()),
+        ("tightBounds",): pa.repeat(False, adds.num_rows),
+    }
+    for leaf in required.leaves:
+        own = [each.bounds.get(leaf.path) for each in computed]
+        kind = required.kind(leaf)
+        taken = np.array([each is not None for each in own], np.bool_)
+        if kind is None or not taken.any():
+            continue
+        for name, greatest in (("minValues", False), ("maxValues", True)):
+            values = bound_array(
+                [each and each.stated(leaf, greatest=greatest) for each in own], kind
+            )
+            path = (name, *leaf.path)
+            replaced[path] = pc.if_else(booleans(taken), values, found.part(*path))
+        # A number of nulls that equals that of the physical rows says that all live rows are null.
+        empty = np.array([each is not None and each.least is None for each in own], np.bool_)
+        known = pc.coalesce(
+            found.part("nullCount", *leaf.path),
+            pa.array([None if each is None else each.nulls for each in own], pa.int64()),
+        )
+        nulls = pc.if_else(booleans(empty), replaced["numRecords",], known)
+        replaced["nullCount", *leaf.path] = nulls
+    stats = render_statistics(_rebuilt(found.parsed, replaced, ()), required.parsed_type).values
+    return _with_column(adds, "stats", stats)
+
+
 def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Array:
     """Returns the number of rows among which nulls are counted: all rows, or the live ones."""
     return pc.if_else(tight, pc.subtract(rows, pc.fill_null(deleted, 0)), rows)

@@ -21,7 +21,6 @@ from pyroaring import BitMap64
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.actions.deletion_vectors import (
-    STORED_INLINE,
     STORED_RELATIVE,
     DeletionVectorDescriptor,
     encode_bitmap,
@@ -268,15 +267,7 @@ def _as_source(
     spec: RewriteSpec,
     done: RewrittenBin,
 ) -> SourceFile:
-    vector = None
-    if gone is not None:
-        data = encode_bitmap(gone)
-        vector = DeletionVectorDescriptor(
-            storage_type=STORED_INLINE,
-            path_or_inline_dv=z85_encode(data),
-            size_in_bytes=len(data),
-            cardinality=len(gone),
-        )
+    vector = None if gone is None else DeletionVectorDescriptor.inline(gone)
     # The file already contains the row ID of every row, so these values are never used.
     tracked = 0 if spec.files.layout.tracks_rows else None
     size = next(output.size for output in done.outputs if output.name == name)

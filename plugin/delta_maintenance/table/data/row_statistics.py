@@ -6,10 +6,8 @@ Only the columns that are needed are decoded, in bounded memory. Implements "Per
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
@@ -28,11 +26,7 @@ def row_statistics(
 
     Without `live`, deleted rows are included. Errors are those of `DataFileReader.read`.
     """
-    wanted = {leaf.path[0] for leaf in leaves}
-    columns = tuple(item for item in layout.columns.fields if item.name in wanted)
-    part = replace(
-        layout.untracked, columns=StructType(fields=columns), materializes_partitions=False
-    )
+    part = layout.only({leaf.path[0] for leaf in leaves})
     required = StatisticsColumns(leaves=tuple(leaves), tight_bounds=False)
     collector = StatisticsCollector(required, part.schema)
     for rows in DataFileReader(store, part).read(file):

@@ -1,0 +1,143 @@
+"""The file actions of one commit that removes expired rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.operations.expire.survey import live_rows
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, DELETION_VECTOR, empty
+from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.commit.staged import removes_of
+from delta_maintenance.protocol.layout.bounds import Mask, Numbers
+from delta_maintenance.protocol.statistics.stats import num_records
+
+
+def _none() -> Numbers:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Files with expired rows, and the files that take their place."""
+
+    before: pa.Table
+    """The complete adds of live files."""
+    rows: Numbers
+    """The expired live rows of each of them; -1 if the log does not state the number."""
+    after: pa.Table = field(default_factory=lambda: empty(ADD_TYPES))
+    """Adds with the rows that stay: of the same files with deletion vectors, or of new files."""
+    of: Numbers = field(default_factory=_none)
+    """For each of these, the row of its source in `before`."""
+    rewrites: bool = False
+    """Whether they are new files."""
+
+    @property
+    def files(self) -> int:
+        """The number of files with expired rows."""
+        return int(self.before.num_rows)
+
+    @property
+    def whole(self) -> Mask:
+        """The files without a successor."""
+        return ~np.isin(np.arange(self.files), self.of)
+
+    @property
+    def size(self) -> Numbers:
+        """The size of each file in bytes."""
+        return _sizes(self.before)
+
+    @property
+    def removes(self) -> pa.Table:
+        """The removes of the files."""
+        return removes_of(self.before, data_change=True)
+
+    def without(self, touched: Mask) -> Change:
+        """Returns the change of the other files."""
+        if not touched.any():
+            return self
+        number = np.cumsum(~touched) - 1
+        kept = ~touched[self.of]
+        return replace(
+            self,
+            before=self.before.filter(booleans(~touched)),
+            rows=self.rows[~touched],
+            after=self.after.filter(booleans(kept)),
+            of=number[self.of[kept]].astype(np.int64),
+        )
+
+    def metrics(self) -> dict[str, str]:
+        """Returns `operationMetrics` under the names of Delta Spark's DELETE."""
+        marked = 0 if self.rewrites else len(self.of)
+        gone = self.whole if marked else np.ones(self.files, np.bool_)
+        vectors = _has_vector(self.before)
+        found = {
+            "numRemovedFiles": int(gone.sum()),
+            "numRemovedBytes": int(self.size[gone].sum()),
+            "numAddedFiles": len(self.of) - marked,
+            "numAddedBytes": int(_sizes(self.after).sum()) if self.rewrites else 0,
+            "numDeletionVectorsAdded": marked,
+            "numDeletionVectorsRemoved": int(vectors.sum()),
+            "numDeletionVectorsUpdated": int(vectors[self.of].sum()) if marked else 0,
+            "numAddedChangeFiles": 0,
+        }
+        if (self.rows >= 0).all():
+            found["numDeletedRows"] = int(self.rows.sum())
+        return {name: str(value) for name, value in found.items()}
+
+
+def whole_files(adds: pa.Table) -> Change:
+    """Returns the change that removes files with all of their rows."""
+    rows = np.asarray(pc.fill_null(num_records(adds["stats"]), -1), np.int64)
+    return Change(before=adds, rows=live_rows(adds, rows))
+
+
+def with_vectors(
+    adds: pa.Table, rows: Numbers, after: pa.Table, vectors: Mapping[int, DeletionVectorDescriptor]
+) -> Change:
+    """Returns the change that deletes `rows` rows of each file.
+
+    `vectors` are the new deletion vectors by the number of the file, ascending, and `after` the
+    adds of these files with their new statistics. Files without one are removed.
+    """
+    columns = {
+        "deletionVector": pa.array([each.to_json() for each in vectors.values()], DELETION_VECTOR),
+        "dataChange": pa.array([True] * len(vectors), pa.bool_()),
+    }
+    numbers = np.array(list(vectors), np.int64)
+    return Change(before=adds, rows=rows, after=_with_columns(after, columns), of=numbers)
+
+
+def parts(adds: pa.Table, *, most_files: int, most_bytes: int) -> Iterator[pa.Table]:
+    """Divides files into parts of at most `most_files`, and of about `most_bytes`."""
+    at, total = np.arange(adds.num_rows), np.cumsum(_sizes(adds))
+    number = (total // most_bytes) * (adds.num_rows + 1) + at // most_files
+    ends = [*(np.flatnonzero(np.diff(number)) + 1).tolist(), adds.num_rows]
+    start = 0
+    for end in ends:
+        if end > start:
+            yield adds.slice(start, end - start)
+        start = end
+
+
+def _with_columns(adds: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
+    for name, values in columns.items():
+        at = adds.schema.get_field_index(name)
+        adds = adds.append_column(name, values) if at < 0 else adds.set_column(at, name, values)
+    return adds
+
+
+def _sizes(adds: pa.Table) -> Numbers:
+    return np.asarray(pc.fill_null(adds["size"], 0), np.int64)
+
+
+def _has_vector(adds: pa.Table) -> Mask:
+    if "deletionVector" not in adds.column_names:
+        return np.zeros(adds.num_rows, np.bool_)
+    found: Mask = pc.is_valid(adds["deletionVector"]).to_numpy().astype(np.bool_)
+    return found

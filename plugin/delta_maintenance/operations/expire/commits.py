@@ -1,0 +1,346 @@
+"""Commits the removal of expired rows while other writers commit to the same table.
+
+Each commit is a DELETE that only depends on the files that it changes: a file of another writer
+with expired rows is a matter for the next run, and so is a file that another writer changes again
+and again. Every commit leaves a valid table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CommitConflictError, RefusedError
+from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.expire.changes import Change, parts, whole_files, with_vectors
+from delta_maintenance.operations.expire.limit import Limit, limit_of
+from delta_maintenance.operations.expire.marking import Marked, marked
+from delta_maintenance.operations.expire.options import ExpirePlan, Mixed
+from delta_maintenance.operations.expire.survey import chosen
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.engine import LocalEngine
+from delta_maintenance.operations.rewriting.models import RefusedFile
+from delta_maintenance.operations.rewriting.new_files import target_size
+from delta_maintenance.operations.rewriting.pending import Pending, bin_adds
+from delta_maintenance.operations.rewriting.sources import source_files
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.commit.conflicts import IsolationLevel
+from delta_maintenance.protocol.commit.staged import staged_adds
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.statistics.audit import (
+    ComputedStatistics,
+    RequiredStatistics,
+    with_live_bounds,
+)
+from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.table.commit.concurrent_commits import advance
+from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
+from delta_maintenance.table.data.bins import Bin, RewrittenBin
+from delta_maintenance.table.data.carried_deletions import write_vectors
+from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.read.log_view import VanishedFileError
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
+
+OPERATION = "DELETE"
+"""As in Delta Spark."""
+
+FILES_PER_COMMIT = 50_000
+"""The files that one commit removes without reading them."""
+FILES_READ_PER_COMMIT = 1_000
+_BYTES_READ = 8 << 30
+"""About how many bytes of files are read for one commit."""
+_TRIES = 20
+"""Attempts at one commit after conflicts; each attempt tries many versions."""
+_PASSES = 5
+"""How often the files that other writers changed are examined again."""
+
+
+def require_expirable(snapshot: Snapshot, mixed: Mixed) -> None:
+    """Raises if rows of the table must not be deleted, or not in the way that was asked for.
+
+    `RefusedError` names the property of the table; the errors of `require_writable`.
+    """
+    require_writable(snapshot, Operation.REWRITE_DATA)
+    properties = snapshot.properties
+    problem = remedy = None
+    if properties.append_only:
+        problem = "the table is append-only (delta.appendOnly), so no row of it may be deleted"
+        remedy = "set delta.appendOnly to false first, if its rows may go"
+    elif mixed == "deletion-vectors" and not Contract.writes_vectors(snapshot):
+        problem = "the table does not allow new deletion vectors (delta.enableDeletionVectors)"
+        remedy = "enable them, rewrite mixed files instead, or leave them"
+    elif mixed == "rewrite" and properties.enable_change_data_feed:
+        problem = (
+            "the table has a change data feed (delta.enableChangeDataFeed), in which rewritten "
+            "files would show every row as deleted and inserted again"
+        )
+        remedy = "mark mixed files by deletion vectors, or leave them"
+    if problem is not None:
+        raise RefusedError(problem, remedy=remedy)
+
+
+class ExpireRun:
+    """One run on one table. Counts its work, whether it succeeds or fails."""
+
+    def __init__(
+        self, table: Table, snapshot: Snapshot, plan: ExpirePlan, context: RunContext
+    ) -> None:
+        self._table = table
+        self._snapshot = snapshot
+        self._plan = plan
+        self._context = context
+        self._limit = self._limit_at(snapshot)
+        self.version = snapshot.version
+        self.commits = self.files = self.bytes = self.marked = self.rewritten = 0
+        self.overtaken = 0
+        self.rows: int | None = 0
+        self.skipped: dict[str, RefusedFile] = {}
+        """Files that cannot be read or rewritten, by path."""
+
+    def run(self) -> None:
+        """Removes the expired rows of all files that the first examination finds.
+
+        Raises `CommitConflictError` if the table changed so that the limit has another meaning.
+        """
+        snapshot, planned = self._snapshot, None
+        for left in reversed(range(_PASSES)):
+            found = chosen(snapshot, self._limit, reads_mixed=self._plan.options.mixed != "leave")
+            tables = [found.whole, found.mixed]
+            if planned is None:
+                planned = pa.chunked_array(
+                    [chunk for each in tables for chunk in each["path"].chunks], pa.string()
+                )
+            else:
+                tables = [each.filter(pc.is_in(each["path"], planned)) for each in tables]
+            done = self._done
+            try:
+                changed: int | None = self._pass(snapshot, tables[0], tables[1])
+            except VanishedFileError:
+                if not left:
+                    raise
+                changed = None
+            if left == _PASSES - 1:
+                self.overtaken = changed or 0
+            else:
+                self.overtaken = max(0, self.overtaken - (self._done - done))
+            if changed == 0:
+                return
+            snapshot = self._table.snapshot()
+            self._require_same(snapshot)
+
+    @property
+    def _done(self) -> int:
+        return self.files + self.marked + self.rewritten
+
+    def _pass(self, snapshot: Snapshot, whole: pa.Table, mixed: pa.Table) -> int:
+        """Returns the number of files that are left because other writers changed them."""
+        overtaken = 0
+        base, touched = snapshot, TouchedFiles(snapshot.table)
+        own: Landed | None = None
+        for planned in self._changes(snapshot, whole, mixed):
+            change, outcome = planned, None
+            for _ in range(_TRIES):
+                moved = advance(base, own=own)
+                base = moved.snapshot
+                self.version = max(self.version, base.version)
+                touched.offer(moved.commits)
+                self._require_same(base)
+                change = change.without(to_bools(touched.among(change.before)))
+                outcome = self._commit(base, change) if change.files else None
+                if not isinstance(outcome, Conflicted):
+                    break
+            else:
+                assert isinstance(outcome, Conflicted)
+                raise outcome.as_error(snapshot.table)
+            if isinstance(outcome, Landed):
+                own = outcome
+                self._count(change, outcome)
+            overtaken += planned.files - change.files
+            if self._context.progress is not None:
+                most = max(self._done, whole.num_rows + mixed.num_rows)
+                self._context.progress("files", self._done, most)
+        return overtaken
+
+    def _changes(self, snapshot: Snapshot, whole: pa.Table, mixed: pa.Table) -> Iterator[Change]:
+        for adds in parts(whole, most_files=FILES_PER_COMMIT, most_bytes=1 << 62):
+            yield whole_files(adds)
+        for adds in parts(mixed, most_files=FILES_READ_PER_COMMIT, most_bytes=_BYTES_READ):
+            yield from self._of_mixed(snapshot, adds)
+
+    def _of_mixed(self, snapshot: Snapshot, adds: pa.Table) -> Iterator[Change]:
+        layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
+        sources = source_files(adds, num_records(adds["stats"]))
+        options = self._plan.options
+        required = RequiredStatistics.of(
+            snapshot.protocol, snapshot.metadata, snapshot.domain_metadata
+        )
+        path = self._limit.column.physical
+        found = list(
+            marked(
+                self._table.store,
+                layout,
+                self._limit,
+                sources,
+                leaf=next((leaf for leaf in required.leaves if leaf.path == path), None),
+                workers=options.workers,
+            )
+        )
+        for source, each in zip(sources, found, strict=True):
+            if each.problem is not None:
+                self._skip(source, str(each.problem), damaged=each.is_damaged)
+        numbers = [number for number, each in enumerate(found) if each.expired]
+        if not numbers:
+            return
+        adds = adds.take(pa.array(numbers, pa.int64()))
+        found = [found[number] for number in numbers]
+        if options.mixed == "rewrite":
+            sources = tuple(sources[number] for number in numbers)
+            change = self._rewritten(snapshot, adds, sources, found)
+        else:
+            change = self._with_vectors(adds, found, required)
+        if change.files:
+            yield change
+
+    def _with_vectors(
+        self, adds: pa.Table, found: list[Marked], required: RequiredStatistics
+    ) -> Change:
+        remain = [number for number, each in enumerate(found) if not each.is_whole]
+        written: tuple[DeletionVectorDescriptor, ...] = ()
+        if remain:
+            positions = [found[number].gone for number in remain]
+            written = write_vectors(self._table.store, positions, new_id=self._context.new_id)
+        # Without new bounds, the next run would read these files again.
+        path = self._limit.column.physical
+        computed = [
+            ComputedStatistics(rows=each.rows, bounds={path: each.remaining}, tight=False)
+            if each.remaining is not None
+            else ComputedStatistics(rows=each.rows, bounds={}, tight=False)
+            for each in (found[number] for number in remain)
+        ]
+        after = with_live_bounds(adds.take(pa.array(remain, pa.int64())), required, computed)
+        return with_vectors(adds, _expired(found), after, dict(zip(remain, written, strict=True)))
+
+    def _rewritten(
+        self,
+        snapshot: Snapshot,
+        adds: pa.Table,
+        sources: tuple[SourceFile, ...],
+        found: list[Marked],
+    ) -> Change:
+        contract = Contract.of(snapshot, target_bytes=target_size(snapshot, 0), proof="rows")
+        bins = [
+            Bin(number=number, sources=(_without(source, each),), reasons=(("expired-rows",),))
+            for number, (source, each) in enumerate(zip(sources, found, strict=True))
+            if not each.is_whole
+        ]
+        engine = LocalEngine(self._table.store, new_id=self._context.new_id)
+        done: dict[int, RewrittenBin] = {}
+        for outcome in engine.rewrite(bins, contract.spec, workers=self._plan.options.workers):
+            source, result = sources[outcome.number], outcome.done
+            if result is None:
+                self._skip(source, outcome.problem or "the file cannot be rewritten")
+            elif not result.bin.sources:
+                refusal = result.refused[0]
+                self._skip(source, refusal.problem, damaged=refusal.damaged)
+            else:
+                done[outcome.number] = result
+        kept = [number for number, each in enumerate(found) if each.is_whole or number in done]
+        after, of = [], []
+        for at, number in enumerate(kept):
+            if number not in done:
+                continue
+            pending = Pending(done=done[number], adds=adds.slice(number, 1))
+            new = bin_adds(
+                pending,
+                target_bytes=contract.spec.target_bytes,
+                iceberg_compat=contract.iceberg_compat,
+            )
+            after += [add | {"dataChange": True} for add in new]
+            of += [at] * len(new)
+        columns = contract.spec.naming.partition_columns
+        change = Change(
+            before=adds.take(pa.array(kept, pa.int64())),
+            rows=_expired([found[number] for number in kept]),
+            rewrites=True,
+        )
+        if after:
+            added = staged_adds(after, partition_columns=columns)
+            change = replace(change, after=added, of=np.array(of, np.int64))
+        self._contract = contract
+        return change
+
+    def _commit(self, base: Snapshot, change: Change) -> CommitOutcome:
+        if change.rewrites:
+            broken = self._contract.broken_by(base)
+            if broken is not None:
+                raise self._conflict(base, broken)
+            preserved = self._contract.spec.files.layout.tracks_rows
+        else:
+            preserved = True
+        transaction = Transaction(
+            base,
+            OPERATION,
+            parameters={"predicate": [self._plan.predicate]},
+            # Files of other writers that were added since are left to the next run.
+            isolation=IsolationLevel.SNAPSHOT_ISOLATION,
+            row_ids=RowIds(preserved=preserved),
+            writer=Writer(
+                other_writers=self._plan.options.other_writers,
+                now=self._context.now,
+                new_id=self._context.new_id,
+            ),
+        )
+        transaction.read_files(change.before)
+        transaction.stage_removes(change.removes)
+        if change.after.num_rows:
+            transaction.stage_adds(change.after)
+        return transaction.commit(metrics=change.metrics(), sleep=self._context.sleep)
+
+    def _count(self, change: Change, outcome: Landed) -> None:
+        self.version = outcome.version
+        self.commits += 1
+        whole = change.whole
+        self.files += int(whole.sum())
+        self.bytes += int(change.size[whole].sum())
+        replaced = change.files - int(whole.sum())
+        if change.rewrites:
+            self.rewritten += replaced
+        else:
+            self.marked += replaced
+        known = bool((change.rows >= 0).all())
+        self.rows = self.rows + int(change.rows.sum()) if known and self.rows is not None else None
+
+    def _skip(self, source: SourceFile, problem: str, *, damaged: bool = False) -> None:
+        self.skipped[source.path] = RefusedFile(path=source.path, problem=problem, damaged=damaged)
+
+    def _limit_at(self, snapshot: Snapshot) -> Limit:
+        require_expirable(snapshot, self._plan.options.mixed)
+        return limit_of(snapshot, self._plan.options, self._plan.delete_before)
+
+    def _require_same(self, snapshot: Snapshot) -> None:
+        if self._limit_at(snapshot) != self._limit:
+            raise self._conflict(snapshot, "the column of the limit changed")
+
+    def _conflict(self, snapshot: Snapshot, problem: str) -> CommitConflictError:
+        return CommitConflictError(
+            problem, table=snapshot.table, version=snapshot.version, remedy="run again"
+        )
+
+
+def _expired(found: list[Marked]) -> np.ndarray:
+    return np.array([each.expired for each in found], np.int64)
+
+
+def _without(source: SourceFile, found: Marked) -> SourceFile:
+    """Returns the source of a bin that leaves out all rows that are gone."""
+    return replace(source, deletion_vector=DeletionVectorDescriptor.inline(found.gone))

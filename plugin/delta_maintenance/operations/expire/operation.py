@@ -1,0 +1,178 @@
+"""The `expire` operation: removes rows that are older than a limit from the newest version.
+
+Files all of whose rows have expired, as their partition values or bounds prove, are removed without
+being read. Files that also have other rows are left, get deletion vectors, or are rewritten. Older
+versions keep the rows until a vacuum deletes their files.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text, duration_text, instant_text
+from delta_maintenance.operations.expire.commits import (
+    FILES_PER_COMMIT,
+    FILES_READ_PER_COMMIT,
+    ExpireRun,
+    require_expirable,
+)
+from delta_maintenance.operations.expire.limit import delete_before, limit_of
+from delta_maintenance.operations.expire.options import ExpireOptions, ExpirePlan, ExpireResult
+from delta_maintenance.operations.expire.survey import Survey, survey
+from delta_maintenance.operations.holds.find import find_holds
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+_SHOWN_FILES = 100
+
+
+def plan(
+    snapshot: Snapshot, options: ExpireOptions, context: RunContext | None = None
+) -> ExpirePlan:
+    """Plans what expires. Reads the log once, and no data file.
+
+    Raises `InvalidRequestError` if the column or the limit is invalid, and `RefusedError` or
+    `UnsupportedFeatureError` if rows of the table must not be deleted.
+    """
+    context = context or RunContext()
+    options = options.validated()
+    reads_mixed = options.mixed != "leave"
+    try:
+        require_expirable(snapshot, options.mixed)
+        instant = delete_before(options, context.started)
+        limit = limit_of(snapshot, options, instant)
+        found = survey(snapshot, limit, reads_mixed=reads_mixed)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+    is_noop = not found.whole.files and not (
+        reads_mixed and found.mixed.files + found.unknown.files
+    )
+    notes = (*_left(found, options), *snapshot.warnings)
+    if not is_noop:
+        notes = (*notes, *_kept(snapshot, options, context))
+    return ExpirePlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=context.started,
+        options=options,
+        delete_before=instant,
+        predicate=limit.predicate,
+        live_files=found.live,
+        files=found.whole.files,
+        bytes=found.whole.bytes,
+        rows=found.rows,
+        mixed_files=found.mixed.files,
+        mixed_bytes=found.mixed.bytes,
+        unknown_files=found.unknown.files,
+        unknown_bytes=found.unknown.bytes,
+        paths_digest=found.paths_digest,
+        commits=_commits(found, reads_mixed=reads_mixed),
+        reason=_reason(found, limit.predicate, reads_mixed=reads_mixed),
+        notes=notes,
+    )
+
+
+def apply(table: Table, plan: ExpirePlan, context: RunContext | None = None) -> ExpireResult:
+    """Removes the expired rows of the latest version, by the limit of the plan.
+
+    Errors before the first commit are raised, and so is a commit with an unknown outcome; later
+    errors are in the Result.
+    """
+    context = context or RunContext()
+    if plan.is_noop:
+        return ExpireResult(
+            table=plan.table,
+            version=plan.version,
+            status="nothing-to-do",
+            files_left=plan.mixed_files + plan.unknown_files,
+            notes=(plan.reason, *plan.notes),
+        )
+    run: ExpireRun | None = None
+    problem: str | None = None
+    try:
+        run = ExpireRun(table, table.snapshot(), plan, context)
+        run.run()
+    except DeltaMaintenanceError as error:
+        if run is None or not run.commits or isinstance(error, CommitUnknownError):
+            raise error.located(table=table.uri) from error.__cause__
+        problem = str(error.located(table=table.uri))
+    return _result(table, plan, run, problem)
+
+
+def _result(table: Table, plan: ExpirePlan, run: ExpireRun, problem: str | None) -> ExpireResult:
+    skipped = tuple(run.skipped.values())
+    if problem is None and skipped:
+        problem = skipped[0].problem
+    status: Literal["expired", "partly", "nothing-to-do"]
+    status = "expired" if run.commits else "nothing-to-do"
+    left = plan.mixed_files + plan.unknown_files if plan.options.mixed == "leave" else 0
+    return ExpireResult(
+        table=table.uri,
+        version=run.version,
+        status="partly" if problem is not None else status,
+        num_commits=run.commits,
+        files=run.files,
+        bytes=run.bytes,
+        files_marked=run.marked,
+        files_rewritten=run.rewritten,
+        rows=run.rows,
+        files_left=left,
+        files_overtaken=run.overtaken,
+        skipped=skipped[:_SHOWN_FILES],
+        num_skipped=len(skipped),
+        problem=problem,
+        notes=plan.notes,
+    )
+
+
+def _reason(found: Survey, predicate: str, *, reads_mixed: bool) -> str:
+    may = found.mixed.files + found.unknown.files
+    if not found.whole.files and not may:
+        return f"no file has rows with {predicate}"
+    whole = (
+        f"all rows of {found.whole.files:,} of {count_text(found.live, 'file')} have {predicate}"
+    )
+    if not may:
+        return whole
+    fate = "is read, because it" if may == 1 else "are read, because they"
+    if not reads_mixed:
+        fate = "is left, which" if may == 1 else "are left, which"
+    return f"{whole}; {count_text(may, 'file')} {fate} may have such rows and others"
+
+
+def _left(found: Survey, options: ExpireOptions) -> tuple[str, ...]:
+    if options.mixed != "leave" or not found.unknown.files:
+        return ()
+    files = count_text(found.unknown.files, "file")
+    return (
+        f"the log has no usable bounds of {options.column} for {files}; recompute-stats adds them",
+    )
+
+
+def _kept(snapshot: Snapshot, options: ExpireOptions, context: RunContext) -> tuple[str, ...]:
+    """Says who can still read the expired rows."""
+    retention = duration_text(snapshot.properties.deleted_file_retention)
+    notes = [
+        "older versions have the expired rows until a vacuum deletes their files, at the earliest "
+        f"{retention} after this run (delta.deletedFileRetentionDuration)"
+    ]
+    try:
+        holds = find_holds(
+            snapshot,
+            options.holders,
+            now=context.started,
+            storage_options=context.storage_options,
+        )
+    except RefusedError as error:
+        return (*notes, f"what keeps older versions is not known: {error.problem}")
+    for hold in holds.holds:
+        until = "" if hold.until is None else f" until {instant_text(hold.until)}"
+        notes.append(f"{hold.holder} keeps version {hold.first} with such rows{until}")
+    return tuple(notes)
+
+
+def _commits(found: Survey, *, reads_mixed: bool) -> int:
+    mixed = found.mixed.files + found.unknown.files if reads_mixed else 0
+    return -(-found.whole.files // FILES_PER_COMMIT) + -(-mixed // FILES_READ_PER_COMMIT)

@@ -1,0 +1,165 @@
+"""Options, Plan and Result of `expire`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.rewriting.models import RefusedFile
+
+Mixed = Literal["leave", "deletion-vectors", "rewrite"]
+Unit = Literal["s", "ms", "us"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireOptions(Record):
+    """The rows that expire, and what happens to files that also have other rows."""
+
+    column: Annotated[
+        str,
+        Flag(
+            positional=True,
+            help="the column that says how old a row is: a date or a timestamp, or an integer "
+            "with --unit. Dots separate the names of nested columns",
+            example="event_time",
+        ),
+    ]
+    """The column with the time of each row. Rows with null never expire."""
+    older_than: Annotated[
+        timedelta,
+        Flag(
+            metavar="I",
+            help="rows expire that are older than this at the start of the run, such as '400 days'",
+            example="400 days",
+        ),
+    ]
+    """The age from which on rows expire, at the start of the run."""
+    mixed: Annotated[
+        Mixed,
+        Flag(
+            help="files that also have other rows: leave them, the default; mark their expired "
+            "rows by deletion vectors, if the table allows these; or rewrite them without these "
+            "rows"
+        ),
+    ] = "leave"
+    """What happens to files that may have expired rows and other rows."""
+    unit: Annotated[
+        Unit | None,
+        Flag(help="the unit of a column of integers, which count from 1970-01-01 UTC"),
+    ] = None
+    """The unit of a column of integers, which count from 1970-01-01 UTC."""
+    time_zone: Annotated[
+        str | None,
+        Flag(
+            metavar="ZONE",
+            help="the time zone of dates and of timestamps without a zone, such as Europe/Berlin; "
+            "by default rows stay until they are old enough in every zone",
+        ),
+    ] = None
+    """The time zone of dates and of timestamps without a zone. By default, rows stay until they are
+    old enough in every time zone: up to 28 hours longer."""
+    as_of: Instant | None = None
+    """The instant as of which ages are computed, if it is earlier than the start of the run. Used
+    to apply a plan that was approved some time ago."""
+    holders: Holders = Holders()
+    """What keeps older versions, which still have the expired rows. The kept versions in the log
+    of the table always count."""
+    workers: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="files that are read or rewritten at the same time; by default one for each "
+            "processor, at most 8"
+        ),
+    ] = None
+    """Files that are read or rewritten at the same time; by default one for each processor, at
+    most 8."""
+    other_writers: flags.OtherWritersField = None
+    """The other writers of the table; required for tables on S3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirePlan(Document):
+    """The files that go as a whole, and those that also have other rows.
+
+    `apply` examines the version that it finds by the same limit.
+    """
+
+    table: str
+    version: int
+    """The latest version when the plan was made."""
+    planned_at: Instant
+    options: ExpireOptions
+    delete_before: Instant
+    """Rows with an earlier time expire."""
+    predicate: str
+    """The condition for expired rows in Spark SQL, with the limit in the type of the column."""
+    live_files: int
+    """The number of data files of the version."""
+    files: int
+    """The number of files all of whose rows have expired. They are removed without being read."""
+    bytes: int
+    """The size of these files."""
+    rows: int | None
+    """The rows of these files; None if the log does not state the rows of all of them."""
+    mixed_files: int
+    """The number of files whose bounds admit expired rows and other rows."""
+    mixed_bytes: int
+    unknown_files: int
+    """The number of files for which the log does not prove whether they have expired rows."""
+    unknown_bytes: int
+    paths_digest: str
+    """A digest of the paths of all files that may change, by which an approval covers exactly these
+    files."""
+    commits: int
+    """The estimated number of commits."""
+    reason: str
+    """One sentence: what expires, or why nothing does."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def files_to_read(self) -> int:
+        """The number of files that are read because they may have other rows."""
+        return 0 if self.options.mixed == "leave" else self.mixed_files + self.unknown_files
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would commit nothing."""
+        return not self.files and not self.files_to_read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireResult(Document):
+    """The removed rows."""
+
+    table: str
+    version: int
+    """The latest version that the run has seen."""
+    status: Literal["expired", "partly", "nothing-to-do"]
+    """`partly`: some files could not be read, or the run ended early; see `problem`. Another run
+    continues."""
+    num_commits: int = 0
+    files: int = 0
+    """Files that were removed because all of their rows had expired."""
+    bytes: int = 0
+    """The size of these files."""
+    files_marked: int = 0
+    """Files whose expired rows were marked by deletion vectors."""
+    files_rewritten: int = 0
+    """Files that were rewritten without their expired rows."""
+    rows: int | None = 0
+    """Removed rows; None if the log does not state the rows of all removed files."""
+    files_left: int = 0
+    """Files that may have expired rows and were left, as the options ask."""
+    files_overtaken: int = 0
+    """Files that other writers changed during each attempt; the next run takes them."""
+    skipped: tuple[RefusedFile, ...] = ()
+    """Files that cannot be read or rewritten, at most 100. They are unchanged."""
+    num_skipped: int = 0
+    problem: str | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,77 @@
+"""The rule of a policy for rows that expire."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations import expire
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.evaluation import (
+    EvaluationContext,
+    blocked,
+    given,
+    not_due,
+    since,
+)
+from delta_maintenance.operations.core.policy_values import Duration
+from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.operations.expire.options import ExpireOptions, Mixed, Unit
+
+_NAME = "expire"
+_REQUESTS_PER_FILE = 3
+
+
+class ExpireRule(Rule):
+    """Which rows expire, and when they are removed."""
+
+    column: str
+    """The column with the time of each row: a date or a timestamp, or an integer with `unit`."""
+    older_than: Duration
+    """Rows expire that are older than this."""
+    every: Duration = Field(default="1 day", validate_default=True)
+    """The shortest time between two runs."""
+    mixed: Mixed = "leave"
+    """What happens to files that also have other rows: `leave`, `deletion-vectors` or
+    `rewrite`."""
+    unit: Unit | None = None
+    """The unit of a column of integers, which count from 1970-01-01 UTC."""
+    time_zone: str | None = None
+    """The time zone of dates and of timestamps without a zone; by default rows stay until they are
+    old enough in every zone."""
+
+
+def due(context: EvaluationContext) -> AssessedOperation | None:
+    """Due if rows of a file have expired, according to the log."""
+    rule = context.rule(_NAME, ExpireRule)
+    if rule is None:
+        return None
+    last = context.last_run(_NAME)
+    why, due_at = since(_NAME, None if last is None else last.at, rule.every, context.now)
+    if due_at is not None:
+        return not_due(_NAME, why, due_at)
+    options = ExpireOptions(
+        column=rule.column,
+        older_than=rule.older_than,
+        mixed=rule.mixed,
+        unit=rule.unit,
+        time_zone=rule.time_zone,
+        holders=context.rules.holders,
+        **given(other_writers=context.rules.other_writers),
+    )
+    try:
+        plan = expire.plan(context.snapshot, options, context=RunContext.at(context.now))
+    except InvalidRequestError as error:
+        return blocked(_NAME, f"{error.problem}; {error.remedy}")
+    if plan.is_noop:
+        return not_due(_NAME, plan.reason)
+    return AssessedOperation(
+        operation=_NAME,
+        status="due",
+        reason=plan.reason,
+        options=plan.options,
+        requests=_REQUESTS_PER_FILE * plan.files_to_read + 3 * plan.commits,
+        reclaims_files=plan.files,
+        reclaims_bytes=plan.bytes,
+    )

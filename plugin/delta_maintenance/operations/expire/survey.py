@@ -1,0 +1,169 @@
+"""The live files with expired rows, according to the log. No data file is read.
+
+Memory holds the paths of the files to change; `chosen` holds their complete adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.operations.expire.limit import Limit
+from delta_maintenance.operations.layout.reading import file_statistics
+from delta_maintenance.operations.vacuum.candidates import path_digest
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
+from delta_maintenance.protocol.layout.ages import Ages, ages
+from delta_maintenance.protocol.layout.bounds import Mask, Numbers, column_bounds, partition_bounds
+from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.active_files import ActiveFiles
+from delta_maintenance.table.read.partition_codes import partition_texts
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
+
+_FIELDS = {
+    "add": ("path", "deletionVector", "partitionValues", "size", "stats", "stats_parsed"),
+    "remove": ("path", "deletionVector"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Files of one kind."""
+
+    files: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, mask: Mask, size: Numbers) -> Count:
+        """Counts the files of a mask."""
+        return cls(files=int(mask.sum()), bytes=int(size[mask].sum()))
+
+    def __add__(self, other: Count) -> Count:
+        return Count(files=self.files + other.files, bytes=self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The files of one version."""
+
+    live: int
+    whole: Count
+    rows: int | None
+    """The live rows of whole files; None if the log does not state all of them."""
+    mixed: Count
+    unknown: Count
+    paths_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Complete adds of files to change."""
+
+    whole: pa.Table
+    mixed: pa.Table
+    """Those that must be read, unknown ones included; empty if they are left."""
+
+
+def survey(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Survey:
+    """Counts the files with expired rows. `reads_mixed`: whether mixed files change as well."""
+
+    def part(batch: ActiveFiles) -> tuple[Survey, pa.Array]:
+        return _part(batch.adds, limit, reads_mixed=reads_mixed)
+
+    parts = snapshot.avoiding_damage(
+        lambda sound: list(in_parallel(part, sound.log.scan(fields=_FIELDS)))
+    )
+    counts = [each for each, _ in parts]
+    rows = [each.rows for each in counts]
+    known = [count for count in rows if count is not None]
+    return Survey(
+        live=sum(each.live for each in counts),
+        whole=sum((each.whole for each in counts), Count()),
+        rows=sum(known) if len(known) == len(rows) else None,
+        mixed=sum((each.mixed for each in counts), Count()),
+        unknown=sum((each.unknown for each in counts), Count()),
+        paths_digest=path_digest([paths for _, paths in parts]),
+    )
+
+
+def chosen(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Chosen:
+    """Returns the complete adds of the files to change, with statistics as JSON."""
+
+    def read(sound: Snapshot) -> tuple[pa.Table, pa.Table]:
+        whole: list[pa.Table] = []
+        mixed: list[pa.Table] = []
+        for batch in sound.log.scan():
+            judged = _judged(batch.adds, limit).ages
+            whole.append(batch.adds.filter(booleans(judged.whole)))
+            if reads_mixed:
+                mixed.append(batch.adds.filter(booleans(judged.mixed | judged.unknown)))
+        return _complete(sound, whole), _complete(sound, mixed)
+
+    found = snapshot.avoiding_damage(read)
+    return Chosen(whole=found[0], mixed=found[1])
+
+
+def live_rows(adds: pa.Table, rows: Numbers) -> Numbers:
+    """Returns the number of live rows of each file, of `rows` physical ones; -1 if unknown."""
+    deleted: Any = 0
+    if "deletionVector" in adds.column_names:
+        marked = pc.struct_field(adds["deletionVector"], "cardinality")
+        deleted = np.asarray(pc.fill_null(marked.cast(pa.int64()), 0), np.int64)
+    return np.where(rows < 0, -1, np.maximum(rows - deleted, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    ages: Ages
+    size: Numbers
+    rows: Numbers
+    """Physical rows; -1 if the log does not state them."""
+
+
+def _judged(adds: pa.Table, limit: Limit) -> _Judged:
+    column = limit.column
+    found = file_statistics(adds, [] if column.is_partition else [column])
+    size, rows = found["size"].to_numpy(), found["rows"].to_numpy()
+    if column.is_partition:
+        texts = partition_texts(adds, [column.physical[0]])[column.physical[0]]
+        parsed = parse_partition_values(texts, column.kind, zone=None)
+        bounds = partition_bounds(column.kind, parsed.values, np.arange(adds.num_rows))
+        limits = np.where(to_bools(parsed.uncertain), limit.local, limit.value)
+        return _Judged(ages=ages(bounds, limits), size=size, rows=rows)
+    least, greatest, nulls = (
+        found[f"0 {name}"].combine_chunks() for name in ("least", "greatest", "nulls")
+    )
+    bounds = column_bounds(column.kind, least=least, greatest=greatest, nulls=nulls, rows=rows)
+    return _Judged(ages=ages(bounds, limit.value), size=size, rows=rows)
+
+
+def _part(adds: pa.Table, limit: Limit, *, reads_mixed: bool) -> tuple[Survey, pa.Array]:
+    judged = _judged(adds, limit)
+    found, size = judged.ages, judged.size
+    rows = live_rows(adds, judged.rows)[found.whole]
+    changed = found.whole | found.mixed | found.unknown if reads_mixed else found.whole
+    paths = adds["path"].filter(booleans(changed))
+    return (
+        Survey(
+            live=adds.num_rows,
+            whole=Count.of(found.whole, size),
+            rows=None if (rows < 0).any() else int(rows.sum()),
+            mixed=Count.of(found.mixed, size),
+            unknown=Count.of(found.unknown, size),
+            paths_digest="",
+        ),
+        pa.concat_arrays([pa.array([], pa.string()), *paths.chunks]),
+    )
+
+
+def _complete(snapshot: Snapshot, adds: list[pa.Table]) -> pa.Table:
+    parts = list(adds_for_commits(snapshot, adds))
+    if not parts:
+        return pa.schema(list(ADD_TYPES.items())).empty_table()
+    return pa.concat_tables(parts, promote_options="permissive")

@@ -1,0 +1,142 @@
+"""After `expire`, Delta Spark reads the rows, the row IDs and the change feed of its own DELETE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.operations import expire
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.expire import ExpireOptions
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark_tables import copy
+
+pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+
+LIMIT = datetime(2025, 6, 15, 12, tzinfo=UTC)
+ZONE = "America/Los_Angeles"
+LOCAL = "2025-06-15 05:00:00"
+"""The limit in this zone."""
+VALUES = [
+    "0005-01-01 00:00:00",
+    "1883-11-18 11:00:00",
+    "1969-12-31 15:59:59.999999",
+    "2025-06-14 23:59:59.9999",
+    "2025-06-15 04:59:59.999999",
+    LOCAL,
+    "2025-06-15 05:00:00.0009",
+    "2025-06-16 00:00:00",
+    "9999-12-31 00:00:00",
+]
+COLUMNS = {
+    "d": ("DATE", f"DATE '{LOCAL[:10]}'"),
+    "t": ("TIMESTAMP", f"TIMESTAMP '{LOCAL}'"),
+    "n": ("TIMESTAMP_NTZ", f"TIMESTAMP_NTZ '{LOCAL}'"),
+    "s.t": ("TIMESTAMP", f"TIMESTAMP '{LOCAL}'"),
+}
+"""The type of each column, and the limit in it."""
+FILES = [(0, 1), (2, 3), (4, 5), (6, 7, 8), (3, None), (0, 0)]
+"""The rows of each file, by their numbers in `VALUES`."""
+
+
+@pytest.fixture(scope="module")
+def written(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with a change feed, row tracking, column mapping and a deletion vector."""
+    path = tmp_path_factory.mktemp("expire") / "written"
+    create(delta_spark, path)
+    with delta_spark.setting("spark.sql.session.timeZone", ZONE):
+        for number, values in enumerate(FILES):
+            insert(delta_spark, path, number, values)
+        delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE id IN (10, 31)")
+    return path
+
+
+@pytest.fixture(scope="module")
+def partitioned(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same values as partitions, which Spark writes in its own time zone."""
+    path = tmp_path_factory.mktemp("expire") / "partitioned"
+    create(delta_spark, path, "PARTITIONED BY (t, d)")
+    every = [*range(len(VALUES)), None]
+    zone = delta_spark.setting("spark.sql.session.timeZone", ZONE)
+    utc = delta_spark.setting("spark.databricks.delta.write.utcTimestampPartitionValues", "false")
+    with zone, utc:
+        insert(delta_spark, path, 0, every)
+    return path
+
+
+def create(spark: DeltaSpark, path: Path, by: str = "") -> None:
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, "
+        f"s STRUCT<t: TIMESTAMP>) USING delta {by} TBLPROPERTIES "
+        "('delta.enableChangeDataFeed' = 'true', 'delta.enableRowTracking' = 'true', "
+        "'delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name')"
+    )
+
+
+def insert(spark: DeltaSpark, path: Path, number: int, values: Sequence[int | None]) -> None:
+    texts = ["NULL" if value is None else f"'{VALUES[value]}'" for value in values]
+    rows = ", ".join(f"({10 * number + at}, {text})" for at, text in enumerate(texts))
+    spark.sql(
+        f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, CAST(v AS DATE), "
+        "CAST(v AS TIMESTAMP), CAST(v AS TIMESTAMP_NTZ), named_struct('t', CAST(v AS TIMESTAMP)) "
+        f"FROM VALUES {rows} AS given(id, v)"
+    )
+
+
+def expired(path: Path, mixed: Any, column: str) -> expire.ExpireResult:
+    options = ExpireOptions(
+        column=column,
+        older_than=timedelta(days=3),
+        as_of=LIMIT + timedelta(days=3),
+        mixed=mixed,
+        time_zone=ZONE,
+    )
+    table, context = open_table(str(path)), RunContext.at(clock.now())
+    return expire.apply(table, expire.plan(table.snapshot(), options, context), context)
+
+
+@pytest.mark.parametrize(
+    ("mixed", "column", "table"),
+    [
+        ("deletion-vectors", "d", "written"),
+        ("deletion-vectors", "t", "written"),
+        ("deletion-vectors", "n", "written"),
+        ("rewrite", "s.t", "written"),
+        ("leave", "t", "partitioned"),
+        ("leave", "d", "partitioned"),
+    ],
+)
+def test_spark_reads_what_its_own_delete_leaves(
+    delta_spark: DeltaSpark,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    mixed: str,
+    column: str,
+    table: str,
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    copy(request.getfixturevalue(table), ours)
+    if mixed == "rewrite":
+        delta_spark.sql(
+            f"ALTER TABLE delta.`{ours}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')"
+        )
+    copy(ours, theirs)
+    with delta_spark.setting("spark.sql.session.timeZone", ZONE):
+        before = open_table(str(ours)).snapshot().version
+        result = expired(ours, mixed, column)
+        assert result.status == "expired" and result.problem is None
+        delta_spark.sql(f"DELETE FROM delta.`{theirs}` WHERE {column} < {COLUMNS[column][1]}")
+        query = "SELECT *, _metadata.row_id, _metadata.row_commit_version FROM delta.`{}`"
+        left = delta_spark.rows(query.format(ours))
+        assert left == delta_spark.rows(query.format(theirs))
+        assert left
+        if mixed != "rewrite":
+            feed = "SELECT id, t, _change_type FROM table_changes_by_path('{}', {})"
+            changes = delta_spark.rows(feed.format(ours, before + 1))
+            assert changes == delta_spark.rows(feed.format(theirs, before + 1))
+            assert len(changes) == result.rows
