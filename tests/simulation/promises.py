@@ -16,7 +16,6 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from delta_maintenance.operations.expire import ExpireOptions
 
 from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
@@ -33,6 +32,7 @@ from delta_maintenance.operations import (
 from delta_maintenance.operations.clean_log import CleanLogOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
+from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
