@@ -25,7 +25,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     combined_digest,
     emptied,
 )
-from delta_maintenance.operations.vacuum.deletion import Deletion
+from delta_maintenance.operations.vacuum.deletion import Deletion, Watch
 from delta_maintenance.operations.vacuum.engine import Found, Request
 from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
@@ -166,7 +166,7 @@ class SparkVacuum:
             live_bytes=sum(one.live_bytes for one in references),
             ageless_tombstones=sum(one.ageless_tombstones for one in references),
             batches=lambda: self._batches(dead),
-            deletion=lambda watch: self._delete(dead, snapshot, kept=watch.kept),
+            deletion=lambda watch: self._delete(dead, snapshot, watch),
         )
 
     def _listing(self, request: Request, buckets: int) -> DataFrame:
@@ -252,14 +252,19 @@ class SparkVacuum:
             for row in dead.select("payload").toLocalIterator():
                 yield pa.ipc.open_stream(row.payload).read_all()
 
-    def _delete(
-        self, dead: DataFrame, snapshot: Snapshot, *, kept: frozenset[str]
-    ) -> Iterator[Deletion]:
+    def _delete(self, dead: DataFrame, snapshot: Snapshot, watch: Watch) -> Iterator[Deletion]:
         task = BucketDeletion(
             address=self._address,
             version=snapshot.version,
             partition_columns=frozenset(snapshot.log.physical_partition_columns),
-            kept=kept,
+            kept=watch.kept,
+            clones=tuple(
+                replace(
+                    clone,
+                    storage_options=executor_options(clone.address, clone.storage_options),
+                )
+                for clone in watch.clones
+            ),
         )
         with small_batches(self._spark):
             said = dead.mapInArrow(task.run, log_shares.SCHEMA).collect()

@@ -74,6 +74,16 @@ class VacuumOptions(Record):
         ),
     ] = ()
     """Versions whose files are all kept, whatever their age."""
+    clones: Annotated[
+        tuple[str, ...],
+        Flag(
+            name="--clone",
+            metavar="URI",
+            help="a shallow clone of this table, whose files are kept; repeatable",
+        ),
+    ] = ()
+    """Addresses of shallow clones of this table, in addition to those of `holders`. The files to
+    which any of their versions refers are kept."""
     holders: Holders = Holders()
     """What else holds versions and files: kept versions, readers and clones. The kept versions in
     the log of the table always count."""
