@@ -26,7 +26,7 @@ from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.policies.definition.hours import Hours
-from delta_maintenance.policies.definition.keeping import KeepRule
+from delta_maintenance.policies.definition.keeping import ClonesRule, KeepRule
 from delta_maintenance.submission.configuration import checked_conf
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -135,6 +135,8 @@ class Rules(_OperationRules):
     """Limits that end a run."""
     keep: tuple[KeepRule, ...] = ()
     """Versions that stay readable, whatever the retention."""
+    clones: ClonesRule = ClonesRule()
+    """Shallow clones of the table, whose files a vacuum keeps."""
     approval: Operations = ()
     """Operations that run only after an approval."""
 
@@ -150,7 +152,10 @@ class Rules(_OperationRules):
     @property
     def holders(self) -> Holders:
         """What holds versions and files."""
-        return Holders(keep=tuple(rule.kept_version() for rule in self.keep))
+        return Holders(
+            keep=tuple(rule.kept_version() for rule in self.keep),
+            clones=self.clones.also,
+        )
 
     def asking_for(self, operation: str) -> Rules:
         """Rules that request one operation immediately, and no others.
@@ -159,7 +164,7 @@ class Rules(_OperationRules):
         """
         kept = {
             name: getattr(self, name)
-            for name in ("engine", "spark", "storage", "other_writers", "limits", "keep")
+            for name in ("engine", "spark", "storage", "other_writers", "limits", "keep", "clones")
         }
         part = _PARTS.get(operation)
         asked = {} if part is None else {part.key: _at_once(part, self.value(part.key))}
