@@ -156,8 +156,12 @@ def take_committed(table: Table, entries: Sequence[LogEntry], *, take: Take) -> 
 
     `FileNotFoundError` if one of them was deleted after the listing.
     """
+    _take_tail(LogTail(table.store, entries), take)
+
+
+def _take_tail(tail: LogTail, take: Take) -> None:
     keys = MapKeys(partition_columns=frozenset())
-    for batch in LogTail(table.store, entries).batches(keys=keys, fields=_COMMITTED):
+    for batch in tail.batches(keys=keys, fields=_COMMITTED):
         _take_absolute(batch.adds, take)
         _take_absolute(batch.removes, take)
 
@@ -174,7 +178,9 @@ def _take_everything(latest: Snapshot, since_ms: int, take: Take) -> None:
                 # No reader opens it. The files of its commits are passed on nevertheless.
                 continue
         snapshot.avoiding_damage(lambda sound: _take_standing(sound, since_ms, take))
-    take_committed(table, [listing.commits[v] for v in sorted(listing.commits)], take=take)
+    entries = tuple(listing.commits[version] for version in sorted(listing.commits))
+    tail = latest.log.tail
+    _take_tail(tail if tail.entries == entries else LogTail(table.store, entries), take)
 
 
 def _ends(listing: LogListing, latest: int) -> list[int]:
@@ -187,6 +193,9 @@ def _ends(listing: LogListing, latest: int) -> list[int]:
 
 
 def _take_standing(snapshot: Snapshot, since_ms: int, take: Take) -> None:
+    if snapshot.log.checkpoint is None:
+        # All of its files are those of commits, which are passed on anyway.
+        return
     for batch in snapshot.log.scan(fields=_STANDING):
         _take_absolute(batch.adds, take)
         if batch.tombstones.num_rows:
