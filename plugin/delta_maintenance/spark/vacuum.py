@@ -146,10 +146,12 @@ class SparkVacuum:
         references = [one for tally in tallies for one in tally.references]
         kept: Counter[str] = Counter()
         held_back: dict[str, Sum] = {}
+        archived: dict[str, Sum] = {}
         for tally in tallies:
             kept.update(tally.kept)
-            for holder, files in tally.held.items():
-                held_back[holder] = held_back.get(holder, Sum()) + files
+            for sums, more in ((held_back, tally.held), (archived, tally.archived)):
+                for name, files in more.items():
+                    sums[name] = sums.get(name, Sum()) + files
         old = set[str]().union(*(tally.old_directories for tally in tallies))
         held = set[str]().union(*(tally.held_directories for tally in tallies))
         dead = found.filter("kind = 'dead'")
@@ -160,6 +162,7 @@ class SparkVacuum:
             paths_digest=digest,
             kept=dict(kept),
             held=held_back,
+            archived=archived,
             listed=sum(tally.listed for tally in tallies),
             directories=emptied(old, held),
             live_files=sum(one.live_files for one in references),

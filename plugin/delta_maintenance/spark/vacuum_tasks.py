@@ -208,6 +208,7 @@ class BucketTally:
     tallies: tuple[Tally, ...]
     kept: Mapping[str, int]
     held: Mapping[str, Sum]
+    archived: Mapping[str, Sum]
     listed: int
     references: tuple[ReferenceTally, ...]
     old_directories: frozenset[str]
@@ -294,6 +295,7 @@ class BucketSearch:
             tallies=dead.tallies(),
             kept=dead.kept,
             held=dead.held,
+            archived=dead.archived,
             listed=dead.listed,
             references=tuple(tallies),
             old_directories=frozenset(old),

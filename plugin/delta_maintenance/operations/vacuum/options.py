@@ -102,6 +102,15 @@ class VacuumOptions(Record):
         Flag(help="also delete files whose names are not those of Delta's files, such as a readme"),
     ] = False
     """Whether to delete also files whose names are not those of Delta's files."""
+    archived: Annotated[
+        Literal["keep", "delete"],
+        Flag(
+            help="whether unreferenced files in archive classes, such as GLACIER, are kept (the "
+            "default) or deleted"
+        ),
+    ] = "keep"
+    """Whether unreferenced files are kept or deleted if they are in a storage class from which no
+    file can be read at once."""
     allow_large_delete: Annotated[
         bool,
         Flag(help="allow deleting more than 1,000 files that are more than half of all files"),
@@ -149,6 +158,15 @@ class DeadGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedGroup(Record):
+    """Unreferenced files in a storage class from which no file can be read at once."""
+
+    storage_class: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptGroup(Record):
     """Files that are kept for one reason."""
 
@@ -178,6 +196,9 @@ class VacuumPlan(Document):
     kept: tuple[KeptGroup, ...]
     held: tuple[HeldBack, ...] = ()
     """The files that would be deleted if their holders did not keep them."""
+    archived: tuple[ArchivedGroup, ...] = ()
+    """Unreferenced files that cannot be read at once. They are deleted only if `options.archived`
+    says so."""
     listed: int
     """The number of examined files."""
     live_files: int

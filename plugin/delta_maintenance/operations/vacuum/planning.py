@@ -29,6 +29,7 @@ from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_of
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.options import (
     LEAST_RETENTION,
+    ArchivedGroup,
     DeadGroup,
     KeptGroup,
     SampleFile,
@@ -187,6 +188,7 @@ class _SurveyRun:
                     modified_before_ms=self.before_ms,
                     foreign_files=options.foreign_files,
                     lists_folder=options.mode == "full",
+                    archived=options.archived == "delete",
                 ),
                 deleted_before_ms=self.before_ms,
                 held=(*files_of(self.store, self.holds.holds), *needed),
@@ -205,6 +207,8 @@ class _SurveyRun:
             )
         if window is not None and not window.is_empty and not self.holds.holds:
             self.swept_to = window.last
+        if found.archived and options.archived == "keep":
+            self.swept_to = None
         if any(
             found.held[clone.holder].files for clone in self.clones if clone.holder in found.held
         ):
@@ -386,6 +390,10 @@ class _SurveyRun:
             groups=tuple(_group(tally) for tally in found.tallies),
             kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(found.kept.items()) if n),
             held=self._held(found),
+            archived=tuple(
+                ArchivedGroup(storage_class=name, count=files.files, bytes=files.bytes)
+                for name, files in sorted(found.archived.items())
+            ),
             listed=found.listed,
             live_files=found.live_files,
             directories=len(found.directories),
