@@ -1,7 +1,7 @@
 """What it takes to find the clones of a table among many tables of a policy.
 
-python -m benchmarks.clones                     # 1,000 tables, of which 200 are clones
-python -m benchmarks.clones --tables 100 --commits 5 --files 10
+python -m benchmarks.scale.clones                     # 1,000 tables, of which 200 are clones
+python -m benchmarks.scale.clones --tables 100 --commits 5 --files 10
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_SECONDS, MOST_MB = 30, 1000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures and prints. Returns 1 where a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.clones", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.clones", description=__doc__)
     parser.add_argument("--tables", type=int, default=1000, help="a fifth of them are clones")
     parser.add_argument("--commits", type=int, default=20, help="of each table")
     parser.add_argument("--files", type=int, default=50, help="that each commit adds")
