@@ -72,7 +72,8 @@ def _measure(root: Path, given: argparse.Namespace) -> int:
         peak = _peak_mb()
         missed |= seconds > MOST_SECONDS or peak > MOST_MB or total != given.tables // 5
         print(
-            f"{run} run: {seconds:.1f} s ({cpu:.1f} s of CPU) for the first table, with {len(found)} clone, "
+            f"{run} run: {seconds:.1f} s ({cpu:.1f} s of CPU) for the first table, with "
+            f"{len(found)} clone, "
             f"{others:.1f} s for all others; {total} clones of {given.tables} tables with "
             f"{given.commits * given.files:,} files each; peak memory {peak:.0f} MB, of which "
             f"{before:.0f} MB before"
