@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.catalogs import CatalogMemory
+    from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.discovery import Discovery
@@ -62,6 +63,14 @@ class PolicyWork:
         from delta_maintenance.policies.discovery import discover
 
         return discover(self.policy, storage_options=_options_at, memory=self._memory)
+
+    def clones(self) -> PolicyClones:
+        """Returns the search for clones among all tables of the policy."""
+        from delta_maintenance.policies.clones import PolicyClones
+
+        return PolicyClones(
+            discover=self.discover, options_at=_options_at, state=assessment_store().store
+        )
 
     @cached_property
     def _memory(self) -> CatalogMemory:

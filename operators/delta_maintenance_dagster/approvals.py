@@ -55,8 +55,15 @@ def build_approval_job(
     )
     def run_approved_plans(context: dg.OpExecutionContext, config: ApprovalConfig) -> None:
         plans = _approved(context, config, tables)
+        clones = resources.clones(context.resources)
         runs = [
-            TableRun(context=context, table=table, resources=each[table.uri], approval_job=name)
+            TableRun(
+                context=context,
+                table=table,
+                resources=each[table.uri],
+                approval_job=name,
+                clones=clones,
+            )
             for table in tables
             if table.uri in plans
         ]

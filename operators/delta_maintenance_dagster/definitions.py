@@ -108,7 +108,8 @@ def build_definitions(
     require_unique_keys(tables)
     if not tables:
         return dg.Definitions()
-    resources = Resources(
+    resources = Resources.for_all(
+        tables,
         storage=Reference(storage if storage is not None else DeltaStorageResource()),
         spark=Reference(spark if spark is not None else DeltaSparkResource()),
     )

@@ -140,12 +140,14 @@ def build_maintenance_step(
             return
         _check(config)
         selected = context.selected_asset_keys
+        clones = resources.clones(context.resources)
         runs = [
             TableRun(
                 context=context,
                 table=table,
                 resources=each[key],
                 approval_job=settings.approval_job,
+                clones=clones,
             )
             for key, table in of_tables.items()
             if key in selected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -24,6 +24,7 @@ from delta_maintenance_dagster.tables import DeltaTable
 if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
+    from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
@@ -41,11 +42,26 @@ class Resources:
 
     storage: Reference[DeltaStorageResource]
     spark: Reference[DeltaSparkResource]
+    others: tuple[tuple[DeltaTable, Reference[DeltaStorageResource]], ...] = ()
+    """All tables, among which clones are searched for, with the storage of each."""
+
+    @classmethod
+    def for_all(
+        cls,
+        tables: Sequence[DeltaTable],
+        *,
+        storage: Reference[DeltaStorageResource],
+        spark: Reference[DeltaSparkResource],
+    ) -> Resources:
+        """Returns the resources for tables among which clones are searched for."""
+        others = [(each, storage.named(each.policy.rules.storage.connection)) for each in tables]
+        return cls(storage=storage, spark=spark, others=tuple(others))
 
     def of(self, table: DeltaTable) -> Resources:
         """Returns the resources that the policy of a table names, or else these."""
         rules = table.policy.rules
-        return Resources(
+        return replace(
+            self,
             storage=self.storage.named(rules.storage.connection),
             spark=self.spark.named(rules.spark.connection),
         )
@@ -53,7 +69,21 @@ class Resources:
     @property
     def required(self) -> set[str]:
         """The resource keys that Dagster must provide."""
-        return self.storage.required | self.spark.required
+        own = self.storage.required | self.spark.required
+        return own.union(*(storage.required for _, storage in self.others))
+
+    def clones(self, provided: Any) -> PolicyClones:
+        """Returns the search for clones; `provided` are the resources of an execution."""
+        from delta_maintenance.policies.clones import PolicyClones
+        from delta_maintenance.policies.discovery import Discovery
+
+        storages = {table.uri: storage for table, storage in self.others}
+        return PolicyClones(
+            discover=lambda: Discovery(tuple(table.policy for table, _ in self.others)),
+            options_at=lambda rule, uri: (
+                storages[uri].resolve(provided).storage_options(rule, uri=uri)
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +120,8 @@ class TableRun:
     resources: Resources
     approval_job: str | None = None
     """The job that runs approved plans."""
+    clones: PolicyClones | None = None
+    """The search for clones, which the runs of a step share."""
 
     def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> FinishedRun:
         """Runs the operations that are due by the policy.
@@ -171,6 +203,7 @@ class TableRun:
             submit=self._submit,
             raised=(dg.Failure, dg.RetryRequested),
             lease=lease,
+            clones=self.clones,
             progress=LoggedProgress(self.context.log),
         )
 

@@ -213,9 +213,10 @@ def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool
             f"this Dag may not shorten a retention: leave out {' and '.join(given)}, or use the "
             "Dag that `DagIds(short_retention=...)` adds"
         )
-    if options.get("inventory") and not any_address():
+    beside = next((name for name in ("inventory", "clones", "holders") if options.get(name)), None)
+    if beside is not None and not any_address():
         raise AirflowFailException(
-            "an inventory is outside of the policy: leave it out, or set "
+            f"{_BESIDE[beside]} outside of the policy: leave it out, or set "
             "[delta_maintenance] any_address in Airflow's configuration"
         )
 
@@ -242,5 +243,11 @@ def require_table_of_policy(policy: Policy, uri: str) -> None:
 
 
 _EMPTY = (None, "")
+_BESIDE = {
+    "inventory": "an inventory is",
+    "clones": "the address of a clone is",
+    "holders": "the addresses of holders are",
+}
+"""Options with addresses that a task would read."""
 _SHORT_RETENTION = ("allow_short_retention", "no_other_writers")
 """Options by which an operation deletes files younger than the table's own retention."""

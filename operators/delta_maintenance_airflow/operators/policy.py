@@ -184,9 +184,9 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
 
     def _run(self, context: Context, event: Mapping[str, Any] | None) -> dict[str, Any]:
         with retrying_only_what_may_pass():
-            table = self.policy_work().table(self.table.get("name"), self.table.get("uri"))
-            store = assessment_store()
-            environment = self._environment(context, table, store, event)
+            work, store = self.policy_work(), assessment_store()
+            table = work.table(self.table.get("name"), self.table.get("uri"))
+            environment = self._environment(context, work, table, store, event)
             try:
                 result = self.work(table, environment, entry_of(store, table.name))
                 store.save(
@@ -236,6 +236,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     def _environment(
         self,
         context: Context,
+        work: PolicyWork,
         table: PolicyTable,
         store: AssessmentStore,
         event: Mapping[str, Any] | None,
@@ -264,6 +265,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             ),
             raised=(AirflowException,),
             lease=partial(leases(store).held, table.name, holder=holder(context)),
+            clones=work.clones(),
             progress=LoggedProgress(self.log),
             paused=paused,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from delta_maintenance.operations.health import TableHealth
+    from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.discovery import Discovery
@@ -73,6 +75,13 @@ class PolicyTables:
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
         memory = CatalogMemory(self._state.store) if self._state is not None else None
         policy = load_policy(arguments.config)
+        self._discover = partial(
+            discover,
+            policy,
+            storage_options=lambda rule, _: self.storage_options(rule),
+            memory=memory,
+        )
+        self._has_all = False
         self.found = Discovery(policy.named_tables)
         named = {table.name: table for table in policy.named_tables}
         for text in (each for each in arguments.names if each not in named):
@@ -88,11 +97,8 @@ class PolicyTables:
         """The patterns, and the parts of catalogs, that could not be listed, each as a failed
         assessment."""
         if not arguments.names or not named.keys() >= set(arguments.names):
-            self.found = found = discover(
-                policy,
-                storage_options=lambda rule, _: self.storage_options(rule),
-                memory=memory,
-            )
+            self.found = found = self._discover()
+            self._has_all = True
             named = {table.name: table for table in found.tables}
             missing = set(arguments.names) - named.keys()
             if missing:
@@ -118,6 +124,16 @@ class PolicyTables:
             except DeltaMaintenanceError as error:
                 warn([f"the failed patterns cannot be stored: {error}"])
         return tuple(failed.assessment(now=now) for failed in found.unlisted)
+
+    def clones(self) -> PolicyClones:
+        """Returns the search for clones among all tables of the policy, also unselected ones."""
+        from delta_maintenance.policies.clones import PolicyClones
+
+        return PolicyClones(
+            discover=lambda: self.found if self._has_all else self._discover(),
+            options_at=lambda rule, _: self.storage_options(rule),
+            state=self._state.store if self._state is not None else None,
+        )
 
     def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
         """Returns the storage options of a rule; those of the command line take precedence and

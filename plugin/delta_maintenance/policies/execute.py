@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, Protocol
 
 from delta_maintenance import clock
@@ -21,6 +21,7 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
+from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.submission import JobLeftRunningError
@@ -65,6 +66,8 @@ class RunEnvironment:
     """Errors of `submit` that end the run, because only the caller knows what they mean."""
     lease: Lease | None = None
     """The lease of the table, which a run takes before its first change."""
+    clones: PolicyClones | None = None
+    """Finds the clones of a table among the other tables of its policy."""
     progress: Progress | None = None
     snapshots: NewestSnapshots | None = None
     """Those of earlier operations on the same table, if there are any."""
@@ -194,6 +197,13 @@ class _Request:
         approved: ApprovedPlan | None,
     ) -> None:
         asked = due.options if due.options is not None else record.options()
+        paused = context.paused(due)
+        if context.environment.clones is not None and paused is None and has_field(asked, "clones"):
+            clones = context.environment.clones.of(context.table, context.policy_table)
+            # They are part of what an approval binds.
+            given: tuple[str, ...] = asked.clones  # type: ignore[union-attr]  # see has_field
+            more: dict[str, Any] = {"clones": (*given, *clones)}
+            asked = replace(asked, **more)
         self.context = context
         self.record = record
         self.asked: Record = asked
@@ -201,7 +211,6 @@ class _Request:
         self.due = due
         self.approved = approved
         self.limits = context.policy_table.rules.limits
-        paused = context.paused(due)
         self.is_applied_by_job = paused is not None and paused.applies
         self.blank = OperationOutcome(
             operation=due.operation,
@@ -277,9 +286,18 @@ class _Request:
             progress=own.progress,
             plan_only=plan_only,
             newest=self.context.snapshots.to_plan,
-            storage_options=_options_beside(self.context.table),
+            storage_options=self._options_at,
         )
         return self.record.prepare(self.context.table, self.options, context)
+
+    def _options_at(self, address: str) -> Mapping[str, str] | None:
+        """Returns the storage options for an address other than the table's."""
+        clones, table = self.context.environment.clones, self.context.table
+        known = clones.storage_options(address) if clones is not None else None
+        if known is not None:
+            return known
+        given = table.located.storage_options if table.located is not None else {}
+        return options_for(address, given, kind=table.store.address.kind)
 
     def _executed_by_job(self) -> OperationOutcome:
         """Like `executed`, on Spark; the job makes its own plan because this process has too little
@@ -390,11 +408,6 @@ class _Request:
             exit_status=conclusion.outcome.exit_status,
             retryable=conclusion.outcome.retryable,
         )
-
-
-def _options_beside(table: Table) -> Callable[[str], Mapping[str, str] | None]:
-    given = table.located.storage_options if table.located is not None else {}
-    return partial(options_for, given=given, kind=table.store.address.kind)
 
 
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:

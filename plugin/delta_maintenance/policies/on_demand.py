@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
@@ -210,6 +211,9 @@ def _asked(
     writers = table.rules.other_writers
     if record.effects.changes_table and writers is not None:
         by_policy = {"other_writers": writers, **by_policy}
+    if has_field(record.options, "holders"):
+        # Also if the rule of the operation is blocked, and therefore has no options.
+        by_policy = {"holders": table.rules.holders.to_json(), **by_policy}
     options = {**by_policy, **given}
     _require_subjects(record, options)
     asked = record.options.from_json(options)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError, failure_of
+from delta_maintenance.policies.clones import folders_of, overlap
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.discovery import (
@@ -25,15 +26,13 @@ from delta_maintenance.policies.discovery import (
     place_of,
 )
 from delta_maintenance.policies.tree_search import tables_in
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, file_locations, location_of_root
+from delta_maintenance.protocol.actions.paths import location_of_root
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import EntryKind
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
-from delta_maintenance.table.read.snapshot import Snapshot
 
 _PARALLEL = 8
-_FIELDS = {"add": ("path", "deletionVector"), "remove": ("path", "deletionVector")}
 _VERSION = rf"{LOG_DIRECTORY}/(?P<version>[0-9]{{20}})\.(?:json|checkpoint\.)"
 _SAME_HOSTS = (StoreKind.AZURE, StoreKind.HDFS)
 """Stores that have several names, so that addresses with different hosts can be one place."""
@@ -138,7 +137,8 @@ def find_orphans(
             else:
                 candidates.setdefault(place_of(uri), _Candidate(uri, folder, path))
     uris = [each.uri for each in candidates.values()]
-    by, unread = _references(found.tables, uris, storage_options) if uris else ({}, [])
+    now = now or clock.now()
+    by, unread = _references(found.tables, uris, storage_options, now=now) if uris else ({}, [])
     with ThreadPoolExecutor(_PARALLEL) as pool:
         measured = pool.map(
             lambda each: _measured(each, _options_at(policy, each.folder, storage_options)),
@@ -147,7 +147,7 @@ def find_orphans(
         orphans = [replace(each, contains=known.below(each.uri)) for each in measured]
     return Orphans(
         under=tuple(under),
-        assessed_at=now or clock.now(),
+        assessed_at=now,
         orphans=tuple(sorted(orphans, key=lambda each: (-(each.size or 0), each.uri))),
         referenced=tuple(Referenced(uri=uri, by=tuple(sorted(by[uri]))) for uri in sorted(by)),
         known=num_known,
@@ -217,18 +217,25 @@ def _place(uri: str) -> tuple[str, ...]:
 
 
 def _references(
-    tables: Sequence[PolicyTable], roots: Sequence[str], storage_options: StorageOptions
+    tables: Sequence[PolicyTable],
+    roots: Sequence[str],
+    storage_options: StorageOptions,
+    *,
+    now: datetime,
 ) -> tuple[dict[str, set[str]], list[Failure]]:
     """Returns the roots that contain files of other tables, with the names of these tables."""
-    folders = {location_of_root(root) + b"/": root for root in roots}
+    at = {location_of_root(root).decode(errors="replace"): root for root in roots}
 
     def look(table: PolicyTable) -> tuple[str, set[str] | DeltaMaintenanceError]:
         try:
             opened = open_policy_table(table, storage_options)
             try:
-                return table.name, opened.snapshot().avoiding_damage(
-                    lambda snapshot: _roots_used(snapshot, folders)
-                )
+                folders = folders_of(opened.snapshot(), now=now)
+                return table.name, {
+                    root
+                    for location, root in at.items()
+                    if any(overlap(folder, location) for folder in folders)
+                }
             finally:
                 opened.store.close()
         except NotADeltaTableError:
@@ -247,21 +254,6 @@ def _references(
             for root in used:
                 by.setdefault(root, set()).add(name)
     return by, failures
-
-
-def _roots_used(snapshot: Snapshot, folders: Mapping[bytes, str]) -> set[str]:
-    """Returns the roots that contain live files, or files of tombstones, of the snapshot."""
-    used: set[str] = set()
-    for batch in snapshot.log.scan(fields=_FIELDS):
-        for chunk in (*batch.adds["path"].chunks, *batch.tombstones["path"].chunks):
-            outside = chunk.filter(pc.match_substring_regex(chunk, ABSOLUTE))
-            if not len(outside):
-                continue
-            locations = file_locations(outside, root=snapshot.table)
-            for folder, root in folders.items():
-                if root not in used and pc.any(pc.starts_with(locations, folder)).as_py():
-                    used.add(root)
-    return used
 
 
 def _measured(candidate: _Candidate, options: Mapping[str, str]) -> Orphan:

@@ -75,6 +75,11 @@ class RequestFailure(Exception):
         return self.status in (301, 307, 401, 403) or self.code in self.access_codes
 
     @property
+    def archived(self) -> bool:
+        """Whether the object must be retrieved from an archive before it can be read."""
+        return False
+
+    @property
     def remedy(self) -> str | None:
         """A specific remedy, if the store knows one."""
         return None
@@ -116,6 +121,13 @@ def storage_error(
     failure: RequestFailure, *, permission: str, file: str | None = None
 ) -> StorageError:
     """Converts a failure to the error for users. `permission` names what the request needs."""
+    if failure.archived:
+        return StorageAccessError(
+            f"the file is archived, and {failure.service} does not let it be read ({failure})",
+            file=file,
+            remedy="retrieve it with the tools of the store, then run again; nothing is retrieved "
+            "unasked",
+        )
     if failure.access:
         return StorageAccessError(
             f"{failure.service} rejects the request ({failure})",

@@ -25,7 +25,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     combined_digest,
     emptied,
 )
-from delta_maintenance.operations.vacuum.deletion import Deletion
+from delta_maintenance.operations.vacuum.deletion import Deletion, Watch
 from delta_maintenance.operations.vacuum.engine import Found, Request
 from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
@@ -146,10 +146,12 @@ class SparkVacuum:
         references = [one for tally in tallies for one in tally.references]
         kept: Counter[str] = Counter()
         held_back: dict[str, Sum] = {}
+        archived: dict[str, Sum] = {}
         for tally in tallies:
             kept.update(tally.kept)
-            for holder, files in tally.held.items():
-                held_back[holder] = held_back.get(holder, Sum()) + files
+            for sums, more in ((held_back, tally.held), (archived, tally.archived)):
+                for name, files in more.items():
+                    sums[name] = sums.get(name, Sum()) + files
         old = set[str]().union(*(tally.old_directories for tally in tallies))
         held = set[str]().union(*(tally.held_directories for tally in tallies))
         dead = found.filter("kind = 'dead'")
@@ -160,13 +162,14 @@ class SparkVacuum:
             paths_digest=digest,
             kept=dict(kept),
             held=held_back,
+            archived=archived,
             listed=sum(tally.listed for tally in tallies),
             directories=emptied(old, held),
             live_files=sum(one.live_files for one in references),
             live_bytes=sum(one.live_bytes for one in references),
             ageless_tombstones=sum(one.ageless_tombstones for one in references),
             batches=lambda: self._batches(dead),
-            deletion=lambda watch: self._delete(dead, snapshot, kept=watch.kept),
+            deletion=lambda watch: self._delete(dead, snapshot, watch),
         )
 
     def _listing(self, request: Request, buckets: int) -> DataFrame:
@@ -252,14 +255,19 @@ class SparkVacuum:
             for row in dead.select("payload").toLocalIterator():
                 yield pa.ipc.open_stream(row.payload).read_all()
 
-    def _delete(
-        self, dead: DataFrame, snapshot: Snapshot, *, kept: frozenset[str]
-    ) -> Iterator[Deletion]:
+    def _delete(self, dead: DataFrame, snapshot: Snapshot, watch: Watch) -> Iterator[Deletion]:
         task = BucketDeletion(
             address=self._address,
             version=snapshot.version,
             partition_columns=frozenset(snapshot.log.physical_partition_columns),
-            kept=kept,
+            kept=watch.kept,
+            clones=tuple(
+                replace(
+                    clone,
+                    storage_options=executor_options(clone.address, clone.storage_options),
+                )
+                for clone in watch.clones
+            ),
         )
         with small_batches(self._spark):
             said = dead.mapInArrow(task.run, log_shares.SCHEMA).collect()

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.holds.clones import Clone, CloneWatch
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.vacuum.candidates import (
     DeadFiles,
@@ -207,6 +208,7 @@ class BucketTally:
     tallies: tuple[Tally, ...]
     kept: Mapping[str, int]
     held: Mapping[str, Sum]
+    archived: Mapping[str, Sum]
     listed: int
     references: tuple[ReferenceTally, ...]
     old_directories: frozenset[str]
@@ -293,6 +295,7 @@ class BucketSearch:
             tallies=dead.tallies(),
             kept=dead.kept,
             held=dead.held,
+            archived=dead.archived,
             listed=dead.listed,
             references=tuple(tallies),
             old_directories=frozenset(old),
@@ -310,6 +313,8 @@ class BucketDeletion:
     partition_columns: frozenset[str]
     kept: frozenset[str]
     """The names of the kept versions in the log, which are compared before every round."""
+    clones: tuple[Clone, ...]
+    """The shallow clones, whose new commits are read before every round."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deletes the files in rows of the kind `dead`.
@@ -373,9 +378,12 @@ class _CommitWatch:
         self._columns = deletion.partition_columns
         self._came = ProtectedPaths(store.addresses)
         self.kept = deletion.kept
+        self.clones = deletion.clones
+        self._of_clones = CloneWatch(deletion.clones)
 
     def check(self) -> None:
         require_no_new_keep(self._store, self.kept)
+        self._of_clones.take_new(self._came)
         listing = list_log(self._store, first_version=self._version + 1)
         for version in range(self._version + 1, max(listing.commits, default=self._version) + 1):
             entry = listing.commits.get(version)

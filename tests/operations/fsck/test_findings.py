@@ -54,6 +54,12 @@ def _encrypt(t: SoundTable) -> None:
     t.step(_again(t, "c", size=len(data)))
 
 
+def _archive(t: SoundTable) -> None:
+    """No file is opened that would have to be retrieved first."""
+    t.store.put("c", b"x" * len(DATA))
+    t.store.storage_classes["c"] = "DEEP_ARCHIVE"
+
+
 def _metadata(t: SoundTable, **fields: Any) -> None:
     t.step(log.metadata(**({"configuration": CONFIGURATION} | fields)))
 
@@ -328,6 +334,7 @@ SEEDS: dict[str, Seed] = {
     "doubtful-file": Seed(lambda t: [t.store.put("C", DATA + b"x"), t.store.delete("c")], "c"),
     "data-file-size": Seed(lambda t: t.store.put("c", parquet(part="longer")), "c"),
     "missing-deletion-vector": Seed(lambda t: t.store.delete(VECTOR_FILE), "b"),
+    "archived-data-file": Seed(_archive, "c"),
     "missing-removed-file": Seed(
         lambda t: [
             t.step(log.remove("c", deletionTimestamp=EPOCH_MS)),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from delta_maintenance.policies.approval import ApprovedPlan
+    from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import (
         AssessedOperation,
@@ -61,9 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
     plans = plans_by_table(named, tables.tables, file=file)
+    clones = tables.clones()
     with Progress() as progress:
         results = [
-            _run(tables, table, arguments, plans.get(table.name, ()), progress)
+            _run(tables, table, arguments, plans.get(table.name, ()), clones, progress)
             for table in tables.tables
         ]
     results += [_unlisted(assessment) for assessment in tables.unlisted]
@@ -84,6 +86,7 @@ def _run(
     table: PolicyTable,
     arguments: argparse.Namespace,
     plans: Sequence[ApprovedPlan],
+    clones: PolicyClones,
     progress: Progress,
 ) -> RunResult:
     from delta_maintenance.errors import failure_of
@@ -103,7 +106,7 @@ def _run(
                 approvals=Approvals(operations=arguments.approve, plans=plans),
                 plan_only=arguments.dry_run,
                 environment=RunEnvironment(
-                    submit=partial(_submit, tables, arguments), progress=progress
+                    submit=partial(_submit, tables, arguments), clones=clones, progress=progress
                 ),
             )
         latest = result.after or result.before

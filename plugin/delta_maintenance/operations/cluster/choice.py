@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.operations.rewriting.choice import (
+    ARCHIVED,
     CLUSTERED,
     WRITTEN_LATELY,
     Choice,
@@ -79,11 +80,13 @@ def choose(
     written_lately: Mask,
     apart: Apart,
     taken: Mask | None = None,
+    archived: Mask | None = None,
 ) -> Choice:
     """Chooses the files to cluster, and groups them into bins.
 
     `partitions` marks the partitions that the options select; `written_lately` marks those that
-    are skipped because writers are active there. Files that `taken` marks are left alone.
+    are skipped because writers are active there. Files that `taken` marks are left alone,
+    and so are those that cannot be read at once, which `archived` marks.
     """
     group = _groups(files, rules.tags)
     stale = _clustered_otherwise(files, rules.tags) & (group < 0)
@@ -98,6 +101,8 @@ def choose(
     fresh = asked & (group < 0)
     left: dict[str, Mask] = {}
     obstacles = [(WRITTEN_LATELY, written_lately[files.partition])]
+    if archived is not None and archived.any():
+        obstacles.append((ARCHIVED, archived))
     if not rules.full:
         obstacles += [(CLUSTERED, foreign), (OTHER_COLUMNS, stale & ~foreign)]
     allowed = asked.copy()

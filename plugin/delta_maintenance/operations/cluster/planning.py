@@ -23,6 +23,8 @@ from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Num
 from delta_maintenance.operations.rewriting.new_files import contract_for
 from delta_maintenance.operations.rewriting.planning import (
     Survey,
+    archived_in,
+    archived_note,
     asked_partitions,
     chosen_engine,
     written_lately_in,
@@ -118,6 +120,7 @@ def surveyed(
     bin_bytes = min(BIN_BYTES, BIN_BYTES if options.max_bytes is None else options.max_bytes)
     partitions = asked_partitions(snapshot, files, options.where)
     lately = written_lately_in(files, options.quiet_for, now)
+    archived = archived_in(snapshot, files, now)
     choice = choose(
         files,
         ClusterRules(
@@ -131,13 +134,14 @@ def surveyed(
         written_lately=lately,
         apart=partial(files_apart, snapshot, files, order.columns),
         taken=None if options.as_of is None else files.modified > epoch_millis(options.as_of),
+        archived=archived,
     )
     wanted = len(choice.rows)
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
     if tags.cube_columns:
         tags = replace(tags, cube=_cube(files, tags.cube_columns, choice.rows) or new_id())
     engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
-    notes = []
+    notes = [*archived_note(archived)]
     if order.others:
         notes.append(
             f"rows are not ordered by {_names(order.others)}, whose type has no order; new files "

@@ -254,6 +254,11 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "future-row-commit-version": FindingKind("corrupt", _BY_WRITER),
     # Files.
+    "archived-data-file": FindingKind(
+        "warning",
+        "retrieve it before a query needs it, and exclude live files from the lifecycle rule of "
+        "the store",
+    ),
     "missing-data-file": FindingKind(
         "corrupt",
         f"{_RESTORE}; if its rows are lost for good, run fsck --remove-missing-files, which "

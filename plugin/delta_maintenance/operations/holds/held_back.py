@@ -42,6 +42,19 @@ class HeldBack(Record):
             bytes=size,
         )
 
+    @classmethod
+    def by_files(cls, holder: str, *, files: int, size: int) -> HeldBack:
+        """Returns the files that a holder of files, such as a clone, keeps."""
+        return cls(
+            holder=holder,
+            first_version=None,
+            last_version=None,
+            until=None,
+            why=None,
+            files=files,
+            bytes=size,
+        )
+
     def __str__(self) -> str:
         """One line, such as `kept version audit: 3 files (1.2 MB), version 7, until 2027-01-01`."""
         parts = [f"{count_text(self.files, 'file')} ({size_text(self.bytes)})"]

@@ -31,6 +31,7 @@ from delta_maintenance.operations.rewriting.models import DELETED_ROWS
 
 SMALL = "small"
 CLUSTERED, WRITTEN_LATELY, OFTEN = "clustered", "written-lately", "rewritten-often"
+ARCHIVED = "archived"
 _TIER = 4
 """A file of an earlier rewrite is merged again with files that have at least 1/4 of its bytes."""
 
@@ -110,13 +111,15 @@ def choose(
     partitions: Mask | None = None,
     written_lately: Mask | None = None,
     taken: Mask | None = None,
+    archived: Mask | None = None,
     footers: Mapping[str, Mask] | None = None,
     ratio: float = 1.0,
 ) -> Choice:
     """Chooses the files to rewrite and groups them into bins.
 
     `partitions` marks the partitions that the options select; `written_lately` marks those that
-    are skipped because writers are active there. `taken` marks files that have already been chosen.
+    are skipped because writers are active there. `taken` marks files that have already been chosen,
+    and `archived` those that cannot be read at once.
     `footers` contains the reasons found in footers. `ratio` is the expected ratio of bytes after to
     bytes before, at most 1.
     """
@@ -135,7 +138,7 @@ def choose(
     made = (files.target * 2 >= rules.target_bytes) & ~own_reason
     left: dict[str, Mask] = {}
     allowed = asked.copy()
-    for why, mask in _left_alone(files, rules, written_lately):
+    for why, mask in _left_alone(files, rules, written_lately, archived):
         left[why] = asked & mask & (own_reason | (small & ~made))
         allowed &= ~mask
     small &= allowed
@@ -234,13 +237,15 @@ def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choic
 
 
 def _left_alone(
-    files: LiveColumns, rules: ChoiceRules, written_lately: Mask | None
+    files: LiveColumns, rules: ChoiceRules, written_lately: Mask | None, archived: Mask | None
 ) -> list[tuple[str, Mask]]:
     reasons = []
     if not rules.full:
         reasons.append((CLUSTERED, files.clustered))
     if written_lately is not None:
         reasons.append((WRITTEN_LATELY, written_lately[files.partition]))
+    if archived is not None and archived.any():
+        reasons.append((ARCHIVED, archived))
     return reasons
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.choice import (
     SMALL,
@@ -106,11 +107,12 @@ def survey(
     adopted, taken = adoptable(snapshot, files, contract, found, asked & ~written_lately, since)
     if options.as_of is not None:
         taken = taken | (files.modified > epoch_millis(options.as_of))
+    archived = archived_in(snapshot, files, now)
     reasons = FooterReasons(
         store=snapshot.log.store,
         spec=contract.spec.files,
         wanted=_possible(snapshot, contract, footer_reasons),
-    )(files, asked[files.partition] & ~taken)
+    )(files, asked[files.partition] & ~taken & ~archived)
     chosen = partial(
         choose,
         files,
@@ -118,6 +120,7 @@ def survey(
         partitions=asked,
         written_lately=written_lately,
         taken=taken,
+        archived=archived,
         footers=reasons,
     )
     ratio = known_ratio(files)
@@ -137,6 +140,7 @@ def survey(
         workers=options.workers or (default_workers() if engine == "local" else None),
         adopted={number: bin for number, (_, bin) in enumerate(adopted)},
         journals=tuple(path for path, _ in found),
+        notes=archived_note(archived),
     )
 
 
@@ -229,6 +233,23 @@ def written_lately_in(files: LiveColumns, quiet_for: timedelta | None, now: date
     since = epoch_millis(now) - quiet_for // timedelta(milliseconds=1)
     found: Mask = files.last_write > since
     return found
+
+
+def archived_in(snapshot: Snapshot, files: LiveColumns, now: datetime) -> Mask:
+    """Returns the files that are archived according to the property `delta.timeUntilArchived`."""
+    age = snapshot.properties.time_until_archived
+    if age is None:
+        return np.zeros(files.count, np.bool_)
+    found: Mask = files.modified <= epoch_millis(now) - age // timedelta(milliseconds=1)
+    return found
+
+
+def archived_note(archived: Mask) -> tuple[str, ...]:
+    """Returns a note that counts the archived files, if there are any."""
+    if not archived.any():
+        return ()
+    count = count_text(int(archived.sum()), "file")
+    return (f"not read and not rewritten: {count} archived according to delta.timeUntilArchived",)
 
 
 def _budget(files: LiveColumns, now: datetime) -> float:

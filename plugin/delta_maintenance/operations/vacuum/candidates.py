@@ -30,6 +30,7 @@ from delta_maintenance.protocol.vacuum.visibility import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import (
+    ARCHIVES,
     STATUSES,
     TREE,
     EntryKind,
@@ -60,6 +61,8 @@ class Search:
     """Whether the candidates are a listing of the folder, without the contents of hidden
     directories.
     """
+    archived: bool = False
+    """Whether to delete also files in storage classes from which no file can be read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,9 @@ class DeadFiles:
     kept: dict[str, int] = field(default_factory=dict)
     held: dict[str, Sum] = field(default_factory=dict)
     """The files that are kept for each holder. A file can be kept for several."""
+    archived: dict[str, Sum] = field(default_factory=dict)
+    """The files in storage classes from which no file can be read at once, by class. They are kept
+    or deleted as the search says."""
     listed: int = 0
     """Examined files, including hidden ones."""
 
@@ -142,6 +148,7 @@ def find_dead_files(
     found = old_enough(store, candidates, search, dead)
     found = without_other_tables(store, found, recorded, dead)
     found = not_held(found, references, dead)
+    found = not_archived(store, found, entries, search, dead)
     checksums = old_enough(store, _checksums(entries, found), search, DeadFiles())
     # Their names made them count as hidden before.
     dead.keep(HIDDEN, -checksums.num_rows)
@@ -182,7 +189,8 @@ def unlisted(store: Store, entries: Sequence[pa.Table], recorded: pa.StringArray
         names = names.filter(pc.invert(pc.is_in(names, value_set=_one(batch["path"]))))
     found = store.statuses(pa.chunked_array([names]))
     kinds = pa.repeat(pa.scalar(int(EntryKind.FILE), pa.uint8()), found.num_rows)
-    return found.append_column(TREE.field("kind"), kinds)
+    found = found.append_column(TREE.field("kind"), kinds)
+    return found.append_column(TREE.field("archive"), pa.nulls(found.num_rows, pa.uint8()))
 
 
 def without_other_tables(
@@ -251,6 +259,36 @@ def not_held(files: pa.Table, references: FileReferences, dead: DeadFiles) -> pa
         dead.held[holder] = dead.held.get(holder, Sum()) + Sum(int(covered.sum()), size)
     dead.keep("held: see the holders", int(held.sum()))
     return files.filter(booleans(~held)) if held.any() else files
+
+
+def not_archived(
+    store: Store, files: pa.Table, entries: Sequence[pa.Table], search: Search, dead: DeadFiles
+) -> pa.Table:
+    """Returns the files (`DEAD_FILES`) without archived ones, unless the search includes them.
+
+    Counts the archived files by their storage class.
+    """
+    if files.num_rows and not search.lists_folder:
+        # Entries from a log or an inventory have no storage class.
+        entries = [store.archived(files["path"])]
+    for number, name in enumerate(ARCHIVES):
+        paths = [
+            chunk
+            for batch in entries
+            if batch["archive"].null_count < batch.num_rows
+            for chunk in batch["path"].filter(pc.equal(batch["archive"], number)).chunks
+        ]
+        if not paths:
+            continue
+        inside = pc.is_in(files["path"], value_set=pa.concat_arrays(paths))
+        there = files.filter(inside)
+        if not there.num_rows:
+            continue
+        dead.archived[name] = Sum(there.num_rows, pc.sum(there["size"]).as_py() or 0)
+        if not search.archived:
+            dead.keep(f"archived: in the storage class {name}", there.num_rows)
+            files = files.filter(pc.invert(inside))
+    return files
 
 
 def with_reasons(

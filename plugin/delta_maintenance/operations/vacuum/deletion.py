@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
+from delta_maintenance.operations.holds.clones import Clone
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.vacuum.visibility import Mask, in_a_log
 from delta_maintenance.storage.core.base import Store
@@ -36,6 +37,8 @@ class Watch(Protocol):
 
     kept: frozenset[str]
     """The names of the kept versions in the log that were known when the files were found."""
+    clones: tuple[Clone, ...]
+    """The shallow clones, as they were when the files were found."""
 
     def check(self) -> None:
         """Reads the commits since the last check; raises if they forbid further deletions."""

@@ -69,6 +69,8 @@ class Found:
     """The number of kept files by reason."""
     held: Mapping[str, Sum]
     """The files that are kept for each holder alone or with other holders."""
+    archived: Mapping[str, Sum]
+    """The unreferenced files that cannot be read at once, by storage class."""
     listed: int
     directories: tuple[str, ...]
     """Directories to remove once they are empty."""
@@ -126,6 +128,7 @@ class LocalEngine:
             paths_digest=path_digest(dead.files["path"].chunks),
             kept=dead.kept,
             held=dead.held,
+            archived=dead.archived,
             listed=dead.listed,
             directories=dead.directories,
             live_files=references.num_live,

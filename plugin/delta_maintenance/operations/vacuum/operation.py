@@ -19,6 +19,7 @@ from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.holds.clones import Clone, CloneWatch
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report
@@ -138,7 +139,7 @@ class _VacuumRun:
         self.now = now
         self.new_id = new_id
         self.progress = progress
-        self.watch = _LogWatch(surveyed.found.latest, surveyed.stored)
+        self.watch = _LogWatch(surveyed.found.latest, surveyed.stored, surveyed.clones)
         self.done = Deletion()
         self.directories = 0
         self.stopped: str | None = None
@@ -257,16 +258,19 @@ class _VacuumRun:
 
 
 class _LogWatch:
-    """Follows the log, and its kept versions, from a survey on."""
+    """Follows the log, its kept versions, and the logs of clones, from a survey on."""
 
-    def __init__(self, latest: Snapshot, kept: frozenset[str]) -> None:
+    def __init__(self, latest: Snapshot, kept: frozenset[str], clones: tuple[Clone, ...]) -> None:
         self.latest = latest
         self.kept = kept
+        self.clones = clones
+        self._of_clones = CloneWatch(clones)
         self.settings = Settings.of(latest)
         self._came = ProtectedPaths(latest.log.store.addresses)
 
     def check(self) -> None:
         require_no_new_keep(self.latest.log.store, self.kept)
+        self._of_clones.take_new(self._came)
         advanced = advance(self.latest)
         self.latest = advanced.snapshot
         for commit in advanced.commits:

@@ -78,6 +78,16 @@ class VacuumOptions(Record):
     """Checkpoint folders of streams: what they have not read is kept."""
     last_read: LastRead = ()
     """Files with the last version that a consumer has read: what it has not read is kept."""
+    clones: Annotated[
+        tuple[str, ...],
+        Flag(
+            name="--clone",
+            metavar="URI",
+            help="a shallow clone of this table, whose files are kept; repeatable",
+        ),
+    ] = ()
+    """Addresses of shallow clones of this table, in addition to those of `holders`. The files to
+    which any of their versions refers are kept."""
     holders: Holders = Holders()
     """What else holds versions and files: kept versions, readers and clones. The kept versions in
     the log of the table always count."""
@@ -96,6 +106,15 @@ class VacuumOptions(Record):
         Flag(help="also delete files whose names are not those of Delta's files, such as a readme"),
     ] = False
     """Whether to delete also files whose names are not those of Delta's files."""
+    archived: Annotated[
+        Literal["keep", "delete"],
+        Flag(
+            help="whether unreferenced files in archive classes, such as GLACIER, are kept (the "
+            "default) or deleted"
+        ),
+    ] = "keep"
+    """Whether unreferenced files are kept or deleted if they are in a storage class from which no
+    file can be read at once."""
     allow_large_delete: Annotated[
         bool,
         Flag(help="allow deleting more than 1,000 files that are more than half of all files"),
@@ -143,6 +162,15 @@ class DeadGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedGroup(Record):
+    """Unreferenced files in a storage class from which no file can be read at once."""
+
+    storage_class: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptGroup(Record):
     """Files that are kept for one reason."""
 
@@ -172,6 +200,9 @@ class VacuumPlan(Document):
     kept: tuple[KeptGroup, ...]
     held: tuple[HeldBack, ...] = ()
     """The files that would be deleted if their holders did not keep them."""
+    archived: tuple[ArchivedGroup, ...] = ()
+    """Unreferenced files that cannot be read at once. They are deleted only if `options.archived`
+    says so."""
     listed: int
     """The number of examined files."""
     live_files: int

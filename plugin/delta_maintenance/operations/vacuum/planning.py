@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -17,16 +18,18 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.holds.clones import Clone, read_clone
 from delta_maintenance.operations.holds.find import StorageOptions, find_holds, version_hold
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.hold import Holds
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
-from delta_maintenance.operations.vacuum.held_files import files_of
+from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_of
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.options import (
     LEAST_RETENTION,
+    ArchivedGroup,
     DeadGroup,
     KeptGroup,
     SampleFile,
@@ -62,6 +65,8 @@ class Survey:
     found: Found
     stored: frozenset[str] = frozenset()
     """The names of the kept versions in the log."""
+    clones: tuple[Clone, ...] = ()
+    """The shallow clones whose files are kept."""
 
 
 def survey(
@@ -155,6 +160,7 @@ class _SurveyRun:
         self.now = now
         self.notes = list(snapshot.warnings)
         self.settings = Settings.of(snapshot)
+        self.clones: list[Clone] = []
         self.swept_to: int | None = None
         """The last commit such that no file is needed that it or an older one removed."""
 
@@ -172,6 +178,7 @@ class _SurveyRun:
         self.before = self._delete_before()
         self.before_ms = epoch_millis(self.before)
         self.holds = self._holds()
+        needed = tuple(self._needed_by_clones())
         window, engine = self._chosen_engine()
         found = engine.find(
             Request(
@@ -181,9 +188,10 @@ class _SurveyRun:
                     modified_before_ms=self.before_ms,
                     foreign_files=options.foreign_files,
                     lists_folder=options.mode == "full",
+                    archived=options.archived == "delete",
                 ),
                 deleted_before_ms=self.before_ms,
-                held=files_of(self.store, self.holds.holds),
+                held=(*files_of(self.store, self.holds.holds), *needed),
                 requires_all=options.mode == "full" and not options.ignore_missing_files,
                 complete=self._complete,
             )
@@ -199,7 +207,13 @@ class _SurveyRun:
             )
         if window is not None and not window.is_empty:
             self.swept_to = self._swept_to(window.last)
-        return Survey(self._plan(found, window), found, self.holds.stored)
+        if found.archived and options.archived == "keep":
+            self.swept_to = None
+        if any(
+            found.held[clone.holder].files for clone in self.clones if clone.holder in found.held
+        ):
+            self.swept_to = None
+        return Survey(self._plan(found, window), found, self.holds.stored, tuple(self.clones))
 
     def _holds(self) -> Holds:
         options = self.options
@@ -213,6 +227,19 @@ class _SurveyRun:
         asked = sorted(set(options.keep_versions))
         named = (version_hold(self.snapshot, v, holder=f"--keep-version {v}") for v in asked)
         return replace(found, holds=(*found.holds, *named))
+
+    def _needed_by_clones(self) -> Iterator[HeldFiles]:
+        """Reads the clones one after the other, before the folder is listed."""
+        named = dict.fromkeys((*self.options.holders.clones, *self.options.clones))
+        for address in named:
+            clone, paths = read_clone(
+                address,
+                roots=self.store.addresses,
+                now=self.now,
+                storage_options=self.storage_options(address),
+            )
+            self.clones.append(clone)
+            yield HeldFiles(holder=clone.holder, paths=paths)
 
     def _chosen_engine(self) -> tuple[LogWindow | None, VacuumEngine]:
         """The engine, and the commits that name the candidates, if the mode is `lite`."""
@@ -367,10 +394,10 @@ class _SurveyRun:
             paths_digest=found.paths_digest,
             groups=tuple(_group(tally) for tally in found.tallies),
             kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(found.kept.items()) if n),
-            held=tuple(
-                HeldBack.by(hold, files=kept.files, size=kept.bytes)
-                for hold in self.holds.holds
-                if (kept := found.held.get(hold.holder)) is not None and kept.files
+            held=self._held(found),
+            archived=tuple(
+                ArchivedGroup(storage_class=name, count=files.files, bytes=files.bytes)
+                for name, files in sorted(found.archived.items())
             ),
             listed=found.listed,
             live_files=found.live_files,
@@ -383,6 +410,20 @@ class _SurveyRun:
             reason=self._reason(files, window),
             notes=tuple(dict.fromkeys(self.notes)),
         )
+
+    def _held(self, found: Found) -> tuple[HeldBack, ...]:
+        by_holder = {holder: kept for holder, kept in found.held.items() if kept.files}
+        versions = (
+            HeldBack.by(hold, files=kept.files, size=kept.bytes)
+            for hold in self.holds.holds
+            if (kept := by_holder.get(hold.holder)) is not None
+        )
+        clones = (
+            HeldBack.by_files(clone.holder, files=kept.files, size=kept.bytes)
+            for clone in self.clones
+            if (kept := by_holder.get(clone.holder)) is not None
+        )
+        return (*versions, *clones)
 
     def _reason(self, files: int, window: LogWindow | None) -> str:
         since = f"{self.before:%Y-%m-%dT%H:%M:%SZ}"

@@ -39,6 +39,8 @@ class VacuumRule(Rule):
     """
     mode: Literal["full", "lite"] = "full"
     """`full` lists the table's folder; `lite` finds only files that the log records as removed."""
+    archived: Literal["keep", "delete"] | None = None
+    """Whether unreferenced files in archive classes are kept, the default, or deleted."""
     log_commits: bool | None = None
     """Whether VACUUM START and VACUUM END are committed; by default everywhere but on S3."""
 
@@ -81,6 +83,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         **given(
             mode=mode,
             retention=rule.retention,
+            archived=rule.archived,
             log_commits=rule.log_commits,
             holders=context.rules.holders,
             other_writers=context.rules.other_writers,

@@ -27,6 +27,11 @@ def plan_facts(plan: VacuumPlan) -> Facts:
     for group in plan.groups:
         facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
     facts["empty directories"] = plan.directories or None
+    facts["archived"] = [
+        f"{count_text(each.count, 'file')} ({size_text(each.bytes)}) in {each.storage_class}: "
+        + ("deleted, too" if plan.options.archived == "delete" else "kept")
+        for each in plan.archived
+    ]
     facts["held by"] = [str(each) for each in plan.held]
     facts["kept"] = [f"{group.count:,}: {group.why}" for group in plan.kept]
     facts["needs --allow-large-delete"] = plan.large

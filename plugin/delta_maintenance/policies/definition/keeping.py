@@ -1,14 +1,14 @@
-"""The rules for what must stay: kept versions, as keys of a policy."""
+"""The rules for what must stay: kept versions and clones, as keys of a policy."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.policy_values import PolicyModel
+from delta_maintenance.operations.core.policy_values import Address, PolicyModel
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.options import KeptVersion
 
@@ -62,3 +62,15 @@ class KeepRule(PolicyModel):
             until=self.until,
             why=self.why,
         )
+
+
+class ClonesRule(PolicyModel):
+    """Shallow clones of a table, for which a vacuum keeps files.
+
+    The clones among the tables of the policy are found without a rule.
+    """
+
+    also: tuple[Address, ...] = ()
+    """Addresses of clones that the policy does not look after."""
+    unreadable: Literal["block", "ignore"] = "block"
+    """Whether a table of the policy that cannot be examined, and may be a clone, stops a vacuum."""

@@ -26,7 +26,7 @@ from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.policies.definition.hours import Hours
-from delta_maintenance.policies.definition.keeping import KeepRule
+from delta_maintenance.policies.definition.keeping import ClonesRule, KeepRule
 from delta_maintenance.policies.definition.reading import ReaderRule
 from delta_maintenance.submission.configuration import checked_conf
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -138,6 +138,8 @@ class Rules(_OperationRules):
     """Versions that stay readable, whatever the retention."""
     readers: tuple[ReaderRule, ...] = ()
     """Readers, for which the versions stay that they have not read."""
+    clones: ClonesRule = ClonesRule()
+    """Shallow clones of the table, whose files a vacuum keeps."""
     approval: Operations = ()
     """Operations that run only after an approval."""
 
@@ -156,6 +158,7 @@ class Rules(_OperationRules):
         return Holders(
             keep=tuple(rule.kept_version() for rule in self.keep),
             readers=tuple(rule.reader() for rule in self.readers),
+            clones=self.clones.also,
         )
 
     def asking_for(self, operation: str) -> Rules:
@@ -173,6 +176,7 @@ class Rules(_OperationRules):
                 "limits",
                 "keep",
                 "readers",
+                "clones",
             )
         }
         part = _PARTS.get(operation)

@@ -35,6 +35,8 @@ class TableProperties:
     enable_expired_log_cleanup: bool = True
     log_retention: timedelta = timedelta(days=30)
     deleted_file_retention: timedelta = timedelta(days=7)
+    time_until_archived: timedelta | None = None
+    """The age from which on the store is said to archive data files."""
     set_transaction_retention: timedelta | None = None
     drop_feature_retention: timedelta = timedelta(hours=24)
     """The age of the history that is truncated when a feature is dropped."""
@@ -188,6 +190,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "enable_expired_log_cleanup": ("delta.enableExpiredLogCleanup", parse_boolean),
     "log_retention": ("delta.logRetentionDuration", parse_interval),
     "deleted_file_retention": ("delta.deletedFileRetentionDuration", parse_interval),
+    "time_until_archived": ("delta.timeUntilArchived", parse_interval),
     "set_transaction_retention": ("delta.setTransactionRetentionDuration", parse_interval),
     "drop_feature_retention": (
         "delta.dropFeatureTruncateHistory.retentionDuration",

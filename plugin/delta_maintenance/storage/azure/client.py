@@ -45,6 +45,10 @@ class AzureFailure(RequestFailure):
         return False
 
     @property
+    def archived(self) -> bool:
+        return self.code == "BlobArchived"
+
+    @property
     def access(self) -> bool:
         return super().access and not self.precondition_failed
 

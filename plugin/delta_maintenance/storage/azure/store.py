@@ -212,6 +212,7 @@ def _page(answer: Answer) -> Page:
                 key=_name(blob),
                 size=int(blob.findtext("Properties/Content-Length", "")),
                 modified_ms=_modified(blob.findtext("Properties/Last-Modified", "")),
+                storage_class=blob.findtext("Properties/AccessTier"),
             )
         )
     return Page(

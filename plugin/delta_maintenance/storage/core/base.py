@@ -169,6 +169,15 @@ class Store(ABC):
 
         return statuses_by_listing(self.list_from, paths)
 
+    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
+        """Returns those of the files that cannot be read at once (`listing.TREE`).
+
+        Only stores with such storage classes have any. The contents of the directories are listed.
+        """
+        from delta_maintenance.storage.core.listing import TREE
+
+        return TREE.empty_table()
+
     def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
         """Like `delete_many`, for the rows of a listing (`listing.STATUSES`).
 

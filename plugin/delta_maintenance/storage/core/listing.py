@@ -33,11 +33,19 @@ class EntryKind(IntEnum):
 STATUSES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("modified_ms", pa.int64())])
 """Existing files: paths relative to the store's root, bytes, milliseconds since 1970-01-01 UTC."""
 
-TREE = pa.schema([*STATUSES, ("kind", pa.uint8())])
-"""Entries of a tree, each with its `EntryKind`.
+ARCHIVES = ("GLACIER", "DEEP_ARCHIVE", "Archive")
+"""The storage classes from which no file can be read at once: two of S3, and one of Azure. All
+classes of GCS can be read at once. The archive tiers of S3 Intelligent-Tiering are in no listing.
+"""
+
+TREE = pa.schema([*STATUSES, ("kind", pa.uint8()), ("archive", pa.uint8())])
+"""Entries of a tree, each with its `EntryKind`, and the index of its class in `ARCHIVES`; null for
+files that can be read at once, and if the listing does not tell.
 
 Size and time are null if the store would need a request for each file.
 """
+
+_ARCHIVE_OF = {name: number for number, name in enumerate(ARCHIVES)}
 
 Skip = Callable[[str], bool]
 """Returns whether the directory of the given path can be skipped."""
@@ -49,8 +57,9 @@ def tree_of(
     *,
     sizes: Sequence[int | None] | None = None,
     times: Sequence[int | None] | None = None,
+    classes: Sequence[str | None] | None = None,
 ) -> pa.Table:
-    """Builds a `TREE` table of entries of one kind."""
+    """Builds a `TREE` table of entries of one kind. `classes` are their storage classes."""
     rows = len(paths)
     unknown = pa.nulls(rows, pa.int64())
     columns = [
@@ -58,6 +67,9 @@ def tree_of(
         unknown if sizes is None else pa.array(sizes, pa.int64()),
         unknown if times is None else pa.array(times, pa.int64()),
         pa.repeat(pa.scalar(int(kind), pa.uint8()), rows),
+        pa.nulls(rows, pa.uint8())
+        if classes is None or not any(classes)
+        else pa.array([_ARCHIVE_OF.get(name or "") for name in classes], pa.uint8()),
     ]
     return pa.Table.from_arrays(columns, schema=TREE)
 

@@ -36,6 +36,8 @@ class ObjectStatus:
     """Milliseconds since 1970-01-01 UTC."""
     tag: str = ""
     """Identifies the content: objects with the same key and tag are identical."""
+    storage_class: str | None = None
+    """As the backend names it in listings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +206,21 @@ class ObjectStore(Store):
         names = [key[len(self._prefix) :].removesuffix("/") for key in below]
         return pa.concat_tables([*files, tree_of(names, EntryKind.DIRECTORY)])
 
+    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from delta_maintenance.storage.core.listing import TREE, directories_of
+
+        found = [TREE.empty_table()]
+        for directory in pc.unique(directories_of(paths)).to_pylist():
+            for page in self._pages(f"{self._prefix}{directory}/" if directory else self._prefix):
+                tree = self._tree(page)
+                if tree["archive"].null_count < tree.num_rows:
+                    tree = tree.filter(pc.is_valid(tree["archive"]))
+                    found.append(tree.filter(pc.is_in(tree["path"], value_set=paths)))
+        return pa.concat_tables(found)
+
     def close(self) -> None:
         self._bucket.close()
 
@@ -222,6 +239,7 @@ class ObjectStore(Store):
             EntryKind.FILE,
             sizes=[one.size for one in page.objects],
             times=[one.modified_ms for one in page.objects],
+            classes=[one.storage_class for one in page.objects],
         )
 
     def _status(self, found: ObjectStatus) -> FileStatus:

@@ -38,6 +38,8 @@ class MemoryStore(Store):
         now_ms: Callable[[], int] = lambda: clock.epoch_millis(clock.now()),
     ) -> None:
         self.now_ms = now_ms
+        self.storage_classes: dict[str, str] = {}
+        """The storage classes of files in listings, by path."""
         if address is None:
             self.address, self._files, self._prefix = Address.parse("memory:"), _Files(), ""
             return
@@ -109,6 +111,7 @@ class MemoryStore(Store):
             EntryKind.FILE,
             sizes=[len(entry.data) for _, entry in found],
             times=[entry.modified_ms for _, entry in found],
+            classes=[self.storage_classes.get(key[len(self._prefix) :]) for key, _ in found],
         )
 
     def _key(self, path: str) -> str:

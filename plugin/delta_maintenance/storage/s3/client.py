@@ -99,6 +99,10 @@ class S3Failure(RequestFailure):
     )
 
     @property
+    def archived(self) -> bool:
+        return self.code == "InvalidObjectState"
+
+    @property
     def unsupported(self) -> bool:
         return self.status == 501 or self.code in ("NotImplemented", "ParamValidationError")
 
@@ -264,6 +268,12 @@ def _failure(error: Exception, options: S3Options) -> S3Failure:
         return S3Failure(
             status=answer.get("ResponseMetadata", {}).get("HTTPStatusCode"),
             code=str(detail.get("Code", "")),
-            detail=options.redacted(str(detail.get("Message", ""))),
+            detail=options.redacted(_message(detail)),
         )
     return S3Failure(status=None, code=type(error).__name__, detail=options.redacted(str(error)))
+
+
+def _message(detail: dict[str, Any]) -> str:
+    """Returns the message of an error, with the storage class that an archived object has."""
+    parts = (detail.get("Message"), detail.get("StorageClass"))
+    return ", ".join(str(part) for part in parts if part)

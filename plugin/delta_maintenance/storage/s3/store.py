@@ -168,6 +168,7 @@ class _S3Bucket(Bucket):
                     key=entry["Key"],
                     size=entry["Size"],
                     modified_ms=clock.epoch_millis(entry["LastModified"]),
+                    storage_class=entry.get("StorageClass"),
                 )
                 for entry in found.get("Contents", ())
             ],

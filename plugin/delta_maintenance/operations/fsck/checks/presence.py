@@ -21,7 +21,7 @@ from delta_maintenance.protocol.actions.paths import ABSOLUTE, as_uris, file_loc
 from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.listing import TREE, EntryKind
+from delta_maintenance.storage.core.listing import ARCHIVES, TREE, EntryKind
 from delta_maintenance.table.data.locations import find_other_spellings, reached_by_the_store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
@@ -33,8 +33,8 @@ class Presence:
     """The live files of a table compared with a listing."""
 
     present: pa.Table
-    """The rows of `LiveFiles.adds` whose files exist, with their locations relative to the root in
-    the column `location`.
+    """The rows of `LiveFiles.adds` whose files exist and can be read at once, with their locations
+    relative to the root in the column `location`.
     """
     missing: pa.Table
     """The rows whose data files do not exist under any spelling of their paths."""
@@ -111,6 +111,11 @@ class TableFiles:
         ordered = pa.chunked_array([c for part in found for c in part.chunks], pa.int64())
         return ordered.take(integers(np.argsort(order)))
 
+    def archive(self, locations: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Returns the `listing.TREE` column `archive` of existing files."""
+        rows = pc.index_in(locations.cast(pa.binary()), value_set=self._names)
+        return self._files["archive"].take(rows)
+
     def _look_up(self, locations: pa.ChunkedArray) -> pa.ChunkedArray:
         statuses = self._store.statuses(locations)
         return statuses["size"].take(pc.index_in(locations, value_set=statuses["path"]))
@@ -143,6 +148,7 @@ def check_presence(
     _add_other_spellings(others, findings, version)
     present = adds.append_column("location", locations).filter(pc.is_valid(locations))
     _check_sizes(files, present, findings, version)
+    present = _check_archived(files, present, findings, version)
     return Presence(
         present=present,
         missing=missing,
@@ -163,6 +169,27 @@ def _check_sizes(files: TableFiles, present: pa.Table, findings: Findings, versi
     )
     paths = present["path"].filter(wrong)
     findings.add_files("data-file-size", text, paths=paths, version=version)
+
+
+def _check_archived(
+    files: TableFiles, present: pa.Table, findings: Findings, version: int
+) -> pa.Table:
+    """Returns the files that can be read at once."""
+    archive = files.archive(present["location"])
+    if archive.null_count == len(archive):
+        return present
+    archived = pc.is_valid(archive)
+    names = pa.array(ARCHIVES).take(archive.filter(archived).combine_chunks())
+    problem = pc.binary_join_element_wise(
+        "the file is in the storage class", names, "and cannot be read at once", " "
+    )
+    findings.add_files(
+        "archived-data-file",
+        pa.chunked_array([problem]),
+        paths=present["path"].filter(archived),
+        version=version,
+    )
+    return present.filter(pc.invert(archived))
 
 
 def _missing_vectors(
