@@ -1,4 +1,4 @@
-"""Kept versions: their names, and the files and the log that vacuums and clean-ups keep for them."""
+"""Kept versions: their names, and what vacuums and clean-ups keep for them."""
 
 from __future__ import annotations
 
