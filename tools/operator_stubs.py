@@ -18,6 +18,7 @@ STUB = Path(__file__).parents[1] / "operators/delta_maintenance_airflow/operator
 _HEAD = """\
 # Written by tools/operator_stubs.py from the records of the operations.
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from delta_maintenance_airflow.operators.base import (
@@ -58,7 +59,7 @@ def _class(description: Description) -> str:
 def _type(field: FlagField) -> str:
     """The type of an argument; any of them may be a template."""
     text = annotation(field)
-    return text if text == "str" else f"{text} | str"
+    return text if "str" in text.split(" | ") else f"{text} | str"
 
 
 if __name__ == "__main__":

@@ -55,6 +55,10 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "optimize": ("--min-files", "2", "--other-writers", "conditional_put"),
     "optimize --full --int96 --other-codecs": ("--deleted-percent", "0"),
     "purge": ("--above-percent", "0", "--other-writers", "conditional_put"),
+    "expire": (
+        *("id", "--unit", "us", "--older-than", "1 day", "--mixed", "rewrite"),
+        *("--other-writers", "conditional_put"),
+    ),
     "cluster": ("--by", "id", "--other-writers", "conditional_put"),
     # Carried out, it would start Spark.
     "add-constraint": ("positive", "id > 0", "--other-writers", "conditional_put", "--dry-run"),

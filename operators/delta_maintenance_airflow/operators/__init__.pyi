@@ -1,5 +1,6 @@
 # Written by tools/operator_stubs.py from the records of the operations.
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from delta_maintenance_airflow.operators.base import (
@@ -39,12 +40,12 @@ class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
 
 class DeltaExpireOperator(DeltaMaintenanceOperator):
     column: str
-    older_than: timedelta | str | str
+    older_than: timedelta | str
     def __init__(
         self,
         *,
         column: str,
-        older_than: timedelta | str | str,
+        older_than: timedelta | str,
         **kwargs: Any,
     ) -> None: ...
 

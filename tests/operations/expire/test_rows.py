@@ -13,7 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations import expire
@@ -142,6 +142,22 @@ def instants(kind: str, value: int, zone: str | None, *, local: bool) -> tuple[i
     zone=st.sampled_from((None, "UTC", "Europe/Berlin", "Pacific/Apia", "America/Los_Angeles")),
     mixed=st.sampled_from(("leave", "deletion-vectors", "rewrite")),
     files=st.lists(FILES, min_size=1, max_size=4),
+)
+@example(  # The greatest value is later than its bound, which is cut.
+    kind="timestamp",
+    shape="plain",
+    limit=LIMITS[0],
+    zone=None,
+    mixed="leave",
+    files=[File((-2000, 1), "cut", False)],
+)
+@example(  # 02:15, which comes again 45 minutes after the limit.
+    kind="timestamp_ntz",
+    shape="plain",
+    limit=LIMITS[1],
+    zone="Europe/Berlin",
+    mixed="deletion-vectors",
+    files=[File((HOUR + 45 * 60_000_000,), "exact", False)],
 )
 @settings(max_examples=examples(300))
 def test_no_younger_row_goes_and_old_rows_go(

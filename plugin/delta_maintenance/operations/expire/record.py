@@ -14,10 +14,16 @@ from delta_maintenance.operations.expire.options import ExpireOptions, ExpirePla
 
 _SHOWN = 10
 """The number of files shown; the JSON contains more."""
+_FATES = {
+    "leave": "left",
+    "deletion-vectors": "read, and get deletion vectors",
+    "rewrite": "read, and rewritten",
+}
 
 
 def plan_facts(plan: ExpirePlan) -> Facts:
     """Returns the facts of a plan: the limit, and the files by what is known of their rows."""
+    mixed = plan.mixed_files + plan.unknown_files
     return {
         "table": plan.table,
         "version": plan.version,
@@ -27,11 +33,7 @@ def plan_facts(plan: ExpirePlan) -> Facts:
         "rows to remove": plan.rows,
         "files with other rows": _files(plan.mixed_files, plan.mixed_bytes),
         "files without proof": _files(plan.unknown_files, plan.unknown_bytes),
-        "files with other rows are": {
-            "leave": "left",
-            "deletion-vectors": "read, and get deletion vectors",
-            "rewrite": "read, and rewritten",
-        }[plan.options.mixed],
+        "files with other rows are": _FATES[plan.options.mixed] if mixed else None,
         "reason": plan.reason,
         "notes": plan.notes,
     }
@@ -43,11 +45,11 @@ def result_facts(result: ExpireResult) -> Facts:
         "table": result.table,
         "version": result.version,
         "status": result.status,
-        "commits": result.num_commits,
+        "commits": result.num_commits or None,
         "removed files": _files(result.files, result.bytes),
         "files with deletion vectors": result.files_marked or None,
         "rewritten files": result.files_rewritten or None,
-        "removed rows": result.rows,
+        "removed rows": result.rows or None,
         "files left": result.files_left or None,
         "changed by other writers": result.files_overtaken or None,
         "skipped": [f"{each.path}: {each.problem}" for each in result.skipped[:_SHOWN]],
