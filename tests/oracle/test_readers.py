@@ -144,9 +144,9 @@ def test_streams_lose_and_repeat_no_row_across_deletions_of_everything_else(
     )
     deleted = Counter[str]()
     for _ in range(ROUNDS):
-        for stream in streams.values():
-            # The first rounds stop in the snapshot with which a stream begins.
-            read_some(stream, 2)
+        # The first round stops in the snapshot with which a stream begins.
+        read_some(streams["plain"], 2)
+        read_some(streams["feed"], 1)
         table.append()
         table.change()
         data, log, held = table.maintain(holders)
