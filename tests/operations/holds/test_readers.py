@@ -247,6 +247,7 @@ def test_everything_that_a_reader_was_promised_is_there_afterwards(
         removed = {before[number % len(before)] for number in removes if before}
         changes = {f"_change_data/{version}.parquet"} if has_changes else set()
         table.log(
+            {"commitInfo": {"operation": "WRITE"}},
             *(add(path) for path in added),
             *(remove(path, deletionTimestamp=days_ago(40)) for path in removed),
             *(cdc(path) for path in changes),
