@@ -181,6 +181,9 @@ def test_a_silent_reader_is_reported_and_released_only_on_request(tmp_path: Path
     table.log(add("6.parquet"), days=6)
     reader = stream(tmp_path, offset(6), offset(6), days=8, silent_after=week, release_silent=True)
     assert not any("silent" in note for note in holding(table, reader).plan.notes)
+    # It has nothing to read.
+    reader = stream(tmp_path, offset(7), offset(7), days=30, silent_after=week)
+    assert not any("silent" in note for note in holding(table, reader).plan.notes)
 
 
 def test_a_stream_of_another_table_is_refused_or_holds_nothing(tmp_path: Path) -> None:
@@ -244,6 +247,7 @@ def test_everything_that_a_reader_was_promised_is_there_afterwards(
         removed = {before[number % len(before)] for number in removes if before}
         changes = {f"_change_data/{version}.parquet"} if has_changes else set()
         table.log(
+            {"commitInfo": {"operation": "WRITE"}},
             *(add(path) for path in added),
             *(remove(path, deletionTimestamp=days_ago(40)) for path in removed),
             *(cdc(path) for path in changes),
