@@ -38,6 +38,15 @@ class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
         **kwargs: Any,
     ) -> None: ...
 
+class DeltaErasureReportOperator(DeltaReportingOperator):
+    where: str
+    def __init__(
+        self,
+        *,
+        where: str,
+        **kwargs: Any,
+    ) -> None: ...
+
 class DeltaExpireOperator(DeltaMaintenanceOperator):
     column: str
     older_than: timedelta | str

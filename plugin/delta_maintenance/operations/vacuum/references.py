@@ -176,10 +176,7 @@ def protect_removed(protected: ProtectedPaths, store: Store, entries: Sequence[L
     `CorruptTableError` if a commit cannot be read, `FileNotFoundError` if one was deleted after the
     listing.
     """
-    contents = read_ahead(store, entries, partial(_content, store))
-    everything = ((_readable(content)[0], True) for _, content in contents)
-    for sources, _ in _batches(everything):
-        actions = _parsed(sources)
+    for actions in _removed(store, entries):
         protected.add(actions.removes)
         protected.add(pa.table({"path": actions.cdc_paths}))
 
@@ -275,11 +272,16 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     if one was deleted after the listing.
     """
     found: list[pa.BinaryArray] = []
+    for actions in _removed(store, entries):
+        found += _locations(actions, store.addresses)
+    return valid_texts(pc.unique(pa.chunked_array(found, pa.binary())))
+
+
+def _removed(store: Store, entries: Sequence[LogEntry]) -> Iterator[ParsedFileActions]:
     contents = read_ahead(store, entries, partial(_content, LogTail(store, entries)))
     everything = ((_readable(content)[0], True) for _, content in contents)
     for sources, _ in _batches(everything):
-        found += _locations(_parsed(sources), store.addresses)
-    return valid_texts(pc.unique(pa.chunked_array(found, pa.binary())))
+        yield _parsed(sources)
 
 
 @dataclass(slots=True)
