@@ -13,16 +13,19 @@ import pytest
 
 from tests.simulation.promises import play
 
-SCHEDULES = int(os.environ.get("DELTA_MAINTENANCE_SCHEDULES", "40"))
+SCHEDULES = int(os.environ.get("DELTA_MAINTENANCE_SCHEDULES", "10"))
 _OCCUR = (
     "cleaned log files",
-    "erased",
     "expired rows",
     "held files",
     "held log files",
     "remains",
     "vacuumed files",
 )
+
+
+_MANY = 100
+"""The number of schedules in which a row that is erased everywhere is looked for."""
 
 
 @pytest.mark.cases
@@ -39,3 +42,4 @@ def test_no_holder_loses_what_it_was_promised(count_cases: Callable[[str, int], 
         count_cases(f"promises, {what}", number)
     if one is None:
         assert all(told[what] > 0 for what in _OCCUR), told
+        assert told["erased"] > 0 or SCHEDULES < _MANY, told

@@ -23,7 +23,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-from tests.oracle.test_streams import Stream
+from tests.oracle.holders.test_streams import Stream
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import create
 
