@@ -132,6 +132,13 @@ CASES = (
         refused={"options": {"where": "id = 1"}},
     ),
     _case(
+        operators.DeltaExpireOperator,
+        "expire",
+        "nothing-to-do",
+        arguments={"column": "id", "older_than": "P1D", "options": {"unit": "us"}},
+        refused={"column": "nothing"},
+    ),
+    _case(
         operators.DeltaRecomputeStatsOperator,
         "recompute_stats",
         "recomputed",
