@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.emulators.s3_server import S3Server
+from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 
 pytestmark = pytest.mark.server
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
@@ -84,3 +84,28 @@ def test_a_deleted_file_is_found_in_a_bucket_with_versioning(
     assert abs(total.last_end - result.examined_at - timedelta(days=30)) < timedelta(minutes=5)
     s3.delete_object(Bucket=s3_bucket, Key="t/a.parquet", VersionId=found.version_id)
     assert report(s3_server, s3_bucket).status == "erased"
+
+
+def test_a_bucket_whose_versions_cannot_be_listed_leaves_the_erasure_uncertain(
+    s3: Any, s3_server: S3Server, s3_bucket: str
+) -> None:
+    enabled = {"Status": "Enabled"}
+    s3.put_bucket_versioning(Bucket=s3_bucket, VersioningConfiguration=enabled)
+    table = TableBuilder(open_table(f"s3://{s3_bucket}/t", s3_server.storage_options).store)
+    table.commit([protocol(), metadata(schema=SCHEMA)])
+    assert report(s3_server, s3_bucket).status == "erased"
+
+    def denied(application: Application) -> Application:
+        def answer(environ: Environ, start: StartResponse) -> Iterable[bytes]:
+            query = environ["QUERY_STRING"].split("&")
+            if "versions" not in {each.partition("=")[0] for each in query}:
+                return application(environ, start)
+            start("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"]
+
+        return answer
+
+    s3_server.intercept = denied
+    result = report(s3_server, s3_bucket)
+    assert result.status == "uncertain"
+    assert "s3:ListBucketVersions" in result.not_examined[0]

@@ -176,5 +176,13 @@ CASES = (
         arguments={"name": "audit-2026"},
         refused={"name": "../audit"},
     ),
+    _case(
+        operators.DeltaErasureReportOperator,
+        "erasure_report",
+        "erased",
+        noop="erased",
+        arguments={"where": "id = -4711"},
+        refused={"where": "nothing = 1"},
+    ),
 )
 BY_VERB = {case.verb: case for case in CASES}

@@ -60,8 +60,13 @@ class Examination:
         """Yields every file of the folder, then every old version of a file."""
         yield from in_parallel(self._examined, self._files.files())
         old = self._store.old_versions
-        if old is not None:
+        if old is None:
+            return
+        try:
             yield from self._examined_old(old)
+        except DeltaMaintenanceError as error:
+            # Often, only the right to read the settings and versions of the bucket is missing.
+            self._files.not_examined.append(f"old versions of files in the store: {error.problem}")
 
     def _examined(self, file: PlacedFile) -> Examined:
         digest = ""

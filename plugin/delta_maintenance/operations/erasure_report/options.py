@@ -36,7 +36,7 @@ class ErasureReportOptions(Record):
             positional=True,
             metavar="CONDITION",
             help='the rows that should be gone, in SQL, such as "customer = 4711"',
-            example="customer = 4711",
+            example="id = 4711",
         ),
     ]
     """A condition of SQL that is true of the rows that should be gone."""
