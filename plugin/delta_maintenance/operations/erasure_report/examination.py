@@ -66,7 +66,9 @@ class Examination:
             yield from self._examined_old(old)
         except DeltaMaintenanceError as error:
             # Often, only the right to read the settings and versions of the bucket is missing.
-            self._files.not_examined.append(f"old versions of files in the store: {error.problem}")
+            self._files.not_examined.append(
+                f"old versions of files in the store: {error.problem}; {error.remedy}"
+            )
 
     def _examined(self, file: PlacedFile) -> Examined:
         digest = ""
