@@ -119,8 +119,10 @@ def first_apply(
     planned = DeltaMaintenanceOperator.planned
     called: set[str] = set()
 
-    def once(task: DeltaMaintenanceOperator, options: Any) -> Prepared[Any, Any]:
-        prepared = planned(task, options)
+    def once(
+        task: DeltaMaintenanceOperator, options: Any, *, plan_only: bool = False
+    ) -> Prepared[Any, Any]:
+        prepared = planned(task, options, plan_only=plan_only)
         assert prepared is not None
         if task.task_id in called:
             return prepared

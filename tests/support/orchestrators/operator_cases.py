@@ -136,7 +136,7 @@ CASES = (
         "expire",
         "nothing-to-do",
         arguments={"column": "id", "older_than": "P1D", "options": {"unit": "us"}},
-        refused={"column": "nothing"},
+        refused={"column": "nothing", "older_than": "P1D"},
     ),
     _case(
         operators.DeltaRecomputeStatsOperator,

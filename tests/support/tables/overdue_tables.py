@@ -21,7 +21,7 @@ def overdue_table(path: Path) -> Folder:
     """Sixteen commits, most of them forty days old, a checkpoint at version 4, one dead file."""
     table = Folder(path, now=datetime.now(UTC), first=[features(FEATURE), metadata()])
     for number in range(14):
-        data = parquet(pa.table({"id": [number]})) if number else b"x"
+        data = parquet(pa.table({"id": [number]}))
         table.log(add(f"{number}.parquet", stats=STATS, size=len(data)))
         table.file(f"{number}.parquet", data=data)
     table.log(remove("0.parquet"))
