@@ -44,7 +44,7 @@ RECORD = OperationRecord(
     summary="keep a version readable under a name, whatever the retention",
     description=(
         "Keep one version of the table under a name. Vacuums and log clean-ups then keep its files "
-        "and its log until the given time, or until it is released with --release. The name is "
+        "and its log until the given time, or until it is released. The name is "
         "stored beside the log, so every run on the table finds it."
     ),
     options=KeepVersionOptions,
