@@ -51,8 +51,9 @@ class Run:
         self.policy = policy(*names, **rules)
         self.now = NOW
         self.unlisted: tuple[UnlistedPattern, ...] = ()
+        self.listed: tuple[str, ...] = ()
         self.clones = PolicyClones(
-            discover=lambda: Discovery(self.policy.named_tables, self.unlisted),
+            discover=lambda: Discovery(self.policy.named_tables, self.unlisted, self.listed),
             options_at=lambda rule, uri: {},
             state=state,
             now=lambda: self.now,
@@ -173,6 +174,31 @@ def test_tables_that_could_not_be_listed_stop_a_vacuum() -> None:
     ignoring = Run("a", clones={"unreadable": "ignore"})
     ignoring.unlisted = run.unlisted
     assert ignoring.of("a") == set()
+
+
+@pytest.mark.parametrize("part", ["s3://b/**", "catalogs.lake.sales"])
+def test_tables_that_an_earlier_run_could_list_stop_no_vacuum_but_that_of_their_sources(
+    part: str,
+) -> None:
+    table("a", "x.parquet")
+    table("other", "x.parquet")
+    table("copy", f"{LAKE}/a/x.parquet")
+    state = MemoryStore()
+    before = Run("a", "other", "copy", state=state)
+    before.listed = ("s3://b/**", "catalogs.lake")
+    assert before.of("a") == {"copy"}
+    for minutes in (6, 12):
+        run = Run("a", "other", state=state)
+        run.now = NOW + timedelta(minutes=minutes)
+        run.unlisted = (UnlistedPattern(part, StorageError("no answer")),)
+        assert (run.of("a"), run.of("other")) == ({"copy"}, set())
+    for later in range(2):
+        new = Run("a", "other", state=state)
+        new.now = NOW + timedelta(minutes=18 + 6 * later)
+        new.listed = ("catalogs.lake2",)
+        new.unlisted = (UnlistedPattern("catalogs.lake2.new", StorageError("no answer")),)
+        with pytest.raises(RefusedError, match=r"catalogs.lake2.new may be"):
+            new.of("a")
 
 
 def test_a_table_that_was_never_there_needs_nothing() -> None:

@@ -50,6 +50,9 @@ _MOST_TEXT_BYTES = 64 << 20
 _MOST_FILE_BYTES = 64 << 20
 _MEMORY = "clones.references"
 """Not the suffix of assessments, with which the folder is shared."""
+_LISTED = "listed:"
+"""Followed by a pattern or a part of a catalog: an entry of the memory that says that its tables
+are remembered."""
 _PARTITIONS = r"(/[^/]*=[^/]*)+$"
 _WRITTEN = re.compile(
     rb'"(?:path|pathOrInlineDv)"\s*:\s*("(?:\\?/|[A-Za-z][A-Za-z0-9+.-]*:)(?:[^"\\]|\\.)*")'
@@ -100,36 +103,38 @@ class PolicyClones:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _looked: dict[str, _Looked] = field(default_factory=dict, repr=False)
     _looked_at: datetime | None = None
+    _former: Mapping[str, References] = field(default_factory=dict, repr=False)
+    """The tables of earlier runs, while a pattern cannot be listed."""
+    _listed: set[str] = field(default_factory=set, repr=False)
+    """The patterns that earlier runs could list, while one cannot be listed."""
 
     def of(self, table: Table, policy_table: PolicyTable) -> tuple[str, ...]:
         """Returns the addresses of the tables that may need files of a table.
 
-        Raises `RefusedError` if a table of the policy cannot be examined, and nothing is known of
-        its references, unless the rules of the table say that such tables are ignored.
+        Raises `RefusedError` if a table or a pattern of the policy cannot be examined, and no
+        earlier run could do so, unless the rules of the table say that such tables are ignored.
         """
         rule = policy_table.rules.clones
         ignores = rule.unreadable == "ignore"
         with self._lock:
             self._look_again()
-            found = self._found
-            if found.unlisted and not ignores:
-                failed = found.unlisted[0]
-                raise _unknown(f"the tables at {failed.pattern}", failed.error, table)
+            for failed in self._found.unlisted:
+                if not ignores and not self._was_listed(failed.pattern):
+                    raise _unknown(f"the tables at {failed.pattern}", failed.error, table)
             here = place_of(table.uri)
             roots = [
                 location_of_root(root).decode(errors="replace") for root in table.store.addresses
             ]
-            clones = []
+            former = {} if ignores else self._former
+            clones = [uri for uri, each in former.items() if _refers_to(each, roots)]
             for uri, looked in self._looked.items():
                 if self._places[uri] == here:
                     continue
                 if looked.references is None:
                     if not ignores and looked.problem is not None:
                         raise _unknown(f"the table {uri}", looked.problem, table)
-                elif not (ignores and looked.problem is not None) and any(
-                    _may_be_of(folder, root)
-                    for folder in looked.references.folders
-                    for root in roots
+                elif not (ignores and looked.problem is not None) and _refers_to(
+                    looked.references, roots
                 ):
                     clones.append(uri)
             return tuple(clones)
@@ -168,7 +173,18 @@ class PolicyClones:
         # Tables of a pattern that could not be listed stay remembered.
         kept = remembered if self._found.unlisted else {}
         known = {uri: each.references for uri, each in self._looked.items() if each.references}
-        self._remember({**kept, **known})
+        listed = References(version=-1, read_at=now, seen_at=now)
+        failed = [each.pattern for each in self._found.unlisted]
+        # A catalog is listed even if one of its schemas is not.
+        whole = [p for p in self._found.listed if not any(_is_part(each, p) for each in failed)]
+        parts = {_LISTED + part: listed for part in whole}
+        self._former = {
+            uri: each
+            for uri, each in kept.items()
+            if uri not in self._tables and not uri.startswith(_LISTED)
+        }
+        self._listed = {key.removeprefix(_LISTED) for key in kept if key.startswith(_LISTED)}
+        self._remember({**kept, **known, **parts})
 
     def _look(
         self, remembered: Mapping[str, References], now: datetime, table: PolicyTable
@@ -194,6 +210,10 @@ class PolicyClones:
                 return _Looked(_from_texts(opened, known, now=now), problem)
             except Exception:
                 return _Looked(known, problem)
+
+    def _was_listed(self, part: str) -> bool:
+        """Whether an earlier run could list a pattern, or a part of a catalog."""
+        return any(_is_part(part, each) for each in self._listed)
 
     def _remembered(self) -> dict[str, References]:
         if self.state is None:
@@ -323,6 +343,15 @@ class _Folders:
                 folder.rpartition("/")[0] if folder.count("/") == deepest else folder
                 for folder in self.found
             }
+
+
+def _is_part(part: str, whole: str) -> bool:
+    """Whether a part of a catalog, or a pattern, belongs to another or is the same."""
+    return f"{part}.".startswith(f"{whole}.")
+
+
+def _refers_to(references: References, roots: Iterable[str]) -> bool:
+    return any(_may_be_of(folder, root) for folder in references.folders for root in roots)
 
 
 def _may_be_of(folder: str, root: str) -> bool:
