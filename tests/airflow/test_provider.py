@@ -158,7 +158,11 @@ def test_a_dag_loads_no_more_than_the_records_of_its_operations() -> None:
     loaded = loaded_by("delta_maintenance_airflow.operators.operations")
     code = "from delta_maintenance_airflow.operators import DeltaCleanLogOperator"
     ours = {name for name in loaded_after(code) - loaded if name.startswith("delta_maintenance.")}
-    assert {name.split(".")[2] for name in ours if name.count(".") > 1} <= {"clean_log", "core", "holds"}
+    assert {name.split(".")[2] for name in ours if name.count(".") > 1} <= {
+        "clean_log",
+        "core",
+        "holds",
+    }
     by_airflow = loaded_by("airflow.sdk.bases.operator", "airflow.sdk.bases.sensor")
     heavy = {"pyarrow", "numpy", "pyspark", "fsspec", "pydantic", "airflow.providers.apache.spark"}
     assert not (loaded_after(code) - by_airflow) & heavy

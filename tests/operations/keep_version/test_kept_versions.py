@@ -151,6 +151,19 @@ def test_contradictory_keeps_are_refused() -> None:
         keep(table, "audit", keep=2)
 
 
+def test_a_name_that_another_process_has_just_given_is_not_replaced() -> None:
+    table = replaced()
+    context = RunContext.at(NOW)
+    options = KeepVersionOptions(name="audit", keep=1)
+    planned = keep_version.plan(table.open().snapshot(), options, context)
+    store_name(table, "audit", 1)
+    assert keep_version.apply(Table(table.store), planned, context).status == "nothing-to-do"
+    keep(table, "audit", release=True)
+    store_name(table, "audit", 2)
+    with pytest.raises(RefusedError, match="another process has just kept"):
+        keep_version.apply(Table(table.store), planned, context)
+
+
 def test_the_end_and_the_purpose_of_a_kept_version_can_be_changed() -> None:
     table = replaced()
     keep(table, "audit", keep=1)

@@ -174,7 +174,7 @@ CASES = (
         "keep_version",
         "kept",
         arguments={"name": "audit-2026"},
-        refused={"name": "../audit"},
+        refused={"options": {"keep": 99}},
     ),
     _case(
         operators.DeltaErasureReportOperator,

@@ -55,7 +55,7 @@ class UnityCatalog(Catalog):
     kind = CatalogKind.UNITY
 
     def __init__(self, settings: CatalogSettings) -> None:
-        server = without_path(checked_settings(settings, "tags", title=_TITLE), PATH)
+        server = without_path(checked_settings(settings, "tags", title=_TITLE), PATH, "/api")
         session = HttpSession(most_bytes=MOST_BYTES)
         authorization = Authorization(
             settings,

@@ -15,6 +15,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.kept_versions import (
+    read_kept_version,
     read_kept_versions,
     release_kept_version,
     write_kept_version,
@@ -111,6 +112,15 @@ def apply(
         write_kept_version(store, kept, made_at=context.now(), replace=True)
     elif plan.action == "keep":
         if write_kept_version(store, kept, made_at=context.now()) is Put.EXISTS:
+            # A lost attempt of the same task may have written the name.
+            if read_kept_version(store, kept.name) == kept:
+                return KeepVersionResult(
+                    table=plan.table,
+                    version=plan.version,
+                    status="nothing-to-do",
+                    kept=kept,
+                    notes=notes,
+                )
             raise RefusedError(
                 f"another process has just kept a version as {kept.name}",
                 table=table.uri,
