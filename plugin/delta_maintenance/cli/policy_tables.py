@@ -125,14 +125,18 @@ class PolicyTables:
                 warn([f"the failed patterns cannot be stored: {error}"])
         return tuple(failed.assessment(now=now) for failed in found.unlisted)
 
-    def clones(self) -> PolicyClones:
-        """Returns the search for clones among all tables of the policy, also unselected ones."""
+    def clones(self, *, dry_run: bool) -> PolicyClones:
+        """Returns the search for clones among all tables of the policy, also unselected ones.
+
+        A dry run remembers nothing.
+        """
         from delta_maintenance.policies.clones import PolicyClones
 
         return PolicyClones(
             discover=lambda: self.found if self._has_all else self._discover(),
             options_at=lambda rule, _: self.storage_options(rule),
             state=self._state.store if self._state is not None else None,
+            writes=not dry_run,
         )
 
     def storage_options(self, rule: StorageRule) -> Mapping[str, str]:

@@ -99,6 +99,8 @@ class PolicyClones:
     options_at: OptionsAt
     state: Store | None = None
     """Where folders are remembered between runs."""
+    writes: bool = True
+    """Whether they are remembered; a dry run only reads what others remember."""
     now: clock.Clock = field(default_factory=lambda: clock.now)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _looked: dict[str, _Looked] = field(default_factory=dict, repr=False)
@@ -224,7 +226,7 @@ class PolicyClones:
             return {}
 
     def _remember(self, known: dict[str, References]) -> None:
-        if self.state is not None:
+        if self.state is not None and self.writes:
             self.state.put(_MEMORY, _REMEMBERED.dump_json(known))
 
 

@@ -343,7 +343,7 @@ def test_the_log_has_reason_progress_and_result(
         made.execute(task_context)
     why = f"{tmp_path}, version 15: no version and no tombstone since"
     assert lines[True][0].startswith(why) and lines[False][0].startswith(why)
-    assert "expired-tombstone: 1 file (1 byte)" in lines[True]
+    assert any(line.startswith("expired-tombstone: 1 file (") for line in lines[True])
     assert "files deleted: 1 of 1" in lines[False]
     assert f"{tmp_path}, version 17: vacuumed" in lines[False]
-    assert "deleted: 1 file (1 byte)" in lines[False]
+    assert any(line.startswith("deleted: 1 file (") for line in lines[False])

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
     plans = plans_by_table(named, tables.tables, file=file)
-    clones = tables.clones()
+    clones = tables.clones(dry_run=arguments.dry_run)
     with Progress() as progress:
         results = [
             _run(tables, table, arguments, plans.get(table.name, ()), clones, progress)
