@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,8 +21,6 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-
-deltalake = pytest.importorskip("deltalake")
 
 NOW = {"allow_short_retention": True, "no_other_writers": True, "retention": timedelta()}
 VERIFY = Path(__file__).parents[3] / "examples" / "verify_erasure_report.py"
@@ -106,6 +105,47 @@ def test_files_that_no_version_knows_are_read(table: str) -> None:
     assert found["live"] == 30 and found["unreferenced"] >= 30
     if "country" not in live[0]:
         assert found["unreferenced"] == 30 + pq.read_metadata(Path(table, live[0])).num_rows
+
+
+def test_files_are_read_whatever_their_names(table: str) -> None:
+    deltalake.DeltaTable(table).delete("id = 7")
+    (gone,) = report(table, "id = 7").found
+    Path(table, gone.path).rename(Path(table, "copy.of-a-file"))
+    Path(table, "readme.txt").write_text("7")
+    Path(table, "deletion_vector_00000000-0000-0000-0000-000000000000.bin").write_bytes(b"7")
+    result = report(table, "id = 7")
+    assert [(each.place, each.path) for each in result.found] == [
+        ("unreferenced", "copy.of-a-file")
+    ]
+    assert "not searched: 1 file in other formats" in result.notes
+    live = next(iter(open_table(table).snapshot().live_files()["path"].to_pylist()))
+    Path(table, live).write_bytes(b"damaged: its name and its first bytes say nothing")
+    assert any(live in each for each in report(table, "id = 4711").not_examined)
+
+
+def test_a_link_is_not_followed_and_leaves_the_erasure_uncertain(
+    table: str, tmp_path: Path
+) -> None:
+    pq.write_table(rows(4711, 4711), tmp_path / "elsewhere.parquet")
+    Path(table, "link.parquet").symlink_to(tmp_path / "elsewhere.parquet")
+    result = report(table, "id = 4711")
+    assert result.status == "uncertain" and "1 link" in result.not_examined[0]
+
+
+def test_partition_columns_and_deletion_vectors_decide(table: str) -> None:
+    total = sum(places(report(table, "country = 'DE'")).values())
+    assert total == 15 and report(table, "country = 'XX'").status == "erased"
+
+
+def test_a_hold_ends_no_earlier_than_the_retention(table: str) -> None:
+    now = RunContext().started
+    keep = KeepVersionOptions(name="audit", keep=2, until=now + timedelta(hours=1))
+    planned = keep_version.plan(open_table(table).snapshot(), keep, RunContext())
+    keep_version.apply(open_table(table), planned)
+    deltalake.DeltaTable(table).delete("id = 7")
+    (held,) = report(table, "id = 7").places
+    assert held.place == "held" and held.last_end is not None
+    assert held.last_end > now + timedelta(days=6)
 
 
 def test_what_cannot_be_read_is_never_called_erased(table: str) -> None:

@@ -232,21 +232,14 @@ class _Decision:
         holding = [hold for hold in self.holds.holds if hold.first < commit]
         if not holding:
             return
-        self.held = tuple(
-            HeldBack.by(
-                hold,
-                files=len(sizes),
-                size=sum(sizes),
-            )
-            for hold in holding
-            for sizes in [
-                [
-                    entry.status.size
-                    for entry in inventory.entries
-                    if entry.file.version is not None and hold.first <= entry.file.version < commit
-                ]
-            ]
-        )
+        sizes = [
+            (entry.file.version, entry.status.size)
+            for entry in inventory.entries
+            if entry.file.version is not None and entry.file.version < commit
+        ]
+        for hold in holding:
+            held = [size for version, size in sizes if version >= hold.first]
+            self.held += (HeldBack.by(hold, files=len(held), size=sum(held)),)
         self.commit = min(hold.first for hold in holding)
 
     def _compare(self, found: SoundCheckpoint) -> None:

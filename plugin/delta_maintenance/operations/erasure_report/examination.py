@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import partial
@@ -15,16 +15,18 @@ import pyarrow.compute as pc
 
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.operations.erasure_report.places import PlacedFile, TableFiles
+from delta_maintenance.operations.erasure_report.places import PlacedFile, TableFiles, has_no_rows
 from delta_maintenance.protocol.schema.types import parse_schema, physical_name
 from delta_maintenance.scratch import scratch_folder, scratch_writes
 from delta_maintenance.storage.core.old_versions import OldVersion, OldVersions
 from delta_maintenance.table.data.matching_rows import RowCondition
 from delta_maintenance.table.data.row_reader import RowLayout, RowReader
 from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _PIECE = 8 << 20
+_SUFFIX = ".parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +37,10 @@ class Examined:
     rows: int
     """Matching rows in the file."""
     sha256: str
-    problem: str | None
+    problem: str | None = None
     """Why the rows could not be read."""
+    is_parquet: bool = True
+    """False for a file that the log does not know and that is no Parquet file."""
 
 
 class Examination:
@@ -71,66 +75,74 @@ class Examination:
             )
 
     def _examined(self, file: PlacedFile) -> Examined:
-        digest = ""
         try:
             with self._store.open(file.path) as opened:
-                digest = _sha256(opened)
-            rows, live = self._rows(file)
+                digest, is_parquet = _sha256(opened)
         except FileNotFoundError:
             return Examined(
                 file=file, rows=0, sha256="", problem="it was deleted during the examination"
             )
         except DeltaMaintenanceError as error:
-            return Examined(file=file, rows=0, sha256=digest, problem=error.problem)
-        if rows and file.place == "live" and not live:
-            why = "a deletion vector marks the rows: purge, then vacuum"
-            file = replace(file, place="deletion-vector", ends_by=why)
-        return Examined(file=file, rows=rows, sha256=digest, problem=None)
+            return Examined(file=file, rows=0, sha256="", problem=error.problem)
+        suffix = file.path.lower().endswith(_SUFFIX)
+        if not is_parquet and not suffix and file.place == "unreferenced":
+            return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
+        found = self._counted(file, digest, lambda: self._store.open(file.path))
+        if not found.rows or file.place != "live" or file.row["deletionVector"].null_count:
+            return found
+        live = self._counted(file, digest, lambda: self._store.open(file.path), only_live=True)
+        if live.rows or live.problem is not None:
+            return found
+        why = "a deletion vector marks the rows: purge, then vacuum"
+        return replace(found, file=replace(file, place="deletion-vector", ends_by=why))
 
-    def _rows(self, file: PlacedFile) -> tuple[int, int]:
-        """Returns the matching rows in the file, and those of them that are not deleted."""
+    def _counted(
+        self,
+        file: PlacedFile,
+        digest: str,
+        source: Callable[[], BinaryIO],
+        *,
+        only_live: bool = False,
+    ) -> Examined:
+        """Counts the matching rows in the content of a file."""
         values = dict(file.row["partitionValues"][0].as_py() or ())
         missing = [key for key in self._keys if key not in values]
-        if missing:
-            raise RefusedError(f"its value of the partition column {missing[0]} is unknown")
-        vectors = file.row.schema.get_field_index("deletionVector")
-        every = pa.nulls(1, file.row.schema.field(vectors).type)
-        whole = file.row.set_column(vectors, "deletionVector", every)
-        rows = self._matching(self._reader(), whole)
-        if not rows or file.row["deletionVector"].null_count:
-            return rows, rows
-        return rows, self._matching(self._reader(), file.row)
-
-    def _reader(self) -> RowReader:
-        return RowReader(self._store, self._layout)
-
-    def _matching(self, reader: RowReader, file: pa.Table, source: BinaryIO | None = None) -> int:
+        row = file.row
+        if not only_live:
+            at = row.schema.get_field_index("deletionVector")
+            row = row.set_column(at, row.schema.field(at), pa.nulls(1, row.schema.field(at).type))
         names = [each.name for each in self._layout.columns.fields]
-        return sum(
-            pc.sum(self._condition.matching(dict(zip(names, rows.columns, strict=True)))).as_py()
-            or 0
-            for rows in reader.read(file, 0, source=source)
-        )
+        counted = 0
+        try:
+            if missing:
+                raise RefusedError(f"its value of the partition column {missing[0]} is unknown")
+            reader = RowReader(self._store, self._layout)
+            for rows in reader.read(row, 0, source=source()):
+                columns = dict(zip(names, rows.columns, strict=True))
+                counted += pc.sum(self._condition.matching(columns)).as_py() or 0
+        except FileNotFoundError:
+            problem = "it was deleted during the examination"
+            return Examined(file=file, rows=0, sha256=digest, problem=problem)
+        except DeltaMaintenanceError as error:
+            return Examined(file=file, rows=0, sha256=digest, problem=error.problem)
+        return Examined(file=file, rows=counted, sha256=digest)
 
     def _examined_old(self, old: OldVersions) -> Iterator[Examined]:
         with scratch_folder() as folder:
             for number, version in enumerate(old.list()):
-                if not version.path.lower().endswith(".parquet") or version.path.startswith(
-                    "_delta_log/"
-                ):
+                if version.path.startswith(f"{LOG_DIRECTORY}/") or has_no_rows(version.path):
                     continue
-                target = folder / f"{number}.parquet"
+                target = folder / str(number)
                 yield self._old(old, version, target)
                 target.unlink(missing_ok=True)
 
     def _old(self, old: OldVersions, version: OldVersion, target: Path) -> Examined:
-        row = self._files.described(version.path, version.size)
         ends = None if version.ends_ms is None else instant(version.ends_ms)
         file = PlacedFile(
             place="old-version",
             path=version.path,
             size=version.size,
-            row=row,
+            row=self._files.described(version.path, version.size),
             ends=ends,
             ends_by="a lifecycle rule of the bucket"
             if ends is not None
@@ -142,16 +154,10 @@ class Examination:
                 last = min(first + _PIECE, version.size) - 1
                 sink.write(old.read(version, first, last))
         with target.open("rb") as opened:
-            digest = _sha256(opened)
-        values = dict(row["partitionValues"][0].as_py() or ())
-        missing = [key for key in self._keys if key not in values]
-        try:
-            if missing:
-                raise RefusedError(f"its value of the partition column {missing[0]} is unknown")
-            rows = self._matching(self._reader(), row, target.open("rb"))
-        except DeltaMaintenanceError as error:
-            return Examined(file=file, rows=0, sha256=digest, problem=error.problem)
-        return Examined(file=file, rows=rows, sha256=digest, problem=None)
+            digest, is_parquet = _sha256(opened)
+        if not is_parquet and not version.path.lower().endswith(_SUFFIX):
+            return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
+        return self._counted(file, digest, lambda: target.open("rb"))
 
 
 def condition_of(snapshot: Snapshot, text: str) -> RowCondition:
@@ -159,8 +165,12 @@ def condition_of(snapshot: Snapshot, text: str) -> RowCondition:
     return RowCondition(text, parse_schema(snapshot.metadata.schema_string or ""))
 
 
-def _sha256(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    for piece in iter(partial(file.read, _PIECE), b""):
+def _sha256(file: BinaryIO) -> tuple[str, bool]:
+    """Returns the checksum of a file, and whether it begins like a Parquet file."""
+    digest, is_parquet = hashlib.sha256(), False
+    for number, piece in enumerate(iter(partial(file.read, _PIECE), b"")):
+        if not number:
+            # The second is that of an encrypted footer.
+            is_parquet = piece[:4] in (b"PAR1", b"PARE")
         digest.update(piece)
-    return digest.hexdigest()
+    return digest.hexdigest(), is_parquet

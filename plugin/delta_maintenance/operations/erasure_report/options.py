@@ -53,7 +53,7 @@ class ErasureReportPlan(Document):
     planned_at: Instant
     options: ErasureReportOptions
     files: int
-    """The number of Parquet files in the table's folder, and of old versions of files."""
+    """The number of files in the table's folder that can contain rows, without old versions."""
     bytes: int
     reason: str
     notes: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ others are: live, removed, held or change data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.clock import instant
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.erasure_report.options import Place
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
@@ -28,7 +30,8 @@ from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _CHANGE_DATA = "_change_data/"
-_PARQUET = r"(?i)\.parquet$"
+_WITHOUT_ROWS = r"(?:^|/)(?:deletion_vector_[0-9a-f-]{36}\.bin|\.[^/]*\.crc)$"
+"""Deletion vectors contain positions, and Hadoop's checksums contain checksums."""
 _ADD = ("path", "partitionValues", "size", "deletionVector")
 _REMOVE = ("path", "partitionValues", "size", "deletionTimestamp")
 
@@ -49,7 +52,10 @@ class PlacedFile:
 
 
 class TableFiles:
-    """The files of a table at one moment: folder and log."""
+    """The files of a table at one moment: folder and log.
+
+    Names say nothing of the contents: the files of the log can have any name.
+    """
 
     def __init__(self, snapshot: Snapshot, holds: Holds) -> None:
         self.snapshot = snapshot
@@ -57,17 +63,15 @@ class TableFiles:
         self.holds = holds
         self.retention = max(snapshot.properties.deleted_file_retention, LEAST_RETENTION)
         self.not_examined: list[str] = []
-        self.others = 0
-        """Files that are no Parquet files."""
         self.listed = self._listing()
 
     @property
     def size(self) -> int:
-        """The bytes of all Parquet files."""
+        """The bytes of all files."""
         return pc.sum(self.listed["size"]).as_py() or 0
 
     def files(self) -> Iterator[PlacedFile]:
-        """Yields every Parquet file of the folder with its place, ordered by path."""
+        """Yields every file of the folder that can have rows, with its place, ordered by path."""
         live = _Lookup(self._of_version(self.snapshot), self.listed, self.store.root)
         removed = _Lookup(relisting(self._removed), self.listed, self.store.root)
         held = [
@@ -108,37 +112,40 @@ class TableFiles:
         if not held and removed is not None:
             # A reader that needs all later versions also needs what they removed.
             held = [(hold, removed) for hold in self.holds.holds if hold.last is None]
+        since_ms = listed.modified_ms or 0
+        if removed is not None:
+            since_ms = max(since_ms, removed["deletionTimestamp"][0].as_py() or 0)
+        ends = instant(since_ms) + self.retention if since_ms else None
         if held:
             # A hold without an end is the last one to end.
             hold, row = max(held, key=lambda each: _end_of(each[0]))
+            until = None if hold.until is None or ends is None else max(hold.until, ends)
             return placed(
-                "held", row.select(FILES.names), f"held by {hold.holder}, then a vacuum", hold.until
+                "held", row.select(FILES.names), f"held by {hold.holder}, then a vacuum", until
             )
         place: Place = "removed" if removed is not None else "unreferenced"
         if listed.path.startswith(_CHANGE_DATA):
             place = "change-data"
-        since_ms = listed.modified_ms or 0
-        if removed is not None:
-            since_ms = max(since_ms, removed["deletionTimestamp"][0].as_py() or 0)
         row = (
             self.described(listed.path, listed.size)
             if removed is None
             else removed.select(FILES.names)
         )
-        if not since_ms:
+        if ends is None:
             return placed(place, row, "a vacuum keeps it, because its age is unknown")
-        ends = instant(since_ms) + self.retention
         return placed(place, row, "the next vacuum after this time", ends)
 
     def _listing(self) -> pa.Table:
         found = []
         for batch in self.store.list_tree():
-            is_file = pc.equal(batch["kind"], int(EntryKind.FILE))
             inside = pc.starts_with(batch["path"], f"{LOG_DIRECTORY}/")
-            files = batch.filter(pc.and_(is_file, pc.invert(inside)))
-            parquet = pc.match_substring_regex(files["path"], _PARQUET)
-            self.others += pc.sum(pc.invert(parquet)).as_py() or 0
-            found.append(files.filter(parquet).select(STATUSES.names))
+            entries = batch.filter(pc.invert(inside))
+            links = pc.sum(pc.equal(entries["kind"], int(EntryKind.OTHER))).as_py()
+            if links:
+                self.not_examined.append(f"{count_text(links, 'link')} or special files")
+            files = entries.filter(pc.equal(entries["kind"], int(EntryKind.FILE)))
+            empty = pc.match_substring_regex(files["path"], _WITHOUT_ROWS)
+            found.append(files.filter(pc.invert(empty)).select(STATUSES.names))
         files = pa.concat_tables([STATUSES.empty_table(), *found])
         if files["size"].null_count or files["modified_ms"].null_count:
             # A listing of directories contains only names.
@@ -159,8 +166,8 @@ class TableFiles:
         number = pc.sum(outside).as_py()
         if number:
             self.not_examined.append(
-                f"{number} files of version {snapshot.version} outside of the table's folder, "
-                "such as those of the source of a shallow clone"
+                f"{count_text(number, 'file')} of version {snapshot.version} outside of the "
+                "table's folder, such as those of the source of a shallow clone"
             )
         return adds
 
@@ -202,6 +209,11 @@ class TableFiles:
             },
             schema=FILES,
         )
+
+
+def has_no_rows(path: str) -> bool:
+    """Whether the name of a file is that of a deletion vector or of a checksum."""
+    return re.search(_WITHOUT_ROWS, path) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from delta_maintenance.operations.keep_version.options import (
     KeepVersionOptions,
     KeepVersionPlan,
     KeepVersionResult,
+    Status,
 )
 from delta_maintenance.operations.vacuum.candidates import require_no_missing
 from delta_maintenance.operations.vacuum.references import FileReferences
@@ -105,42 +106,40 @@ def apply(
     version were deleted meanwhile; the name is then removed again.
     """
     context = context or RunContext()
-    store, kept, notes = table.store, plan.kept, plan.notes
+    store, kept = table.store, plan.kept
+    if plan.action == "none":
+        return _result(plan, "nothing-to-do", plan.reason)
     if plan.action == "release":
         release_kept_version(store, kept.name)
-    elif plan.action == "change":
-        write_kept_version(store, kept, made_at=context.now(), replace=True)
-    elif plan.action == "keep":
-        if write_kept_version(store, kept, made_at=context.now()) is Put.EXISTS:
-            # A lost attempt of the same task may have written the name.
-            if read_kept_version(store, kept.name) == kept:
-                return KeepVersionResult(
-                    table=plan.table,
-                    version=plan.version,
-                    status="nothing-to-do",
-                    kept=kept,
-                    notes=notes,
-                )
-            raise RefusedError(
-                f"another process has just kept a version as {kept.name}",
-                table=table.uri,
-                version=kept.version,
-                remedy="run again to see it, or choose another name",
-            )
+        return _result(plan, "released")
+    replaces = plan.action == "change"
+    put = write_kept_version(store, kept, made_at=context.now(), replace=replaces)
+    if put is Put.EXISTS:
+        # A lost attempt of the same task may have written the name.
+        if read_kept_version(store, kept.name) == kept:
+            return _result(plan, "nothing-to-do")
+        raise RefusedError(
+            f"another process has just kept a version as {kept.name}",
+            table=table.uri,
+            version=kept.version,
+            remedy="run again to see it, or choose another name",
+        )
+    if not replaces:
         try:
             _files_only_here(table.snapshot(), table.snapshot(version=kept.version))
         except (CorruptTableError, InvalidRequestError, RefusedError):
             release_kept_version(store, kept.name)
             raise
-    status = {"keep": "kept", "change": "kept", "release": "released", "none": "nothing-to-do"}
-    return KeepVersionResult.from_json(
-        {
-            "table": plan.table,
-            "version": plan.version,
-            "status": status[plan.action],
-            "kept": kept.to_json(),
-            "notes": [plan.reason, *notes] if plan.is_noop else [*notes],
-        }
+    return _result(plan, "kept")
+
+
+def _result(plan: KeepVersionPlan, status: Status, *notes: str) -> KeepVersionResult:
+    return KeepVersionResult(
+        table=plan.table,
+        version=plan.version,
+        status=status,
+        kept=plan.kept,
+        notes=(*notes, *plan.notes),
     )
 
 

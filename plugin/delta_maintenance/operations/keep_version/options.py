@@ -58,6 +58,7 @@ class KeepVersionOptions(Record):
 
 
 Action = Literal["keep", "change", "release", "none"]
+Status = Literal["kept", "released", "nothing-to-do"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,6 @@ class KeepVersionResult(Document):
 
     table: str
     version: int
-    status: Literal["kept", "released", "nothing-to-do"]
+    status: Status
     kept: KeptVersion
     notes: tuple[str, ...] = ()
