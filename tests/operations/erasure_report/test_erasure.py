@@ -16,10 +16,23 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations import erasure_report, keep_version, vacuum
+from delta_maintenance.operations import (
+    erasure_report,
+    expire,
+    keep_version,
+    purge,
+    set_properties,
+    upgrade_protocol,
+    vacuum,
+)
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
+from delta_maintenance.operations.expire import ExpireOptions
+from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
+from delta_maintenance.operations.purge import PurgeOptions
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
+from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 
 NOW = {"allow_short_retention": True, "no_other_writers": True, "retention": timedelta()}
@@ -44,11 +57,14 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return root
 
 
-def report(root: str, where: str, **context: Any) -> ErasureReportResult:
+def report(
+    root: str, where: str, *, holders: Holders | None = None, **context: Any
+) -> ErasureReportResult:
     """Makes a report of the table as it is now."""
     table = open_table(root)
     run = RunContext(**context)
-    planned = erasure_report.plan(table.snapshot(), ErasureReportOptions(where=where), run)
+    options = ErasureReportOptions(where=where, holders=holders or Holders())
+    planned = erasure_report.plan(table.snapshot(), options, run)
     return erasure_report.apply(table, planned, run)
 
 
@@ -146,6 +162,31 @@ def test_a_hold_ends_no_earlier_than_the_retention(table: str) -> None:
     (held,) = report(table, "id = 7").places
     assert held.place == "held" and held.last_end is not None
     assert held.last_end > now + timedelta(days=6)
+
+
+def test_a_reader_holds_what_was_added_and_removed_since_its_version(table: str) -> None:
+    deltalake.DeltaTable(table).delete("id = 12")
+    feed = Reader(kind="change-feed", name="reports", max_lag=timedelta(days=30))
+    (found,) = report(table, "id = 12", holders=Holders(readers=(feed,))).found
+    assert (found.place, found.ends) == ("held", None) and "change-feed reports" in found.ends_by
+
+
+def test_rows_that_a_deletion_vector_marks_are_still_there(tmp_path: Path) -> None:
+    root, later = str(tmp_path / "table"), 4_000_000_000
+    deltalake.write_deltalake(root, pa.table({"id": pa.array([1, later], pa.int64())}))
+    table = open_table(root)
+    enable = UpgradeProtocolOptions(features=("deletionVectors",))
+    upgrade_protocol.apply(table, upgrade_protocol.plan(table.snapshot(), enable))
+    enabled = SetPropertiesOptions(properties={"delta.enableDeletionVectors": "true"})
+    set_properties.apply(table, set_properties.plan(table.snapshot(), enabled))
+    old = ExpireOptions(
+        column="id", unit="s", older_than=timedelta(days=1), mixed="deletion-vectors"
+    )
+    expire.apply(table, expire.plan(table.snapshot(), old))
+    assert places(report(root, "id = 1")) == {"deletion-vector": 1}
+    assert places(report(root, f"id = {later}")) == {"live": 1}
+    purge.apply(table, purge.plan(table.snapshot(), PurgeOptions()))
+    assert places(report(root, "id = 1")) == {"removed": 1}
 
 
 def test_what_cannot_be_read_is_never_called_erased(table: str) -> None:
