@@ -38,6 +38,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "checksum": (),
     "compact-log": ("--commits-per-file", "2", "--partial"),
     "clean-log": (),
+    "keep-version": ("audit-2026",),
+    "erasure-report": ("id < 5",),
     "vacuum": ("--ignore-missing-files",),
     "layout": ("--where", "id < 5 or not id in (1, 2)", "--where", "id is null"),
     "fsck": (),

@@ -19,6 +19,10 @@ from delta_maintenance.operations.compact_log.options import CompactLogPlan, Com
 from delta_maintenance.operations.core.flags import FlagField
 from delta_maintenance.operations.core.registry import AnyOperation
 from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
+from delta_maintenance.operations.erasure_report.options import (
+    ErasureReportPlan,
+    ErasureReportResult,
+)
 from delta_maintenance.operations.expire.options import ExpirePlan, ExpireResult
 from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
 from delta_maintenance.operations.keep_version.options import KeepVersionPlan, KeepVersionResult
@@ -171,6 +175,22 @@ class OperationMethods:
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> FsckPlan: ...
+    @overload
+    def erasure_report(
+        self,
+        where: str,
+        *,
+        dry_run: Literal[False] = ...,
+        report: str | None = ...,
+    ) -> ErasureReportResult: ...
+    @overload
+    def erasure_report(
+        self,
+        where: str,
+        *,
+        dry_run: Literal[True],
+        report: str | None = ...,
+    ) -> ErasureReportPlan: ...
     @overload
     def keep_version(
         self,
@@ -466,6 +486,8 @@ class OperationMethods:
         log_retention: timedelta | str | None = ...,
         allow_short_retention: bool = ...,
         no_other_writers: bool = ...,
+        streams: Sequence[str] = ...,
+        last_read: Sequence[str] = ...,
         dry_run: Literal[False] = ...,
         report: str | None = ...,
     ) -> CleanLogResult: ...
@@ -476,6 +498,8 @@ class OperationMethods:
         log_retention: timedelta | str | None = ...,
         allow_short_retention: bool = ...,
         no_other_writers: bool = ...,
+        streams: Sequence[str] = ...,
+        last_read: Sequence[str] = ...,
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> CleanLogPlan: ...
@@ -488,8 +512,12 @@ class OperationMethods:
         allow_short_retention: bool = ...,
         no_other_writers: bool = ...,
         keep_versions: Sequence[int] = ...,
+        streams: Sequence[str] = ...,
+        last_read: Sequence[str] = ...,
+        clones: Sequence[str] = ...,
         inventory: str | None = ...,
         foreign_files: bool = ...,
+        archived: Literal["keep", "delete"] = ...,
         allow_large_delete: bool = ...,
         ignore_missing_files: bool = ...,
         log_commits: bool | None = ...,
@@ -507,8 +535,12 @@ class OperationMethods:
         allow_short_retention: bool = ...,
         no_other_writers: bool = ...,
         keep_versions: Sequence[int] = ...,
+        streams: Sequence[str] = ...,
+        last_read: Sequence[str] = ...,
+        clones: Sequence[str] = ...,
         inventory: str | None = ...,
         foreign_files: bool = ...,
+        archived: Literal["keep", "delete"] = ...,
         allow_large_delete: bool = ...,
         ignore_missing_files: bool = ...,
         log_commits: bool | None = ...,

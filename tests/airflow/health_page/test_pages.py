@@ -142,10 +142,16 @@ def test_a_table_that_failed_shows_why_and_what_was_known(site: Site) -> None:
     assert f"{health().version:,}" in text
 
 
-def test_the_name_of_a_table_in_a_catalog_does_not_hide_its_problem(site: Site) -> None:
-    name = f"uc://prod.sales.{'x' * 255}"
-    problem = f"table {name}: Unity Catalog denies credentials"
-    site.store.save(assessment(name, status="failed", problem=problem, health=None, operations=()))
+@pytest.mark.parametrize("told", ["{name}", "{uri} ({name})"])
+def test_the_name_of_a_table_in_a_catalog_does_not_hide_its_problem(site: Site, told: str) -> None:
+    site.policy.write_text(
+        "version: 1\ncatalogs:\n  uc: {kind: uc, uri: https://catalog.example}\n"
+        "tables:\n  - {catalog: uc.prod.sales.*}\n"
+    )
+    name, uri = f"uc://prod.sales.{'x' * 255}", "s3://lake/sales/x"
+    problem = f"table {told.format(name=name, uri=uri)}: Unity Catalog denies credentials"
+    failed = assessment(name, uri=uri, status="failed", problem=problem, health=None, operations=())
+    site.store.save(failed)
     assert ">Unity Catalog denies credentials</span>" in site.get("/").text
 
 

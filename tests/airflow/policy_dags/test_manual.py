@@ -78,7 +78,8 @@ def test_manual_run_a_run_may_only_plan(
     found = run_manually(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
     assert found["state"] == "success"
     plan = found["one_table.plan[0]"].told
-    assert plan["needs_approval"] is True and "`1 file (1 byte)`" in plan["plan_text"]
+    assert plan["needs_approval"] is True
+    assert "| `expired-tombstone` | `1 file (486 bytes)` |" in plan["plan_text"]
     assert found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
 

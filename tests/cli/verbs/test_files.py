@@ -109,7 +109,7 @@ def test_damage_in_the_middle_neither_repeats_nor_loses_files(cli: Any, tmp_path
     damaged = cli("files", builder.store.root)
 
     assert damaged.status == 0
-    assert "warning: skipped _delta_log/" in damaged.err
+    assert f"warning: {builder.store.root}: skipped _delta_log/" in damaged.err
     assert sorted(damaged.out.splitlines()) == sorted(sound.out.splitlines())
     assert len(damaged.lines) == 9
 

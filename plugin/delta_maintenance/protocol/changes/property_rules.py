@@ -168,6 +168,7 @@ RULES: tuple[PropertyRule, ...] = (
     # Retention and maintenance.
     _known("delta.logRetentionDuration"),
     _known("delta.deletedFileRetentionDuration"),
+    _known("delta.timeUntilArchived"),
     _known("delta.setTransactionRetentionDuration"),
     _known("delta.dropFeatureTruncateHistory.retentionDuration"),
     PropertyRule(name="delta.checkpointRetentionDuration", parse=parse_interval),
