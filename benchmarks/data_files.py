@@ -174,11 +174,15 @@ def _vectors(
     if not percent:
         return []
     # A large part of the library, which other tables do without.
+    from pyroaring import BitMap64
+
     from delta_maintenance.storage import open_store
     from delta_maintenance.table.data.carried_deletions import write_vectors
 
     positions = [
-        np.flatnonzero(np.random.default_rng(number).random(rows_per_file) * 100 < percent)
+        BitMap64(
+            np.flatnonzero(np.random.default_rng(number).random(rows_per_file) * 100 < percent)
+        )
         for number in range(len(originals))
     ]
     written = write_vectors(open_store(str(table)), positions, new_id=lambda: str(uuid.UUID(int=3)))

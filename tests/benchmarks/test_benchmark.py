@@ -177,6 +177,16 @@ def test_generated_data_files_are_a_table(tmp_path: Path, partitions: int) -> No
     }
 
 
+def test_generated_data_files_may_have_deleted_rows(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "benchmarks.data_files", str(tmp_path / "t")]
+    shape = ["--files=3", "--rows-per-file=200", "--different=2", "--deleted-percent=10"]
+    subprocess.run([*argv, *shape], cwd=ROOT, check=True, capture_output=True)
+
+    commits = sorted((tmp_path / "t" / "_delta_log").iterdir())
+    marked = [add["deletionVector"]["cardinality"] for _, add in _actions(commits, "add")]
+    assert len(marked) == 3 and all(0 < each < 60 for each in marked)
+
+
 def test_the_peer_of_the_limits_reads_without_them(
     tmp_path: Path, measure: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

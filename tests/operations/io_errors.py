@@ -4,9 +4,9 @@ A library that the test compiles stands before the functions of the C library
 (`tests/support/faults/io_errors.c`): PyArrow's own reads and writes fail like those of Python. From
 the drawn call on, that function fails for that path.
 
-    python -m tests.operations.io_errors --first 0 --cases 1000 --log io.log
+    python -m tests.operations.io_errors --first 0 --cases 1450 --log io.log
 
-plays 50 errors in each verb: error `n` is that of verb `n % 20`.
+plays 50 errors in each verb: error `n` is that of verb `n % 29`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from tests.operations.verb_fork_server import READING, VERBS, Ended, ForkServer, fork_server
-from tests.operations.visible_kills import Judge, build
+from tests.operations.visible_kills import Judge, build_kind, kind_of
 from tests.support.suite import seed_runs
 
 ALL = (*VERBS, *READING)
@@ -64,7 +64,10 @@ class FailingDisk:
     def fail(self, verb: str, number: int) -> Ended:
         """Lets one of the verb's calls fail, and another run finish its work."""
         chance = random.Random(f"io error {verb} {number}")
-        kind = "damaged" if verb == "fsck" else chance.choice(("neglected", "kept"))
+        kind = kind_of(verb)
+        if kind == "neglected":
+            kind = chance.choice((kind, "kept"))
+        expires = verb.startswith("expire")
         whole, judge = self._table(kind)
         if (verb, kind) not in self._calls:
             with self._copy(whole) as root:
@@ -75,10 +78,10 @@ class FailingDisk:
             where = f"{kind} table, call {at}: {ended.call} of {ended.path}: {ended}"
             assert not ended.call or tells(ended), where
             try:
-                judge.check(root)
+                judge.check(root, expires=expires)
                 again = self._run(verb, root, 0)
                 assert again.status == 0, again
-                judge.check(root)
+                judge.check(root, expires=expires, ended=True)
                 status = fsck.plan(
                     Table(LocalStore(root)), context=RunContext.at(clock.now())
                 ).status
@@ -95,7 +98,7 @@ class FailingDisk:
     def _table(self, kind: str) -> tuple[Path, Judge]:
         if kind not in self._tables:
             whole = self._scratch / kind
-            build(whole, clock.now(), damaged=kind == "damaged")
+            build_kind(kind, whole)
             if kind == "kept":
                 # Sidecars, log compactions and a hint are read, too.
                 for verb in ("checkpoint", "compact-log"):

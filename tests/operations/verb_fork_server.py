@@ -22,6 +22,7 @@ from typing import Any
 
 from delta_maintenance.operations.core.context import RunContext
 
+_OLD = ("at", "--unit", "s", "--older-than", "30 days")
 VERBS = {
     "checkpoint": ("checkpoint", "TABLE", "--kind", "v2-parquet", "--actions-per-sidecar", "4"),
     "checkpoint classic": ("checkpoint", "TABLE", "--kind", "classic"),
@@ -30,6 +31,11 @@ VERBS = {
     "clean-log": ("clean-log", "TABLE"),
     "vacuum": ("vacuum", "TABLE", "--allow-large-delete"),
     "vacuum lite": ("vacuum", "TABLE", "--mode", "lite", "--allow-large-delete"),
+    "keep-version": ("keep-version", "TABLE", "audit", "--version", "10"),
+    "vacuum held": ("vacuum", "TABLE", "--allow-large-delete"),
+    "clean-log held": ("clean-log", "TABLE"),
+    "expire": ("expire", "TABLE", *_OLD, "--mixed", "rewrite"),
+    "expire by vectors": ("expire", "TABLE", *_OLD, "--mixed", "deletion-vectors"),
     "fsck": ("fsck", "TABLE", "--repair"),
     "backfill-row-ids": ("backfill-row-ids", "TABLE", "--files-per-commit", "3"),
     "recompute-stats": ("recompute-stats", "TABLE", "--files-per-commit", "3"),
