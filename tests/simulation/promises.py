@@ -174,7 +174,9 @@ class World:
         store = self._store(stream.address)
         store.put(f"commits/{stream.batch}", b'v1\n{"nextBatchWatermarkMs":0}')
         stream.batch += 1
-        stream.unread = max(stream.unread, self.random.randint(0, self._latest()) + 1)
+        # After the snapshot of a version, a query goes on with the next one.
+        least = stream.unread + stream.in_snapshot
+        stream.unread = max(least, self.random.randint(0, self._latest()) + 1)
         stream.in_snapshot = False
         self._write_offset(stream, committed=self.random.random() < 0.7)
 
