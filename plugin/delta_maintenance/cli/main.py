@@ -19,6 +19,7 @@ from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, locate_table
 from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
 from delta_maintenance.cli.process import own_the_process
+from delta_maintenance.closest import closest
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         own_the_process()
     words = sys.argv[1:] if argv is None else argv
     try:
-        arguments = _parser(words).parse_args(words)
+        arguments = _parse(words)
     except SystemExit as ended:
         # The parser has already printed help on stdout, or the error on stderr.
         return ended.code if isinstance(ended.code, int) else _FAILED
@@ -72,6 +73,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     with logging_to_stderr(verbose=arguments.verbose):
         return _run(arguments)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = _parser(words)
+    if not words:
+        parser.print_help()
+        parser.exit()
+    if not words[0].startswith("-") and words[0] not in verbs():
+        meant = closest(words[0], verbs(), likeness=0.6)
+        hint = f"; did you mean {meant}?" if meant is not None else ""
+        parser.error(f"there is no verb {words[0]!r}{hint}")
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        arguments.parser.refuse(unknown)
+    return arguments
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -133,6 +149,8 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
         for record in operations():
             operation_verb.add_parser(subparsers, record)
         _add_verbs(subparsers, _TABLES)
+    for each in subparsers.choices.values():
+        each.add_common_options()
     return parser
 
 
