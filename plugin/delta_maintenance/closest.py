@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 def closest(name: str, known: Iterable[str], *, likeness: float = 0.7) -> str | None:
@@ -11,6 +10,9 @@ def closest(name: str, known: Iterable[str], *, likeness: float = 0.7) -> str | 
 
     None if no ratio of equal characters reaches `likeness`.
     """
+    # Loaded here, because most names are right.
+    from difflib import get_close_matches
+
     by_case = {each.lower(): each for each in known}
     found = get_close_matches(name.lower(), by_case, n=1, cutoff=likeness)
     return by_case[found[0]] if found else None
