@@ -59,7 +59,8 @@ def _add_spec(verbs: Verbs) -> None:
         summary="print the request for a Spark job on a platform",
         description=_SPEC,
         json_help="print JSON for Kubernetes too, which is YAML otherwise",
-        example="spark-spec optimize s3://lake/sales/orders --for databricks",
+        example="spark-spec optimize s3://lake/sales/orders --for databricks "
+        "--application s3://jobs/job.py --report s3://jobs/reports/1.json",
     )
     operations = [record.name for record in spark_operations()]
     parser.add_argument("operation", metavar="VERB", choices=operations, help="the operation")
