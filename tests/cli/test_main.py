@@ -147,8 +147,8 @@ def test_only_instants_and_durations_in_json_load_pydantic(table: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        (),
         ("explode", "T"),
+        ("inspect", "T", "U"),
         ("files",),
         ("files", "T", "--version", "one"),
         ("files", "T", "--vers", "1"),

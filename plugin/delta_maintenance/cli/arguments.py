@@ -6,10 +6,12 @@ This module must not load pyarrow, pydantic or rich, so that `--help` responds a
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.closest import closest
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE
 from delta_maintenance.redaction import redact
 
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from delta_maintenance.table.read.table import Table
 
 _TABLE_HELP = (
-    "path or URI of the table's root: a local path, file:, s3:, gs:, abfss: or az:; or its name in "
-    "a catalog, such as uc://main.sales.orders"
+    "path or URI of the table's root: a local path, file:, s3:, gs:, abfss:, az:, hdfs: or "
+    "webhdfs:; or its name in a catalog, such as uc://main.sales.orders"
+)
+_LOG_MEMORY_HELP = (
+    "memory that one file of a log may take while it is read, such as 6GiB or 512MiB; by default "
+    f"{LOG_MEMORY_VARIABLE} of the environment, or else 4GiB"
 )
 _STORAGE_HELP = """\
 an option of the table's store, such as AWS_ENDPOINT_URL=http://localhost:9000; repeatable. Other
@@ -28,27 +34,68 @@ AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS
 ~/.aws and instance roles; Google and Azure read their usual variables"""
 
 
+_WIDEST_EXAMPLE = 74
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are one line, and whose options cannot be abbreviated.
 
     An unambiguous abbreviation could become ambiguous when another option is added.
     """
 
+    json_help = ""
+    """The help of the common option `--json`."""
+    opens_stores = True
+    """Whether the options of stores are among the common ones."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(
             **settings, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
         )
 
+    def add_common_options(self) -> None:
+        """Adds the options that all verbs have. Called last, so that help begins with the
+        verb's own.
+        """
+        common = self.add_argument_group("common options")
+        if self.opens_stores:
+            common.add_argument(
+                "--storage-option",
+                dest="storage_options",
+                metavar="K=V",
+                action="append",
+                default=[],
+                type=key_value,
+                help=_STORAGE_HELP.replace("\n", " "),
+            )
+            common.add_argument("--log-memory", metavar="SIZE", help=_LOG_MEMORY_HELP)
+        common.add_argument("--json", action="store_true", help=self.json_help)
+        common.add_argument(
+            "-v", "--verbose", action="store_true", help="print more on stderr, with tracebacks"
+        )
+        common.add_argument("-h", "--help", action="help", help="print this help")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Ends with an error about words that are neither options nor arguments of the verb."""
+        unknown = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if unknown is None:
+            self.error(f"too many arguments: {' '.join(words)}")
+        meant = closest(unknown, self._option_string_actions, likeness=0.6)
+        self.error(f"there is no option {unknown}" + (f"; did you mean {meant}?" if meant else ""))
+
     def error(self, message: str) -> NoReturn:
         # Quoted input must stay on one line.
         line = redact(" ".join(message.split()))
-        self.exit(2, f"delta-maintenance: {line}; see '{self.prog} --help'\n")
+        end = "" if line.endswith("?") else ";"
+        self.exit(2, f"delta-maintenance: {line}{end} see '{self.prog} --help'\n")
 
 
 class Verbs(Protocol):
     """The object to which a verb adds its parser, as `ArgumentParser.add_subparsers` returns it."""
 
-    def add_parser(self, name: str, *, help: str, description: str) -> ArgumentParser:
+    def add_parser(
+        self, name: str, *, help: str, description: str, epilog: str, add_help: bool
+    ) -> ArgumentParser:
         """Adds the parser of a new verb."""
 
 
@@ -59,49 +106,28 @@ def add_verb(
     summary: str,
     description: str,
     json_help: str,
-    metavar: str = "TABLE",
-    address_help: str = _TABLE_HELP,
-    operations: Sequence[str] = (),
+    example: str,
+    opens_stores: bool = True,
 ) -> ArgumentParser:
-    """Adds the parser of one verb, with the arguments that all verbs share.
+    """Adds the parser of one verb; the common options follow the verb's own.
 
-    `metavar` and `address_help` are for verbs whose address is not that of a table; `operations`
-    are for verbs whose first argument is an operation.
+    `example` is a command line without the name of the program.
     """
-    parser = verbs.add_parser(name, help=summary, description=description)
-    if operations:
-        parser.add_argument("operation", metavar="VERB", choices=operations, help="the operation")
-    parser.add_argument("table", metavar=metavar, help=address_help)
-    add_storage_options(parser)
-    add_log_memory(parser)
-    parser.add_argument("--json", action="store_true", help=json_help)
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
+    parser = verbs.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"example:\n  {_on_lines(example)}",
+        add_help=False,
     )
+    parser.json_help, parser.opens_stores = json_help, opens_stores
+    parser.set_defaults(parser=parser)
     return parser
 
 
-def add_log_memory(parser: ArgumentParser) -> None:
-    """Adds `--log-memory`."""
-    parser.add_argument(
-        "--log-memory",
-        metavar="SIZE",
-        help="memory that one file of a log may take while it is read, such as 6GiB or 512MiB; by "
-        f"default {LOG_MEMORY_VARIABLE} of the environment, or else 4GiB",
-    )
-
-
-def add_storage_options(parser: ArgumentParser) -> None:
-    """Adds `--storage-option`."""
-    parser.add_argument(
-        "--storage-option",
-        dest="storage_options",
-        metavar="K=V",
-        action="append",
-        default=[],
-        type=key_value,
-        help=_STORAGE_HELP.replace("\n", " "),
-    )
+def add_table(parser: ArgumentParser) -> None:
+    """Adds the address of a table."""
+    parser.add_argument("table", metavar="TABLE", help=_TABLE_HELP)
 
 
 def add_time_travel(parser: ArgumentParser) -> None:
@@ -194,6 +220,17 @@ def at_least(least: int, text: str) -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
     return number
+
+
+def _on_lines(example: str) -> str:
+    """Returns a command line, continued on further lines as shells do if it is long."""
+    lines = ["delta-maintenance"]
+    for word in map(shlex.quote, shlex.split(example)):
+        if len(lines[-1]) + len(word) > _WIDEST_EXAMPLE:
+            lines[-1] += " \\"
+            lines.append("     ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
 
 
 def _timestamp(text: str) -> str | int:

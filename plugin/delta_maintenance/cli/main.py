@@ -19,7 +19,8 @@ from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, locate_table
 from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
 from delta_maintenance.cli.process import own_the_process
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.closest import closest
+from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError
 from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
 
@@ -40,6 +41,7 @@ _MODULES = {
 """The verbs that are not operations, in the order of the help: before the operations and after
 them. Each has a module of the same name in `verbs`, unless another name is given here."""
 
+_COMPLETING = "_ARGCOMPLETE"
 _EXIT_STATUSES = """\
 exit status:
   0  done, also when there was nothing to do
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         own_the_process()
     words = sys.argv[1:] if argv is None else argv
     try:
-        arguments = _parser(words).parse_args(words)
+        arguments = _parse(words)
     except SystemExit as ended:
         # The parser has already printed help on stdout, or the error on stderr.
         return ended.code if isinstance(ended.code, int) else _FAILED
@@ -74,6 +76,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
 
 
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    if _COMPLETING in os.environ:
+        # The shell asks for completions of the line so far, and runs nothing.
+        import argcomplete
+
+        argcomplete.autocomplete(_parser(os.environ["COMP_LINE"].split()[1:]))
+    parser = _parser(words)
+    if not words:
+        parser.print_help()
+        parser.exit()
+    known = (*_READING, *BUILT_IN, *_TABLES)
+    if not words[0].startswith("-") and words[0] not in known and words[0] not in verbs():
+        meant = closest(words[0], verbs(), likeness=0.6)
+        hint = f"; did you mean {meant}?" if meant is not None else ""
+        parser.error(f"there is no verb {words[0]!r}{hint}")
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        arguments.parser.refuse(unknown)
+    return arguments
+
+
 def _run(arguments: argparse.Namespace) -> int:
     try:
         # A verb for many tables reports failed tables itself and only returns the exit status.
@@ -82,6 +105,13 @@ def _run(arguments: argparse.Namespace) -> int:
             status: int | None = arguments.run(arguments)
         # Flushed here, where a failure can still become an exit status.
         sys.stdout.flush()
+    except NotADeltaTableError as error:
+        if arguments.table is not None:
+            from delta_maintenance.cli.nearby_tables import remedy_near
+
+            options = dict(arguments.storage_options)
+            error.remedy = remedy_near(arguments.table, options) or error.remedy
+        return _failed(error, str(error.located(table=arguments.table)), arguments)
     except DeltaMaintenanceError as error:
         return _failed(error, str(error.located(table=arguments.table)), arguments)
     except KeyboardInterrupt:
@@ -133,6 +163,8 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
         for record in operations():
             operation_verb.add_parser(subparsers, record)
         _add_verbs(subparsers, _TABLES)
+    for each in subparsers.choices.values():
+        each.add_common_options()
     return parser
 
 

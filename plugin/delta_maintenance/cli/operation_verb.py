@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import textwrap
@@ -18,6 +19,7 @@ from delta_maintenance import clock
 from delta_maintenance.cli.arguments import (
     Verbs,
     add_spark,
+    add_table,
     add_verb,
     at_least,
     key_value,
@@ -55,7 +57,9 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
         ),
         json_help="print the Result, with --dry-run the Plan and the exact lists behind it, as one "
         "JSON document",
+        example=_example(record),
     )
+    add_table(parser)
     add_flags(parser, record.options)
     if record.takes_version:
         parser.add_argument(
@@ -218,6 +222,15 @@ def _print_document(document: dict[str, Any], listing: Listing | None) -> None:
             comma = ","
         sys.stdout.write("\n  ]" if comma else "]")
     sys.stdout.write("\n}\n")
+
+
+def _example(record: AnyOperation) -> str:
+    words = [record.name, "s3://lake/sales/orders"]
+    for field in flag_fields(record.options):
+        if field.is_required:
+            value = field.flag.example or (field.choices or (_settings(field)["metavar"],))[0]
+            words += [value] if field.flag.positional else [_name(field), value]
+    return shlex.join([*words, *([] if record.effects.only_reads else ["--dry-run"])])
 
 
 def add_flags(parser: argparse.ArgumentParser, options: type[Record]) -> None:

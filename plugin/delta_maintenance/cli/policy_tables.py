@@ -8,12 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance.cli.arguments import (
-    ArgumentParser,
-    Verbs,
-    add_log_memory,
-    add_storage_options,
-)
+from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_verb
 from delta_maintenance.cli.output import warn
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
@@ -30,10 +25,17 @@ if TYPE_CHECKING:
 
 
 def add_policy_verb(
-    verbs: Verbs, name: str, *, summary: str, description: str, json_help: str
+    verbs: Verbs, name: str, *, summary: str, description: str, json_help: str, example: str
 ) -> ArgumentParser:
     """Adds the parser of a verb that takes a policy instead of a table."""
-    parser = verbs.add_parser(name, help=summary, description=description)
+    parser = add_verb(
+        verbs,
+        name,
+        summary=summary,
+        description=description,
+        json_help=json_help,
+        example=example,
+    )
     parser.add_argument("config", metavar="CONFIG", help="the policy, a YAML file")
     parser.add_argument(
         "--table",
@@ -49,12 +51,6 @@ def add_policy_verb(
         help="a folder in any store, used for nothing else, that keeps the assessments and the "
         "last runs between calls; without it, a vacuum or an fsck that made no commit counts as "
         "never run",
-    )
-    add_storage_options(parser)
-    add_log_memory(parser)
-    parser.add_argument("--json", action="store_true", help=json_help)
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
     # Errors do not refer to a table on the command line.
     parser.set_defaults(table=None)

@@ -308,7 +308,7 @@ def test_a_damaged_commit_in_the_history_is_named() -> None:
 
 def test_a_place_without_commits_has_no_history() -> None:
     table = TableBuilder()
-    with fails(NotADeltaTableError, "no commit", table=table, version=None, file=None):
+    with fails(NotADeltaTableError, "missing or empty", table=table, version=None, file=None):
         table.open().history()
-    with fails(NotADeltaTableError, "no commit", table=table, version=None, file=None):
+    with fails(NotADeltaTableError, "missing or empty", table=table, version=None, file=None):
         table.open().snapshot(timestamp=EPOCH_MS)

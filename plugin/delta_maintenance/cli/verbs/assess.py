@@ -33,6 +33,7 @@ def add_parser(verbs: Verbs) -> None:
             "table or\na pattern that cannot be read does not prevent the assessment of the others."
         ),
         json_help="print the Assessments as one JSON document, a list",
+        example="assess delta_maintenance.yaml --state state/",
     )
     parser.set_defaults(run=run)
 

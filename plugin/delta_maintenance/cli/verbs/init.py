@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from delta_maintenance.cli.arguments import Verbs
+from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json
 from delta_maintenance.errors import InvalidRequestError
 
@@ -73,12 +73,16 @@ attributes:
 
 def add_parser(verbs: Verbs) -> None:
     """Adds the verb to the command line."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "init",
-        help="write a policy, or the files that connect it to Airflow or Dagster",
+        summary="write a policy, or the files that connect it to Airflow or Dagster",
         description="Write commented files for a first setup into a folder: a policy; for "
         "Airflow a policy\nand a file for the Dags folder; for Dagster a component. Existing "
         "files are not changed.",
+        json_help="print the files as one JSON document",
+        example="init airflow --folder dags",
+        opens_stores=False,
     )
     parser.add_argument("kind", choices=["policy", "airflow", "dagster"], help="the kind of setup")
     parser.add_argument(
@@ -86,10 +90,6 @@ def add_parser(verbs: Verbs) -> None:
         metavar="FOLDER",
         default=".",
         help="the folder for the files, by default the current one",
-    )
-    parser.add_argument("--json", action="store_true", help="print the files as one JSON document")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
     parser.set_defaults(run=run, table=None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from delta_maintenance.cli.arguments import Verbs, add_log_memory, add_storage_options
+from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import count_text, print_json, printable, say, size_text
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 def add_parser(verbs: Verbs) -> None:
     """Adds the verb to the command line."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "orphans",
-        help="find tables that no catalog and no policy names",
+        summary="find tables that no catalog and no policy names",
         description=(
             "Search folders for tables that neither a catalog of the policy nor the policy itself "
             "names,\nwith their bytes and the time of their last commit. Tables with files that a "
             "known table uses\nare listed apart. Reads only, and deletes nothing."
         ),
+        json_help="print one JSON document",
+        example="orphans delta_maintenance.yaml --under s3://lake",
     )
     parser.add_argument("config", metavar="CONFIG", help="the policy, a YAML file")
     parser.add_argument(
@@ -39,12 +42,6 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument(
         "--html", metavar="FILE", help="also write the report as a page, to this local file"
-    )
-    add_storage_options(parser)
-    add_log_memory(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
     # Errors do not refer to a table on the command line.
     parser.set_defaults(table=None, run=run)

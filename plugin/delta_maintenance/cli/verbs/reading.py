@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import (
     Verbs,
+    add_table,
     add_time_travel,
     add_verb,
     at_least,
@@ -48,7 +49,9 @@ def _add_inspect(verbs: Verbs) -> None:
             "files that\na reader opens to load it. Reads only."
         ),
         json_help="print one JSON document instead of text",
+        example="inspect s3://lake/sales/orders",
     )
+    add_table(parser)
     add_time_travel(parser)
     parser.add_argument(
         "--replay",
@@ -90,7 +93,9 @@ def _add_files(verbs: Verbs) -> None:
             "earlier lines have been printed, and the exit status is not\n0."
         ),
         json_help="accepted for uniformity: the output is JSON lines always",
+        example="files s3://lake/sales/orders --version 12",
     )
+    add_table(parser)
     add_time_travel(parser)
     parser.set_defaults(run=_files)
 
@@ -123,7 +128,9 @@ def _add_history(verbs: Verbs) -> None:
             "it\ncontains no commitInfo. Reads only."
         ),
         json_help="print one JSON document, a list, instead of text",
+        example="history s3://lake/sales/orders --limit 20",
     )
+    add_table(parser)
     parser.add_argument(
         "--limit",
         metavar="N",
@@ -163,7 +170,9 @@ def _add_health(verbs: Verbs) -> None:
             "that the log\nrecords. Reads the log but no data."
         ),
         json_help="print the TableHealth as one JSON document",
+        example="health s3://lake/sales/orders",
     )
+    add_table(parser)
     parser.set_defaults(run=_health)
 
 

@@ -46,6 +46,7 @@ def add_parser(verbs: Verbs) -> None:
             "for the current tables."
         ),
         json_help="print the RunResults as one JSON document, a list",
+        example="run delta_maintenance.yaml --state state/ --dry-run",
     )
     add_approvals(parser)
     parser.add_argument(

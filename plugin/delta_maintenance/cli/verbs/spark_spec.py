@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
+from delta_maintenance.cli.arguments import Verbs, add_table, add_verb, key_value
 from delta_maintenance.cli.output import print_json
 from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.operations.core.registry import spark_operations
@@ -42,8 +42,12 @@ def add_parser(verbs: Verbs) -> None:
         summary="write the files of a Spark job to a folder that a cluster can read",
         description=_STAGE,
         json_help="print the addresses as one JSON document",
+        example="spark-stage s3://jobs/delta-maintenance",
+    )
+    stage.add_argument(
+        "table",
         metavar="FOLDER",
-        address_help="path or URI of the folder: a local path, file:, s3:, gs:, abfss: or az:",
+        help="path or URI of the folder: a local path, file:, s3:, gs:, abfss: or az:",
     )
     stage.set_defaults(run=_run_stage)
 
@@ -55,8 +59,12 @@ def _add_spec(verbs: Verbs) -> None:
         summary="print the request for a Spark job on a platform",
         description=_SPEC,
         json_help="print JSON for Kubernetes too, which is YAML otherwise",
-        operations=[record.name for record in spark_operations()],
+        example="spark-spec optimize s3://lake/sales/orders --for databricks "
+        "--application s3://jobs/job.py --report s3://jobs/reports/1.json",
     )
+    operations = [record.name for record in spark_operations()]
+    parser.add_argument("operation", metavar="VERB", choices=operations, help="the operation")
+    add_table(parser)
     parser.add_argument(
         "--for",
         dest="platform",

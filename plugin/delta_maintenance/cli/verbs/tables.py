@@ -29,6 +29,7 @@ def add_parser(verbs: Verbs) -> None:
             "catalog\nor a pattern that cannot be listed does not hide the others."
         ),
         json_help="print one JSON document, with the merged rules of each table",
+        example="tables delta_maintenance.yaml",
     )
     parser.set_defaults(run=run)
 

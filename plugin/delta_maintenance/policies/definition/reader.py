@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from delta_maintenance.closest import closest
 from delta_maintenance.errors import InvalidRequestError
 
 M = TypeVar("M", bound=BaseModel)
@@ -45,7 +46,7 @@ def read_document(
     try:
         return model.model_validate(values, context={"environment": environment})
     except ValidationError as error:
-        raise invalid(_first_problem(error, text), remedy=None) from None
+        raise invalid(_first_problem(error, text, model), remedy=None) from None
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -66,18 +67,21 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return mapping
 
 
-def _first_problem(error: ValidationError, text: str) -> str:
+def _first_problem(error: ValidationError, text: str, model: type[BaseModel]) -> str:
     first = error.errors(include_url=False)[0]
     option = _option(first["loc"])
     line = _line(text, first["loc"])
     others = error.error_count() - 1
     more = f" (and {others} more)" if others else ""
-    return f"line {line}: {option}{_message(first)}{more}"
+    return f"line {line}: {option}{_message(first, model)}{more}"
 
 
-def _message(problem: ErrorDetails) -> str:
+def _message(problem: ErrorDetails, model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
-        return "unknown key; correct its spelling"
+        *place, key = problem["loc"]
+        meant = closest(str(key), _known_keys(model.model_json_schema(), place))
+        remedy = "correct its spelling" if meant is None else f"did you mean {meant}?"
+        return f"unknown key; {remedy}"
     if problem["type"] == "missing":
         return "the key is missing; add it"
     if problem["type"] in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
@@ -85,6 +89,25 @@ def _message(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
     return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}; correct this value"
+
+
+def _known_keys(schema: dict[str, Any], place: Sequence[int | str]) -> set[str]:
+    """Returns the keys that a mapping may have at a place in a document."""
+
+    def alternatives(node: dict[str, Any]) -> list[dict[str, Any]]:
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+        inner = [found for each in node.get("anyOf", ()) for found in alternatives(each)]
+        return [node, *inner]
+
+    nodes = alternatives(schema)
+    for part in place:
+        below = (
+            node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
+            for node in nodes
+        )
+        nodes = [found for each in below if each is not None for found in alternatives(each)]
+    return {key for node in nodes for key in node.get("properties", ())}
 
 
 def _option(location: tuple[int | str, ...]) -> str:

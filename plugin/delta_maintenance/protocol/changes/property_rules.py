@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
+from delta_maintenance.closest import closest
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.features.properties import (
@@ -128,10 +128,9 @@ def _require_user_managed(rule: PropertyRule) -> None:
 def _suggestion(name: str) -> str:
     if name == "delta.enableChangeDataCapture":
         return "use delta.enableChangeDataFeed"
-    by_case = {rule.name.lower(): rule.name for rule in RULES}
-    close = get_close_matches(name.lower(), by_case, n=1, cutoff=0.8)
-    if close:
-        return f"use {by_case[close[0]]}"
+    meant = closest(name, (rule.name for rule in RULES), likeness=0.8)
+    if meant is not None:
+        return f"use {meant}"
     return "names that start with delta. are reserved; use another prefix for your own properties"
 
 

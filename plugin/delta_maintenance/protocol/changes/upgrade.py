@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 
+from delta_maintenance.closest import closest
 from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.features.registry import (
@@ -138,11 +138,10 @@ def _unknown(name: str, feature: TableFeature | None) -> UnsupportedFeatureError
             f"{name} is a draft or preview name of the table feature {feature.name}",
             remedy=f"use {feature.name}",
         )
-    by_case = {known.name.lower(): known.name for known in FEATURES}
-    close = get_close_matches(name.lower(), by_case, n=1)
+    meant = closest(name, (known.name for known in FEATURES))
     return UnsupportedFeatureError(
         f"unknown table feature {name!r}",
-        remedy=f"use {by_case[close[0]]}" if close else "see the reference of upgrade-protocol",
+        remedy=f"use {meant}" if meant is not None else "see the reference of upgrade-protocol",
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 
+from delta_maintenance.closest import closest
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.client import endpoint_scheme
 
@@ -23,9 +24,12 @@ def named_values(
     for name, value in (given or {}).items():
         meaning = meanings.get(name) or meanings.get(name.upper())
         if meaning is None:
+            meant = closest(name, meanings)
             raise InvalidRequestError(
                 f"{store} has no storage option {name!r}",
-                remedy=f"use one of {', '.join(sorted(meanings))}",
+                remedy=f"did you mean {meant}?"
+                if meant is not None
+                else f"use one of {', '.join(sorted(meanings))}",
             )
         if values.setdefault(meaning, value) != value:
             raise InvalidRequestError(

@@ -30,7 +30,7 @@ from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead
 from delta_maintenance.table.read.log_reader import LogTail, read_without_files
-from delta_maintenance.table.read.segment import LogListing, list_log
+from delta_maintenance.table.read.segment import LogListing, latest_version, list_log, no_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 
@@ -207,6 +207,8 @@ def newest_commit_not_after(
 
 def _listing(store: Store) -> LogListing:
     listing = list_log(store)
+    if latest_version(listing) is None and not listing.incomplete:
+        raise no_log()
     if not listing.commits:
         raise NotADeltaTableError(
             "the log contains no commit", remedy="check the address of the table"

@@ -124,6 +124,14 @@ def hinted_version(store: Store) -> int | None:
     return hint.version if hint is not None else None
 
 
+def no_log() -> NotADeltaTableError:
+    """Returns the error for an address without a log."""
+    return NotADeltaTableError(
+        "the folder _delta_log is missing or empty",
+        remedy="check the address; a Delta table has a _delta_log folder with commits",
+    )
+
+
 def latest_version(listing: LogListing) -> int | None:
     """Returns the newest version with a listed commit or a complete checkpoint."""
     versions = [*listing.commits, *(checkpoint.version for checkpoint in listing.checkpoints)]

@@ -57,6 +57,7 @@ from delta_maintenance.table.read.segment import (
     hinted_version,
     list_entries,
     list_log,
+    no_log,
     segment_after,
     without_compaction,
 )
@@ -264,7 +265,6 @@ class Table:
         return choose_segment(listing, version, avoid=avoid)
 
     def _require_log(self, listing: LogListing) -> None:
-        remedy = "check the address; a Delta table has a _delta_log folder with commits"
         if listing.incomplete:
             raise CorruptTableError(
                 "the log contains only an incomplete checkpoint",
@@ -272,7 +272,7 @@ class Table:
                 remedy="restore the log from a backup",
             )
         if next(self.store.list_from(LOG_DIRECTORY), None) is None:
-            raise NotADeltaTableError("the folder _delta_log does not exist here", remedy=remedy)
+            raise no_log()
 
     def _with_sound_compactions(self, segment: LogSegment, warnings: list[str]) -> LogSegment:
         for entry in segment.tail:

@@ -1,0 +1,130 @@
+"""Help, and what the command line says of names that it does not know."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance.cli.main import _parser, verbs
+from delta_maintenance.testing.actions import metadata, protocol
+from delta_maintenance.testing.table_builder import TableBuilder
+
+WIDTH = 80
+
+
+def test_the_bare_command_prints_help(cli: Any) -> None:
+    assert cli() == cli("--help")
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_help_has_a_valid_example_and_the_common_options_last(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    outcome = cli(verb, "--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    own, common = outcome.out.split("\ncommon options:\n")
+    assert "--verbose" not in own and "\n  -h, --help " in common
+    told, example = common.split("\nexample:\n")
+    assert "\n  --dry-run " not in told
+    assert max(len(line) for line in example.splitlines()) < WIDTH
+    program, *words = shlex.split(example.replace("\\\n", ""))
+    assert program == "delta-maintenance" and words[0] == verb
+    _parser(words).parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["vacum", "T"], "vacuum"),
+        (["optimise", "T"], "optimize"),
+        (["vacuum", "T", "--retain", "7d"], "--retention"),
+        (["checkpoint", "T", "--dryrun"], "--dry-run"),
+        (["history", "T", "--limits=3"], "--limit"),
+    ],
+)
+def test_a_misspelt_verb_or_option_is_answered_by_the_one_that_was_meant(
+    cli: Any, words: list[str], meant: str
+) -> None:
+    outcome = cli(*words)
+    assert outcome.status == 2 and outcome.out == ""
+    assert f"did you mean {meant}?" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_the_value_of_an_unknown_option_is_not_repeated(cli: Any) -> None:
+    outcome = cli("history", "T", "--pasword=hunter2", "--limit", "1")
+    assert outcome.status == 2 and "hunter2" not in outcome.err
+
+
+def test_a_misspelt_storage_option_is_answered_by_the_one_that_was_meant(cli: Any) -> None:
+    outcome = cli("history", "s3://lake/t", "--storage-option", "AWS_ENDPOINT_UR=hunter2")
+    assert "did you mean AWS_ENDPOINT_URL?" in outcome.err and "hunter2" not in outcome.err
+
+
+def test_a_folder_near_a_table_is_answered_by_its_address(
+    cli: Any, builder: TableBuilder, tmp_path: Path
+) -> None:
+    root = Path(builder.store.root)
+    (root / "day=1").mkdir()
+    for within in (root / "_delta_log", root / "day=1", root / "day=1" / "x"):
+        outcome = cli("history", within)
+        assert outcome.status == 5
+        assert outcome.err.rstrip().endswith(f"belongs to, {root}"), outcome.err
+    above = cli("history", root.parent)
+    assert above.status == 5 and above.err.rstrip().endswith(f"contains {root.name}"), above.err
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_folder_without_tables_is_named_with_what_is_missing(
+    cli: Any, tmp_path: Path, empty: bool
+) -> None:
+    folder = tmp_path / "lonely"
+    folder.mkdir()
+    if empty:
+        (folder / "_delta_log").mkdir()
+    outcome = cli("history", folder)
+    assert outcome.status == 5
+    assert "_delta_log is missing or empty; check the address" in outcome.err
+
+
+def test_only_some_of_many_folders_are_searched_for_tables(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delta_maintenance.cli.nearby_tables._FOLDERS_BELOW", 8)
+    for number in range(5):
+        TableBuilder(tmp_path / f"folder-{number}" / "t").commit([protocol(), metadata()])
+    outcome = cli("history", tmp_path)
+    assert outcome.err.rstrip().endswith("contains folder-0/t, folder-1/t, folder-2/t")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("delta-maintenance va", ["vacuum "]),
+        ("delta-maintenance vacuum T --rete", ["--retention "]),
+        ("delta-maintenance vacuum T --mode l", ["lite "]),
+    ],
+)
+def test_shells_complete_verbs_options_and_values(
+    tmp_path: Path, line: str, found: list[str]
+) -> None:
+    answer = tmp_path / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_SHELL": "bash",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    words = [sys.executable, "-m", "delta_maintenance"]
+    subprocess.run(words, env=os.environ | asked, check=True, timeout=300)
+    assert answer.read_text().split("\n") == found
