@@ -24,6 +24,7 @@ from delta_maintenance.operations.core.rendering import (
     drawn_table,
     fields_text,
     named_parts,
+    one_line_rows,
     printable,
     without_controls,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "print_facts",
     "print_fields",
     "print_json",
+    "print_lines",
     "print_named",
     "print_table",
     "printable",
@@ -53,8 +55,8 @@ __all__ = [
     "without_controls",
 ]
 
-_PIPED_WIDTH = 160
-"""The width if stdout is not a terminal."""
+_PIPED_WIDTH = 1 << 16
+"""The width if stdout is not a terminal: lines are not wrapped, for `grep` and for logs."""
 _QUIET = timedelta(seconds=5)
 """The time between two lines about a stage if stderr is not a terminal; short work prints none."""
 
@@ -87,6 +89,12 @@ def print_facts(title: str, facts: Facts) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table with a header, for people."""
     _console().print(drawn_table(columns, rows))
+
+
+def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table with one line for each row: a terminal cuts off the last column."""
+    for line in one_line_rows(columns, rows, width=_console().width):
+        print(line)
 
 
 def print_named(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

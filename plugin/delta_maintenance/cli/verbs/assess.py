@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs
-from delta_maintenance.cli.output import count_text, print_json, print_named, say, size_text, warn
+from delta_maintenance.cli.output import (
+    count_text,
+    print_json,
+    print_lines,
+    print_named,
+    print_table,
+    say,
+    size_text,
+    warn,
+)
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
+from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import AssessedOperation, Assessment
 
 _PARALLEL = 8
+_WAITS, _THEY_WAIT = "needs approval", "need approval"
+_STATUSES = ("due", _WAITS, "blocked", "failed", "nothing due")
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -35,23 +49,46 @@ def add_parser(verbs: Verbs) -> None:
         json_help="print the Assessments as one JSON document, a list",
         example="assess delta_maintenance.yaml --state state/",
     )
+    parser.add_argument("--due", action="store_true", help="only tables with due operations")
+    parser.add_argument(
+        "--failed", action="store_true", help="only tables that could not be assessed"
+    )
+    parser.add_argument(
+        "--reasons", action="store_true", help="a line for each operation, with its reason"
+    )
+    parser.add_argument(
+        "--group-by",
+        choices=("owner", "reason"),
+        help="instead of the tables, how many each owner has in which state, or for how many each "
+        "operation is in which state and why",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the assessments."""
+    if arguments.json and arguments.group_by is not None:
+        raise InvalidRequestError("--json has all assessments", remedy="omit --group-by")
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
     look = partial(_assessed, tables)
     with ThreadPoolExecutor(_PARALLEL) as pool:
         assessments = [*pool.map(look, tables.tables), *tables.unlisted]
+    chosen = _chosen(assessments, arguments)
     if arguments.json:
-        print_json([assessment.to_json() for assessment in assessments])
-    else:
+        print_json([assessment.to_json() for assessment in chosen])
+    elif arguments.group_by is not None:
+        print_table(*_groups(chosen, by=arguments.group_by))
+    elif arguments.reasons:
         print_named(
             ("table", "version", "operation", "status", "why", "brings"),
-            [row for assessment in assessments for row in _rows(assessment)],
+            [row for assessment in chosen for row in _rows(assessment)],
         )
+    else:
+        print_lines(("table", "status", "due"), [_line(assessment) for assessment in chosen])
+    if not arguments.json:
+        why = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
+        print(f"{_sums(assessments)}{why}")
     return worst(
         (each.name, each.problem, each.exit_status)
         for each in assessments
@@ -85,6 +122,79 @@ def _assessed(tables: PolicyTables, table: PolicyTable) -> Assessment:
     return assessment
 
 
+def _chosen(
+    assessments: Sequence[Assessment], arguments: argparse.Namespace
+) -> Sequence[Assessment]:
+    if not (arguments.due or arguments.failed):
+        return assessments
+    return [
+        each
+        for each in assessments
+        if (arguments.due and each.due) or (arguments.failed and each.status == "failed")
+    ]
+
+
+def _status(assessment: Assessment) -> str:
+    if assessment.due and all(each.needs_approval for each in assessment.due):
+        return _WAITS
+    return assessment.status.replace("-", " ")
+
+
+def _line(assessment: Assessment) -> tuple[str, str, str]:
+    """The name, the status, and every operation that is not up to date with what it brings."""
+    told = []
+    for each in assessment.operations:
+        if each.status == "not-due":
+            continue
+        state = _state(each)
+        shown = () if state in ("due", _status(assessment)) else (state,)
+        more = "; ".join(filter(None, [_gain(each), *shown]))
+        told.append(f"{each.operation} ({more})" if more else each.operation)
+    if not told and assessment.next_due_at is not None:
+        told.append(f"until {assessment.next_due_at:%F %R} UTC")
+    return assessment.name, _status(assessment), ", ".join(told)
+
+
+def _groups(
+    assessments: Sequence[Assessment], *, by: str
+) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+    if by == "owner":
+        owned = Counter((each.owner or "no owner", _status(each)) for each in assessments)
+        owners = dict.fromkeys(owner for owner, _ in owned)
+        return ("owner", *_STATUSES), [
+            (owner, *(owned[owner, status] or "" for status in _STATUSES)) for owner in owners
+        ]
+    reasons = Counter(
+        (each.operation, _state(each), _without_numbers(each))
+        for assessment in assessments
+        for each in assessment.operations
+        if each.status != "not-due"
+    )
+    return ("operation", "status", "tables", "why"), [
+        (operation, status, number, why)
+        for (operation, status, why), number in reasons.most_common()
+    ]
+
+
+def _state(operation: AssessedOperation) -> str:
+    waits = operation.needs_approval and operation.status == "due"
+    return _WAITS if waits else operation.status
+
+
+def _without_numbers(operation: AssessedOperation) -> str:
+    return re.sub(r"\d[\d.,:]*", "N", operation.reason)
+
+
+def _sums(assessments: Sequence[Assessment]) -> str:
+    numbers = Counter(map(_status, assessments))
+    told = [
+        f"{numbers[status]:,} {_THEY_WAIT if status == _WAITS else status}"
+        for status in _STATUSES
+        if numbers[status]
+    ]
+    return f"{count_text(len(assessments), 'table')}: {', '.join(told)}"
+
+
 def _rows(assessment: Assessment) -> Iterator[tuple[object, ...]]:
     version = assessment.health.version if assessment.health is not None else None
     shown = [each for each in assessment.operations if each.status != "not-due"]
@@ -93,7 +203,7 @@ def _rows(assessment: Assessment) -> Iterator[tuple[object, ...]]:
             assessment.name if number == 0 else "",
             version if number == 0 else None,
             each.operation,
-            "needs approval" if each.needs_approval and each.status == "due" else each.status,
+            _state(each),
             each.reason,
             _gain(each),
         )

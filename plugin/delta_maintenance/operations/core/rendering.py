@@ -19,6 +19,8 @@ _WIDTH = 100
 """The width of tables in a text that no terminal shows yet."""
 _SHORT = 16
 """The length up to which texts are not wrapped if names have lines of their own."""
+_LEAST_BESIDE = 34
+"""The space for the other columns beside a name in one line."""
 _LONGEST = 60
 """The length from which on texts in the first column of a table are wrapped."""
 
@@ -101,6 +103,30 @@ def drawn_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tab
     for row in cells:
         table.add_row(*row)
     return table
+
+
+def one_line_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int
+) -> Iterator[str]:
+    """Yields the head and each row as one line, cut off at the width.
+
+    A name in the first column that leaves too little space for the others has a line of its own.
+    """
+    from rich.cells import cell_len, set_cell_size
+
+    cells = [[*columns], *([*map(cell_text, row)] for row in rows)]
+    most = max(_SHORT, width - _LEAST_BESIDE)
+    widths = [
+        max(size for row in cells if (size := cell_len(row[index])) <= most or index)
+        for index in range(len(columns) - 1)
+    ]
+    for row in cells:
+        if cell_len(row[0]) > most:
+            yield row[0]
+            row[0] = ""
+        fixed = [set_cell_size(cell, size) for cell, size in zip(row, widths, strict=False)]
+        line = "  ".join([*fixed, row[-1]]).rstrip()
+        yield line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"
 
 
 def named_parts(
