@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.operations.health import TableHealth
     from delta_maintenance.policies.clones import PolicyClones
-    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.models import Assessment, LastRun, RunResult
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 
 def add_policy_verb(
-    verbs: Verbs, name: str, *, summary: str, description: str, json_help: str, example: str
+    verbs: Verbs,
+    name: str,
+    *,
+    summary: str,
+    description: str,
+    json_help: str,
+    example: str,
+    may_omit_policy: bool = False,
 ) -> ArgumentParser:
     """Adds the parser of a verb that takes a policy instead of a table."""
     parser = add_verb(
@@ -36,7 +43,12 @@ def add_policy_verb(
         json_help=json_help,
         example=example,
     )
-    parser.add_argument("config", metavar="CONFIG", help="the policy, a YAML file")
+    parser.add_argument(
+        "config",
+        metavar="CONFIG",
+        nargs="?" if may_omit_policy else None,
+        help="the policy, a YAML file",
+    )
     parser.add_argument(
         "--table",
         dest="names",
@@ -60,7 +72,7 @@ def add_policy_verb(
 class PolicyTables:
     """The tables that a command line selects, with their stores and their stored state."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, policy: Policy | None = None) -> None:
         from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
         from delta_maintenance.policies.assessments import AssessmentStore
         from delta_maintenance.policies.catalogs import CatalogMemory, table_named
@@ -70,7 +82,7 @@ class PolicyTables:
         self._given = dict(arguments.storage_options)
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
         memory = CatalogMemory(self._state.store) if self._state is not None else None
-        policy = load_policy(arguments.config)
+        policy = load_policy(arguments.config) if policy is None else policy
         self._discover = partial(
             discover,
             policy,

@@ -8,34 +8,9 @@ from pathlib import Path
 
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json
+from delta_maintenance.cli.starter_policy import POLICY
 from delta_maintenance.errors import InvalidRequestError
 
-_POLICY = """\
-# The tables that are maintained, and how. Check this file with:
-#
-#     delta-maintenance assess policy.yaml
-#
-version: 1
-
-defaults:
-  checkpoint: true            # after 100 commits
-  compact_log: true
-  clean_log: true             # deletes history that is older than the log retention
-  vacuum: {every: 7 days}     # deletes files that no retained version needs
-  approval: [vacuum]          # run only after a person has agreed to the plan
-  limits: {max_deleted_bytes: 1 TiB}
-
-tables:
-  # Every table below a folder on this machine:
-  - {name: local, pattern: "${env:PWD}/lake/**"}
-
-  # Tables in an object store. The connection is one of Airflow's or Dagster's; on the command line,
-  # credentials come from the environment, and `storage` can be left out.
-  # - name: orders
-  #   uri: s3://lake/sales/orders
-  #   storage: {connection: lake}
-  #   other_writers: conditional_put      # delta-rs, Trino and the like; `spark` for Delta Spark
-"""
 _AIRFLOW = """\
 # Makes the Dags that maintain the tables of the policy; put this file into the Dags folder. The
 # policy can also be named in Airflow's configuration, where the health page finds it too:
@@ -61,6 +36,7 @@ attributes:
     checkpoint: true
     compact_log: true
     clean_log: true
+    optimize: true
     vacuum: {{every: 7 days}}
     approval: [vacuum]
   tables:
@@ -111,7 +87,7 @@ def _files(kind: str, folder: Path) -> dict[Path, str]:
     if kind == "dagster":
         return {folder / "defs.yaml": _DAGSTER.format(folder=folder)}
     policy = folder / "policy.yaml"
-    files = {policy: _POLICY.replace("${env:PWD}", str(folder))}
+    files = {policy: POLICY.replace("${env:PWD}", str(folder))}
     if kind == "airflow":
         files[folder / "delta_maintenance_dags.py"] = _AIRFLOW.format(policy=policy)
     return files

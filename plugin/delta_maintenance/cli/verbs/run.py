@@ -5,25 +5,35 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark
-from delta_maintenance.cli.output import Progress, print_json, print_named, warn
+from delta_maintenance.cli.output import (
+    Progress,
+    count_text,
+    print_json,
+    print_named,
+    size_text,
+    warn,
+)
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
+from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.registry import policy_operations
+from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.clones import PolicyClones
-    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.models import (
         AssessedOperation,
         Assessment,
@@ -47,6 +57,19 @@ def add_parser(verbs: Verbs) -> None:
         ),
         json_help="print the RunResults as one JSON document, a list",
         example="run delta_maintenance.yaml --state state/ --dry-run",
+        may_omit_policy=True,
+    )
+    parser.add_argument(
+        "--all-due",
+        dest="table",
+        metavar="TABLE",
+        help="instead of a policy: the address of one table, or its name in a catalog, on which "
+        "the policy that `init` writes applies",
+    )
+    parser.add_argument(
+        "--other-writers",
+        choices=get_args(OtherWriters),
+        help="with --all-due, the other writers of a table on S3",
     )
     add_approvals(parser)
     parser.add_argument(
@@ -60,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs, and prints the outcomes."""
     file = arguments.approve_from
     named = read_plans(file)
-    tables = PolicyTables(arguments)
+    tables = PolicyTables(arguments, _default_policy(arguments))
     warn(tables.found.warnings())
     plans = plans_by_table(named, tables.tables, file=file)
     clones = tables.clones(dry_run=arguments.dry_run)
@@ -77,9 +100,21 @@ def run(arguments: argparse.Namespace) -> int:
             ("table", "operation", "status", "seconds", "why"),
             [row for result in results for row in _rows(result)],
         )
+        for line in _sums(results, arguments):
+            print(line)
     return worst(
         (each.name, each.problem, each.exit_status) for each in results if each.exit_status
     )
+
+
+def _default_policy(arguments: argparse.Namespace) -> Policy | None:
+    if (arguments.config is None) == (arguments.table is None):
+        raise InvalidRequestError(
+            "a run is either for a policy or for --all-due TABLE", remedy="give one of them"
+        )
+    if arguments.table is None:
+        return None
+    return policy_for(arguments.table, other_writers=arguments.other_writers)
 
 
 def _run(
@@ -169,6 +204,49 @@ def _rows(result: RunResult) -> Iterator[tuple[object, ...]]:
             "",
             "" if result.problem is not None else _waiting(result),
         )
+
+
+def _sums(results: Sequence[RunResult], arguments: argparse.Namespace) -> Iterator[str]:
+    """The outcome of all tables, what was gained, and how to approve what waits."""
+    from delta_maintenance.policies.approval import pending_of
+    from delta_maintenance.policies.assessments import PastRun
+
+    statuses = Counter(
+        "needs approval" if each.waits_for_approval else each.status.replace("-", " ")
+        for each in results
+    )
+    told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
+    yield f"{count_text(len(results), 'table')}: {told}"
+    runs = [PastRun.of(each, None) for each in results]
+    deleted, spared = (
+        sum(getattr(run, name) for run in runs) for name in ("reclaimed_bytes", "spared_bytes")
+    )
+    measured = [
+        (each.before.health.num_files, each.after.health.num_files)
+        for each in results
+        if each.before and each.before.health and each.after and each.after.health
+    ]
+    files, left = (sum(numbers) for numbers in zip(*measured, strict=True)) if measured else (0, 0)
+    gained = [f"{files:,} data files became {left:,}"] if left < files else []
+    gained += [f"{size_text(deleted)} of files were deleted"] if deleted else []
+    gained += [f"opening the tables takes {size_text(spared)} less"] if spared else []
+    if gained:
+        yield "; ".join(gained)
+    pending = [plan for each in results for plan in pending_of(each)]
+    for operation in dict.fromkeys(plan.operation for plan in pending):
+        plans = [plan for plan in pending if plan.operation == operation]
+        amount = count_text(sum(plan.files for plan in plans), "file")
+        size = size_text(sum(plan.bytes for plan in plans))
+        yield (
+            f"{operation} of {count_text(len(plans), 'table')} waits for approval: {amount}, {size}"
+        )
+    if pending:
+        yield (
+            "approve all plans of an operation with --approve, or single ones with --approve-from "
+            "and the output of --dry-run --json"
+        )
+    if arguments.state is None:
+        yield "a vacuum or an fsck without a commit is not known to later runs; give them --state"
 
 
 def _waiting(result: RunResult) -> str:

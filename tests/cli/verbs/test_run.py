@@ -1,0 +1,68 @@
+"""The summary of `run`, and runs on one table without a policy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_maintenance import open_table
+from delta_maintenance.cli.starter_policy import policy_for
+from delta_maintenance.testing.actions import add, metadata, protocol, remove
+from tests.support.rewrites.data_files import parquet
+from tests.support.tables.vacuum_tables import Folder, days_ago
+
+HINT = "a vacuum or an fsck without a commit is not known to later runs; give them --state"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A table with small files, and with one that has been dead for long."""
+    now = datetime.now(UTC)
+    table = Folder(tmp_path / "t", now=now, first=[protocol(), metadata()])
+    data = parquet(pa.table({"id": pa.array([1], pa.int64()), "part": ["p"]}))
+    names = [f"part-{number:05}-c000.snappy.parquet" for number in range(12)]
+    for name in names:
+        table.log(add(name, size=len(data)))
+        table.file(name, data=data)
+    table.log(remove(names[0], deletionTimestamp=days_ago(40, now), size=len(data)))
+    return tmp_path / "t"
+
+
+def test_everything_that_is_due_on_one_table_is_done_once_it_is_approved(
+    cli: Any, root: Path
+) -> None:
+    first = cli("run", "--all-due", root)
+    assert first.status == 0 and first.err == ""
+    *_, sums, gained, waiting, how, hint = first.out.splitlines()
+    assert sums == "1 table: 1 done"
+    assert gained.startswith("11 data files became 1")
+    assert waiting.startswith("vacuum of 1 table waits for approval: 1 file, ")
+    assert "--approve" in how and hint == HINT
+    assert (root / "part-00000-c000.snappy.parquet").exists()
+
+    approved = cli("run", "--all-due", root, "--approve", "vacuum", "--state", root.parent / "s")
+    assert approved.out.splitlines()[-2] == "1 table: 1 done"
+    assert approved.out.splitlines()[-1].endswith(" of files were deleted")
+    assert not (root / "part-00000-c000.snappy.parquet").exists()
+    assert open_table(str(root)).snapshot().counts.num_files == 1
+
+
+def test_a_run_is_for_a_policy_or_for_one_table(cli: Any, root: Path) -> None:
+    for words in ([], ["policy.yaml", "--all-due", root]):
+        outcome = cli("run", *words)
+        assert outcome.status == 2 and "give one of them" in outcome.err
+
+
+def test_the_starter_policy_says_how_others_write(root: Path) -> None:
+    rules = policy_for("s3://lake/t", other_writers="spark").named_tables[0].rules
+    assert rules.other_writers == "spark" and rules.optimize and rules.approval == ("vacuum",)
+
+
+def test_a_table_in_error_is_named(cli: Any, tmp_path: Path) -> None:
+    outcome = cli("run", "--all-due", tmp_path)
+    assert outcome.status == 5 and "1 table: 1 failed" in outcome.out
+    assert outcome.err.count("\n") == 1
