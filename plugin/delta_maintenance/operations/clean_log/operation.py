@@ -108,6 +108,7 @@ def apply(table: Table, plan: CleanLogPlan, context: RunContext | None = None) -
             version=plan.version,
             status="nothing-to-do",
             oldest_version=plan.oldest_version,
+            held=plan.held,
             notes=(plan.reason, *plan.notes),
         )
     try:
@@ -396,6 +397,7 @@ class _CleanupRun:
             version=planned.version,
             status="partly" if self.failures else "cleaned",
             oldest_version=planned.oldest_version,
+            held=planned.held,
             groups=tuple(self.groups),
             failures=tuple(f"{path}: {error.problem}" for path, error in self.failures.items())[
                 :_SHOWN_FAILURES

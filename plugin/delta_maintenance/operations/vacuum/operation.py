@@ -80,6 +80,7 @@ def apply(
                 table=made.table,
                 version=made.version,
                 status="nothing-to-do",
+                held=made.held,
                 notes=(made.reason, *made.notes, *_recorded(table, made)),
             )
         return _VacuumRun(table, surveyed, started, context.new_id, context.progress).run()
@@ -183,6 +184,7 @@ class _VacuumRun:
             spared=done.spared,
             failures=tuple(f"{path}: {problem}" for path, problem in done.failures.items()),
             failed=done.failed,
+            held=planned.held,
             stopped=self.stopped,
             lost=done.lost,
             start_version=start,
