@@ -330,7 +330,8 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
         """Builds the definitions for the named tables, or for all that were found."""
-        found = FoundTables(tables=self._policy().named_tables)
+        policy = self._policy()
+        found = FoundTables(tables=policy.named_tables)
         if state_path is not None:
             found = FoundTables.parse(state_path.read_text())
         tables = found.tables
@@ -344,6 +345,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             group_name=self.name,
             execution=self.execution,
             sensor=self.sensor,
+            policy=policy,
         )
         said = {"delta/not_listed": "\n".join(found.problems)} if found.problems else {}
         return dg.Definitions.merge(

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
-    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+    from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
@@ -42,8 +43,12 @@ class Resources:
 
     storage: Reference[DeltaStorageResource]
     spark: Reference[DeltaSparkResource]
-    others: tuple[tuple[DeltaTable, Reference[DeltaStorageResource]], ...] = ()
-    """All tables, among which clones are searched for, with the storage of each."""
+    tables: tuple[PolicyTable, ...] = ()
+    """The tables among which clones are searched for, unless there is a policy."""
+    policy: Policy | None = None
+    """The policy among whose tables clones are searched for, as it lists them then."""
+    others: tuple[Reference[DeltaStorageResource], ...] = ()
+    """The storage of all of these tables."""
 
     @classmethod
     def for_all(
@@ -52,10 +57,19 @@ class Resources:
         *,
         storage: Reference[DeltaStorageResource],
         spark: Reference[DeltaSparkResource],
+        policy: Policy | None = None,
     ) -> Resources:
-        """Returns the resources for tables among which clones are searched for."""
-        others = [(each, storage.named(each.policy.rules.storage.connection)) for each in tables]
-        return cls(storage=storage, spark=spark, others=tuple(others))
+        """Returns the resources for tables among which clones are searched for.
+
+        With a policy, they are searched for among all of its tables, also those that have no asset.
+        """
+        found = tuple(each.policy for each in tables)
+        names = {each.rules.storage.connection for each in found}
+        if policy is not None:
+            # Of its patterns.
+            names.add(None)
+        others = tuple(storage.named(name) for name in names)
+        return cls(storage=storage, spark=spark, tables=found, policy=policy, others=others)
 
     def of(self, table: DeltaTable) -> Resources:
         """Returns the resources that the policy of a table names, or else these."""
@@ -70,20 +84,25 @@ class Resources:
     def required(self) -> set[str]:
         """The resource keys that Dagster must provide."""
         own = self.storage.required | self.spark.required
-        return own.union(*(storage.required for _, storage in self.others))
+        return own.union(*(storage.required for storage in self.others))
 
     def clones(self, provided: Any) -> PolicyClones:
         """Returns the search for clones; `provided` are the resources of an execution."""
         from delta_maintenance.policies.clones import PolicyClones
-        from delta_maintenance.policies.discovery import Discovery
+        from delta_maintenance.policies.discovery import Discovery, discover
 
-        storages = {table.uri: storage for table, storage in self.others}
-        return PolicyClones(
-            discover=lambda: Discovery(tuple(table.policy for table, _ in self.others)),
-            options_at=lambda rule, uri: (
-                storages[uri].resolve(provided).storage_options(rule, uri=uri)
-            ),
-        )
+        policy = self.policy
+
+        def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
+            storage = self.storage.named(rule.connection).resolve(provided)
+            return storage.storage_options(rule, uri=uri)
+
+        def found() -> Discovery:
+            if policy is None:
+                return Discovery(self.tables)
+            return discover(policy, storage_options=options_at)
+
+        return PolicyClones(discover=found, options_at=options_at)
 
 
 @dataclass(frozen=True, kw_only=True)

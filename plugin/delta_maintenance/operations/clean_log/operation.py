@@ -9,6 +9,7 @@ the clean-up stops.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -368,8 +369,11 @@ class _CleanupRun:
     def run(self) -> CleanLogResult:
         planned, store = self.planned, self.table.store
         self._require_young()
+        # A reader that has moved on since does not change the cut-off.
+        holders = planned.options.holders.as_planned(HeldBack.versions(planned.held))
+        options = replace(planned.options, holders=holders)
         decision = _Decision(
-            self.table.snapshot(), planned.options, planned.planned_at, self.storage_options
+            self.table.snapshot(), options, planned.planned_at, self.storage_options
         )
         again = decision.plan()
         self.kept = decision.holds.stored

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.holds.options import HeldVersions, KeptVersion
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.holds.hold import Hold
-    from delta_maintenance.operations.holds.options import KeptVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,15 @@ class HeldBack(Record):
             why=kept.why,
             files=0,
             bytes=0,
+        )
+
+    @staticmethod
+    def versions(held: Iterable[HeldBack]) -> tuple[HeldVersions, ...]:
+        """Returns the versions that are held, without the holders of files."""
+        return tuple(
+            HeldVersions(first=each.first_version, last=each.last_version)
+            for each in held
+            if each.first_version is not None
         )
 
     def and_files_of(self, other: HeldBack) -> HeldBack:
