@@ -3,8 +3,9 @@
 An approval binds the table, by its address and its ID; the operation and its options; and what the
 plan would do. Hours can pass between a plan and its approval, and the retention of further files
 can end in that time, and readers can move on. The operation is therefore planned again as of the
-time of the approved plan, with the versions that were held then, and runs only if everything that the approval binds is the same. The record of the operation names
-the fields of the Plan that must be equal (`decisive`), and those that may not grow (`bounds`).
+time of the approved plan, with the versions that were held then, and runs only if everything that
+the approval binds is the same. The record of the operation names the fields of the Plan that must
+be equal (`decisive`), and those that may not grow (`bounds`).
 
 Plans that wait for an approval, and snoozed operations, are stored with the last assessment of a
 table (`policies.assessments`). They decide when to ask for an approval, and approve nothing. An
