@@ -99,8 +99,8 @@ def build_maintenance_asset(
     materialised.
 
     With `thresholds`, each run also evaluates the health checks of the table. A vacuum keeps the
-    files of shallow clones among the tables of `policy`; without it, only of those that the rules of
-    the table name.
+    files of shallow clones among the tables of `policy`; without it, only of those that the rules
+    of the table name.
     """
     return build_maintenance_step(
         [table],

@@ -39,8 +39,8 @@ class Assessment(Record):
     next_due_at: Instant | None = None
     """The latest time of the next assessment, as far as it depends on time alone."""
     held: tuple[HeldBack, ...] = ()
-    """Who holds files of the table: kept versions, and what the last vacuum and the last clean-up of
-    the log kept for holders, most bytes first."""
+    """Who holds files of the table: kept versions, and what the last vacuum and the last clean-up
+    of the log kept for holders, most bytes first."""
     health: TableHealth | None = None
     notes: tuple[str, ...] = ()
 

@@ -205,8 +205,8 @@ def affected_files(
     *,
     now: datetime,
 ) -> Iterator[pa.Table]:
-    """Yields the adds of the files with a defect that are not archived, with every field as a commit
-    contains it.
+    """Yields the adds of the files with a defect that are not archived, with every field as a
+    commit contains it.
 
     Raises the errors of `adds_for_commits`, and `UnusableCheckpointError` like `Snapshot.scan`.
     """

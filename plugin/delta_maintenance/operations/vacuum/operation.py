@@ -67,8 +67,8 @@ def apply(
 
     Without the survey of the plan, the folder is listed again, as of the time of the plan, and what
     was held then is held still. A plan is valid for an hour. Raises `RefusedError`, before anything
-    is deleted, if the plan is older, if it exceeds the limits of its options, or if the clocks of this
-    machine and of the store differ.
+    is deleted, if the plan is older, if it exceeds the limits of its options, or if the clocks of
+    this machine and of the store differ.
     """
     context = context or RunContext()
     started = context.now()
