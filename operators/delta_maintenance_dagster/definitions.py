@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import Field
 
-from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits import CommitSensor, build_commit_sensor, build_table_asset
 from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_step
@@ -99,15 +98,12 @@ def build_definitions(
     group_name: str = "delta_maintenance",
     sensor: CommitSensor = _SENSOR,
     execution: Execution = _EXECUTION,
-    policy: Policy | None = None,
 ) -> dg.Definitions:
     """The assets of the tables and of their maintenance, health checks, jobs and a sensor.
 
     `storage` and `spark` are resources, or the keys of resources that Dagster provides. Without
     `thresholds`, tables have no health checks. The jobs are NAME, NAME_health, and NAME_approve if
     the policy of a table requires approvals; the sensor is NAME_commits.
-    A vacuum searches for shallow clones among the tables that `policy` lists then, or else among
-    `tables`.
     """
     require_unique_keys(tables)
     if not tables:
@@ -116,7 +112,6 @@ def build_definitions(
         tables,
         storage=Reference(storage if storage is not None else DeltaStorageResource()),
         spark=Reference(spark if spark is not None else DeltaSparkResource()),
-        policy=policy,
     )
     approved = [table for table in tables if table.policy.rules.approval]
     settings = StepSettings(

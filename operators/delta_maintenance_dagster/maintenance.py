@@ -15,7 +15,6 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance.operations.core import registry
-from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
@@ -93,19 +92,16 @@ def build_maintenance_asset(
     thresholds: HealthThresholds | None = None,
     group_name: str = "delta_maintenance",
     retry_policy: dg.RetryPolicy = RETRY_POLICY,
-    policy: Policy | None = None,
 ) -> dg.AssetsDefinition:
     """The asset for the maintenance of a table. The asset of the table itself is never
     materialised.
 
-    With `thresholds`, each run also evaluates the health checks of the table. A vacuum keeps the
-    files of shallow clones among the tables of `policy`; without it, only of those that the rules
-    of the table name.
+    With `thresholds`, each run also evaluates the health checks of the table.
     """
     return build_maintenance_step(
         [table],
         name=f"{table.op_name}__maintenance",
-        resources=Resources.for_all([table], storage=storage, spark=spark, policy=policy),
+        resources=Resources.for_all([table], storage=storage, spark=spark),
         group_name=group_name,
         settings=StepSettings(thresholds=thresholds, retry_policy=retry_policy),
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
-    from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+    from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
@@ -43,10 +43,8 @@ class Resources:
 
     storage: Reference[DeltaStorageResource]
     spark: Reference[DeltaSparkResource]
-    tables: tuple[PolicyTable, ...] = ()
-    """The tables among which clones are searched for, unless there is a policy."""
-    policy: Policy | None = None
-    """The policy among whose tables clones are searched for, as it lists them then."""
+    tables: tuple[DeltaTable, ...] = ()
+    """The tables among which clones are searched for, with those of their policies."""
     others: tuple[Reference[DeltaStorageResource], ...] = ()
     """The storage of all of these tables."""
 
@@ -57,19 +55,14 @@ class Resources:
         *,
         storage: Reference[DeltaStorageResource],
         spark: Reference[DeltaSparkResource],
-        policy: Policy | None = None,
     ) -> Resources:
-        """Returns the resources for tables among which clones are searched for.
-
-        With a policy, they are searched for among all of its tables, also those that have no asset.
-        """
-        found = tuple(each.policy for each in tables)
-        names = {each.rules.storage.connection for each in found}
-        if policy is not None:
-            # Of its patterns.
+        """Returns the resources for tables among which clones are searched for."""
+        names = {each.policy.rules.storage.connection for each in tables}
+        if any(each.among is not None for each in tables):
+            # Of patterns.
             names.add(None)
         others = tuple(storage.named(name) for name in names)
-        return cls(storage=storage, spark=spark, tables=found, policy=policy, others=others)
+        return cls(storage=storage, spark=spark, tables=tuple(tables), others=others)
 
     def of(self, table: DeltaTable) -> Resources:
         """Returns the resources that the policy of a table names, or else these."""
@@ -91,16 +84,23 @@ class Resources:
         from delta_maintenance.policies.clones import PolicyClones
         from delta_maintenance.policies.discovery import Discovery, discover
 
-        policy = self.policy
-
         def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
             storage = self.storage.named(rule.connection).resolve(provided)
             return storage.storage_options(rule, uri=uri)
 
         def found() -> Discovery:
-            if policy is None:
-                return Discovery(self.tables)
-            return discover(policy, storage_options=options_at)
+            policies = {id(each.among): each.among for each in self.tables}
+            listed = [
+                discover(policy, storage_options=options_at)
+                for policy in policies.values()
+                if policy is not None
+            ]
+            given = (each.policy for each in self.tables)
+            return Discovery(
+                tables=(*given, *(table for each in listed for table in each.tables)),
+                unlisted=tuple(failed for each in listed for failed in each.unlisted),
+                listed=tuple(part for each in listed for part in each.listed),
+            )
 
         return PolicyClones(discover=found, options_at=options_at)
 

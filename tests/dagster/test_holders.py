@@ -1,4 +1,4 @@
-"""Who holds files of a table: clones among all tables of the policy, and what Dagster says of it."""
+"""Who holds files of a table: clones among all tables of the policy, and what Dagster says."""
 
 from __future__ import annotations
 
@@ -71,10 +71,9 @@ def test_an_asset_of_its_own_searches_the_policy_that_it_is_given(
     entries = [{"uri": f"{tmp_path}/lake/{name}", "vacuum": True} for name in ("events", "copy")]
     policy = Policy.from_json({"version": 1, "tables": entries})
     asset = build_maintenance_asset(
-        DeltaTable(policy=policy.named_tables[0], key=KEY),
+        DeltaTable(policy=policy.named_tables[0], key=KEY, among=policy),
         storage=Reference(DeltaStorageResource()),
         spark=Reference(DeltaSparkResource()),
-        policy=policy,
     )
     job = dg.define_asset_job("upkeep", selection=dg.AssetSelection.assets(asset))
     definitions = dg.Definitions(assets=[asset], jobs=[job])

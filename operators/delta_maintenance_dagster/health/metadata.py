@@ -115,9 +115,7 @@ def of_held(held: Sequence[HeldBack]) -> Metadata:
                 )
                 for each in held
             ],
-            schema=_schema(
-                holder="string", until="string", files="int", bytes="int", why="string"
-            ),
+            schema=_schema(holder="string", until="string", files="int", bytes="int", why="string"),
         ),
         "held_bytes": dg.MetadataValue.int(sum(each.bytes for each in held)),
     }

@@ -1,8 +1,8 @@
 """A kept version has the same rows after every operation of a random sequence: for this library,
 for `deltalake`, and for Delta Spark.
 
-Nothing else protects it: vacuums and clean-ups have no retention. `DELTA_MAINTENANCE_SEQUENCES` sets
-the number of sequences.
+Nothing else protects it: vacuums and clean-ups have no retention. `DELTA_MAINTENANCE_SEQUENCES`
+sets the number of sequences.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ class World:
         """Removes a file, or marks a row of it."""
         scan = self.table.snapshot().log.scan()
         adds = [row for batch in scan for row in batch.adds.to_pylist()]
-        live = sorted(
-            (each for each in adds if each["deletionVector"] is None), key=lambda add: add["path"]
-        )
+        unmarked = (each for each in adds if each.get("deletionVector") is None)
+        live = sorted(unmarked, key=lambda add: str(add["path"]))
         if not live:
             return
         old = _plain(self.random.choice(live))

@@ -145,11 +145,13 @@ _EMPTY = (
 _UPGRADE = "repair the protocol with upgrade-protocol"
 
 _UNREAD = (
+    "compaction-differs",
     "damaged-hint",
     "orphan-sidecar",
     "unreadable-checkpoint",
     "unreadable-checksum",
     "unreadable-commit",
+    "unreadable-compaction",
 )
 """What is found in a file that cannot be read."""
 

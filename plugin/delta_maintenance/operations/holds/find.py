@@ -15,12 +15,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
-from delta_maintenance.operations.holds.options import (
-    HeldVersions,
-    Holders,
-    KeptVersion,
-    Reader,
-)
+from delta_maintenance.operations.holds.options import HeldVersions, Holders, KeptVersion, Reader
 from delta_maintenance.operations.holds.readers import reader_holds
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
