@@ -212,6 +212,7 @@ def _environment() -> Environment:
         instant=formats.instant,
         day=formats.day,
         holder=formats.holder,
+        short_holder=formats.short_holder,
         purpose=formats.purpose,
         query=lambda values: urlencode({k: v for k, v in values.items() if v not in ("", None)}),
         within=_within,

@@ -83,6 +83,12 @@ def holder(name: str) -> str:
     return name.removeprefix("kept version ")
 
 
+def short_holder(name: str) -> str:
+    """The name of a holder without its kind; of a clone the last part of its address."""
+    kind, _, rest = holder(name).partition(" ")
+    return rest.rstrip("/").rpartition("/")[2] or rest if rest else kind
+
+
 def purpose(held: HeldBack) -> str:
     """The held versions, and why."""
     first, last = held.first_version, held.last_version

@@ -72,6 +72,11 @@ class TableRow:
         return self.assessment.held if self.assessment is not None else ()
 
     @property
+    def held_bytes(self) -> int:
+        """Their bytes; those of files of several holders count for each."""
+        return sum(each.bytes for each in self.held)
+
+    @property
     def link(self) -> str | None:
         """The address of the task of the last run."""
         return self.entry.link if self.entry is not None else None
@@ -351,7 +356,7 @@ COLUMNS: dict[str, Callable[[TableRow], Any]] = {
     "protocol": _of_health(
         lambda health: (health.min_reader_version, health.min_writer_version, health.features)
     ),
-    "held": lambda row: sum(each.bytes for each in row.held) if row.held else None,
+    "held": lambda row: row.held_bytes if row.held else None,
     "maintained": _maintained_at,
     "assessed": lambda row: row.assessment.assessed_at if row.assessment is not None else None,
 }
