@@ -83,23 +83,29 @@ class Resources:
         """Returns the search for clones; `provided` are the resources of an execution."""
         from delta_maintenance.policies.clones import PolicyClones
         from delta_maintenance.policies.discovery import Discovery, discover
+        from delta_maintenance.policies.rediscovery import kept_tables
 
         def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
             storage = self.storage.named(rule.connection).resolve(provided)
             return storage.storage_options(rule, uri=uri)
 
         def found() -> Discovery:
-            policies = {id(each.among): each.among for each in self.tables}
-            listed = [
-                discover(policy, storage_options=options_at)
-                for policy in policies.values()
-                if policy is not None
-            ]
-            given = (each.policy for each in self.tables)
+            then = [each.policy for each in self.tables if not each.kept]
+            policies = {id(each.among): each.among for each in self.tables if each.among}
+            now = [(each, discover(each, storage_options=options_at)) for each in policies.values()]
             return Discovery(
-                tables=(*given, *(table for each in listed for table in each.tables)),
-                unlisted=tuple(failed for each in listed for failed in each.unlisted),
-                listed=tuple(part for each in listed for part in each.listed),
+                tables=(
+                    *(each.policy for each in self.tables),
+                    *(table for _, each in now for table in each.tables),
+                ),
+                # What the last refresh could list is known from there.
+                unlisted=tuple(
+                    failed
+                    for policy, each in now
+                    for failed in each.unlisted
+                    if not kept_tables(policy, Discovery((), (failed,)), then)
+                ),
+                listed=tuple(part for _, each in now for part in each.listed),
             )
 
         return PolicyClones(discover=found, options_at=options_at)

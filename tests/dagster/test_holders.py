@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.cli.main import main
+from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.testing.actions import add
 from delta_maintenance_dagster import (
@@ -62,6 +64,36 @@ def test_a_vacuum_of_one_table_finds_clones_that_came_after_the_last_refresh(
     result = definitions.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
     assert result.success and events.files() == {"x.parquet"}
     assert holders(result) == {f"clone {tmp_path}/lake/copy": (1, 1)}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_pattern_that_cannot_be_listed_stops_a_vacuum_unless_the_last_refresh_listed_it(
+    events: Folder,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    known: bool,
+) -> None:
+    entries: list[dict[str, Any]] = [
+        {"uri": f"{tmp_path}/lake/events", "vacuum": True},
+        {"pattern": f"{tmp_path}/lake/c*"},
+    ]
+    clone(tmp_path)
+    component = DeltaMaintenanceComponent(
+        tables=[DeltaTableEntry.model_validate(each) for each in entries]
+    )
+    state = tmp_path / "state.json"
+    component.write_state_to_path(state)
+    monkeypatch.setattr(
+        "delta_maintenance.policies.discovery._Search.attempt",
+        lambda *_: StorageAccessError("access denied"),
+    )
+    context = dg.ComponentTree.for_test().load_context
+    definitions = component.build_defs_from_state(context, state if known else None)
+    job = definitions.resolve_job_def("delta_maintenance")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert result.success is known
+    assert events.files() == ({"x.parquet"} if known else {"x.parquet", "y.parquet"})
 
 
 def test_an_asset_of_its_own_searches_the_policy_that_it_is_given(
