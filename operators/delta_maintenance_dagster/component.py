@@ -330,13 +330,14 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
         """Builds the definitions for the named tables, or for all that were found."""
-        found = FoundTables(tables=self._policy().named_tables)
+        policy = self._policy()
+        found = FoundTables(tables=policy.named_tables)
         if state_path is not None:
             found = FoundTables.parse(state_path.read_text())
         tables = found.tables
         self._require_known_options(tables)
         definitions = build_definitions(
-            [self._table(table, kept=table.name in found.kept) for table in tables],
+            [self._table(table, policy, kept=table.name in found.kept) for table in tables],
             name=self.name,
             storage=self.storage,
             spark=self.spark,
@@ -365,13 +366,14 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             )
         return load_policy(self.policy)
 
-    def _table(self, table: PolicyTable, *, kept: bool) -> DeltaTable:
+    def _table(self, table: PolicyTable, policy: Policy, *, kept: bool) -> DeltaTable:
         own = next((entry for entry in self.tables if entry.uri == table.uri), None)
         key = own.key if own is not None and own.key is not None else self.keys.get(table.name)
         if table.catalog_name is not None:
             remember_name(table.uri, table.name)
         return DeltaTable(
             policy=table,
+            among=policy,
             kept=kept,
             key=dg.AssetKey.from_user_string(key) if key else self._key_of(table),
             declared=self.declare_tables and (own is None or own.declare),

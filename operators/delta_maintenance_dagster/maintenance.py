@@ -101,7 +101,7 @@ def build_maintenance_asset(
     return build_maintenance_step(
         [table],
         name=f"{table.op_name}__maintenance",
-        resources=Resources(storage=storage, spark=spark),
+        resources=Resources.for_all([table], storage=storage, spark=spark),
         group_name=group_name,
         settings=StepSettings(thresholds=thresholds, retry_policy=retry_policy),
     )

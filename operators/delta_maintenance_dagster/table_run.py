@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
@@ -42,8 +43,10 @@ class Resources:
 
     storage: Reference[DeltaStorageResource]
     spark: Reference[DeltaSparkResource]
-    others: tuple[tuple[DeltaTable, Reference[DeltaStorageResource]], ...] = ()
-    """All tables, among which clones are searched for, with the storage of each."""
+    tables: tuple[DeltaTable, ...] = ()
+    """The tables among which clones are searched for, with those of their policies."""
+    others: tuple[Reference[DeltaStorageResource], ...] = ()
+    """The storage of all of these tables."""
 
     @classmethod
     def for_all(
@@ -54,8 +57,12 @@ class Resources:
         spark: Reference[DeltaSparkResource],
     ) -> Resources:
         """Returns the resources for tables among which clones are searched for."""
-        others = [(each, storage.named(each.policy.rules.storage.connection)) for each in tables]
-        return cls(storage=storage, spark=spark, others=tuple(others))
+        names = {each.policy.rules.storage.connection for each in tables}
+        if any(each.among is not None for each in tables):
+            # Of patterns.
+            names.add(None)
+        others = tuple(storage.named(name) for name in names)
+        return cls(storage=storage, spark=spark, tables=tuple(tables), others=others)
 
     def of(self, table: DeltaTable) -> Resources:
         """Returns the resources that the policy of a table names, or else these."""
@@ -70,20 +77,38 @@ class Resources:
     def required(self) -> set[str]:
         """The resource keys that Dagster must provide."""
         own = self.storage.required | self.spark.required
-        return own.union(*(storage.required for _, storage in self.others))
+        return own.union(*(storage.required for storage in self.others))
 
     def clones(self, provided: Any) -> PolicyClones:
         """Returns the search for clones; `provided` are the resources of an execution."""
         from delta_maintenance.policies.clones import PolicyClones
-        from delta_maintenance.policies.discovery import Discovery
+        from delta_maintenance.policies.discovery import Discovery, discover
+        from delta_maintenance.policies.rediscovery import kept_tables
 
-        storages = {table.uri: storage for table, storage in self.others}
-        return PolicyClones(
-            discover=lambda: Discovery(tuple(table.policy for table, _ in self.others)),
-            options_at=lambda rule, uri: (
-                storages[uri].resolve(provided).storage_options(rule, uri=uri)
-            ),
-        )
+        def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
+            storage = self.storage.named(rule.connection).resolve(provided)
+            return storage.storage_options(rule, uri=uri)
+
+        def found() -> Discovery:
+            then = [each.policy for each in self.tables if not each.kept]
+            policies = {id(each.among): each.among for each in self.tables if each.among}
+            now = [(each, discover(each, storage_options=options_at)) for each in policies.values()]
+            return Discovery(
+                tables=(
+                    *(each.policy for each in self.tables),
+                    *(table for _, each in now for table in each.tables),
+                ),
+                # What the last refresh could list is known from there.
+                unlisted=tuple(
+                    failed
+                    for policy, each in now
+                    for failed in each.unlisted
+                    if not kept_tables(policy, Discovery((), (failed,)), then)
+                ),
+                listed=tuple(part for _, each in now for part in each.listed),
+            )
+
+        return PolicyClones(discover=found, options_at=options_at)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 
 MAINTENANCE = "maintenance"
 """The last part of the key of every maintenance asset."""
@@ -70,6 +70,9 @@ class DeltaTable:
 
     policy: PolicyTable
     key: dg.AssetKey
+    among: Policy | None = None
+    """The policy that names or finds the table: a vacuum searches all of its tables for shallow
+    clones, as it lists them then. Without it, only the tables that are given together."""
     kept: bool = False
     """Whether the last refresh could not list the table, so that it is as in the one before."""
     declared: bool = True

@@ -39,6 +39,7 @@ from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -423,10 +424,14 @@ class World:
 
 def live_ids(table: Table) -> set[int]:
     """Returns the IDs of the live rows."""
-    snapshot = table.snapshot()
+    return set(ids_in(table.snapshot()))
+
+
+def ids_in(snapshot: Snapshot) -> list[int]:
+    """Returns the IDs of the rows of a version, in no order."""
     layout = RowLayout.of(snapshot, {"id"}, zone=UTC)
-    reader = RowReader(table.store, layout)
-    found: set[int] = set()
+    reader = RowReader(snapshot.log.store, layout)
+    found: list[int] = []
     for batch in snapshot.log.scan(fields={"add": FILES.names, "remove": ()}):
         columns = [
             batch.adds[name]
@@ -437,7 +442,7 @@ def live_ids(table: Table) -> set[int]:
         files = pa.table(columns, schema=FILES)
         for number in range(files.num_rows):
             for rows in reader.read(files, number):
-                found.update(rows.columns[0].to_pylist())
+                found += rows.columns[0].to_pylist()
     return found
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from delta_maintenance.operations.holds.held_back import HeldBack
+
 
 def count(value: int | None) -> str:
     """`1,234,567`; a dash for unknown values."""
@@ -69,6 +71,30 @@ def ago(instant: datetime, now: datetime) -> str:
 def instant(value: datetime) -> str:
     """`2026-11-21 06:40 UTC`."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def day(value: datetime) -> str:
+    """`2027-01-01`, in UTC."""
+    return value.astimezone(UTC).strftime("%Y-%m-%d")
+
+
+def holder(name: str) -> str:
+    """The holder without the words that only plans need."""
+    return name.removeprefix("kept version ")
+
+
+def short_holder(name: str) -> str:
+    """The name of a holder without its kind; of a clone the last part of its address."""
+    kind, _, rest = holder(name).partition(" ")
+    return rest.rstrip("/").rpartition("/")[2] or rest if rest else kind
+
+
+def purpose(held: HeldBack) -> str:
+    """The held versions, and why."""
+    first, last = held.first_version, held.last_version
+    later = "" if first == last else " and all later ones"
+    version = "" if first is None else f"version {first:,}{later}"
+    return ", ".join(each for each in (version, held.why) if each)
 
 
 def status_name(status: str) -> str:

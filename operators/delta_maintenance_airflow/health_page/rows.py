@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
@@ -64,6 +65,16 @@ class TableRow:
             return None if found is None else LayoutResult.from_json(found)
         except InvalidRequestError:
             return None
+
+    @property
+    def held(self) -> tuple[HeldBack, ...]:
+        """Who holds files of the table, most bytes first."""
+        return self.assessment.held if self.assessment is not None else ()
+
+    @property
+    def held_bytes(self) -> int:
+        """Their bytes; those of files of several holders count for each."""
+        return sum(each.bytes for each in self.held)
 
     @property
     def link(self) -> str | None:
@@ -345,6 +356,7 @@ COLUMNS: dict[str, Callable[[TableRow], Any]] = {
     "protocol": _of_health(
         lambda health: (health.min_reader_version, health.min_writer_version, health.features)
     ),
+    "held": lambda row: row.held_bytes if row.held else None,
     "maintained": _maintained_at,
     "assessed": lambda row: row.assessment.assessed_at if row.assessment is not None else None,
 }

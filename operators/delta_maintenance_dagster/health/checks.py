@@ -221,7 +221,7 @@ def judge(
     yield _checkpoint_lag(health, table, thresholds)
     yield _log_length(health, thresholds)
     yield _small_files(health, thresholds)
-    yield _reclaimable_bytes(health, table, thresholds)
+    yield _reclaimable_bytes(assessment, health, table, thresholds)
     yield _deletion_vectors(health, thresholds)
     yield _retention_settings(health, thresholds)
     yield _protocol(assessment, health)
@@ -286,7 +286,10 @@ def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgeme
 
 
 def _reclaimable_bytes(
-    health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
+    assessment: "Assessment",
+    health: "TableHealth",
+    table: DeltaTable,
+    thresholds: HealthThresholds,
 ) -> Judgement:
     rule = table.policy.rules.vacuum
     own = rule.min_reclaimable if rule is not None else None
@@ -301,6 +304,7 @@ def _reclaimable_bytes(
             "reclaimable_bytes": health.reclaimable_bytes,
             "reclaimable_files": health.reclaimable_files,
             "tombstones": health.tombstones,
+            **metadata.of_held(assessment.held),
         },
     )
 

@@ -12,6 +12,7 @@ import dagster as dg
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth
+    from delta_maintenance.operations.holds.held_back import HeldBack
     from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 
@@ -41,6 +42,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
         facts |= of_pending(pending)
     if latest is not None:
         facts["due"] = _assessed(latest)
+        facts |= of_held(latest.held)
     if before is not None and after is not None:
         facts |= {
             "version_before": dg.MetadataValue.int(before.version),
@@ -92,6 +94,30 @@ def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
         ),
         "waiting_files": dg.MetadataValue.int(sum(plan.files for plan in pending)),
         "waiting_bytes": dg.MetadataValue.int(sum(plan.bytes for plan in pending)),
+    }
+
+
+def of_held(held: Sequence[HeldBack]) -> Metadata:
+    """Returns who holds files of a table, and their bytes for plots; a file of several holders is
+    counted for each.
+    """
+    return {
+        "held_by": dg.MetadataValue.table(
+            records=[
+                dg.TableRecord(
+                    {
+                        "holder": each.holder,
+                        "until": "" if each.until is None else f"{each.until:%Y-%m-%d %H:%M} UTC",
+                        "files": each.files,
+                        "bytes": each.bytes,
+                        "why": _short(str(each)),
+                    }
+                )
+                for each in held
+            ],
+            schema=_schema(holder="string", until="string", files="int", bytes="int", why="string"),
+        ),
+        "held_bytes": dg.MetadataValue.int(sum(each.bytes for each in held)),
     }
 
 

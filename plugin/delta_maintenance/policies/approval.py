@@ -2,9 +2,10 @@
 
 An approval binds the table, by its address and its ID; the operation and its options; and what the
 plan would do. Hours can pass between a plan and its approval, and the retention of further files
-can end in that time. The operation is therefore planned again as of the time of the approved plan,
-and runs only if everything that the approval binds is the same. The record of the operation names
-the fields of the Plan that must be equal (`decisive`), and those that may not grow (`bounds`).
+can end in that time, and readers can move on. The operation is therefore planned again as of the
+time of the approved plan, with the versions that were held then, and runs only if everything that
+the approval binds is the same. The record of the operation names the fields of the Plan that must
+be equal (`decisive`), and those that may not grow (`bounds`).
 
 Plans that wait for an approval, and snoozed operations, are stored with the last assessment of a
 table (`policies.assessments`). They decide when to ask for an approval, and approve nothing. An
@@ -27,6 +28,8 @@ from delta_maintenance.operations.core.operation import PlanDocument
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import AnyOperation, find, known
 from delta_maintenance.operations.core.rendering import without_controls
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.options import HeldVersions
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)
@@ -61,6 +64,9 @@ class ApprovedPlan(Record):
     """
     at_most: dict[str, int]
     """The most that options such as `max_files` may allow."""
+    held: tuple[HeldVersions, ...] = ()
+    """The versions that were held. Readers may have moved on and kept versions may have been
+    released when the plan is applied; it does no more for that."""
 
     @classmethod
     def of(cls, outcome: OperationOutcome) -> Self:
@@ -83,14 +89,15 @@ class ApprovedPlan(Record):
             options=None if outcome.options is None else _options(outcome.options),
             effect=_effect(record, plan),
             at_most={option: getattr(plan, name) for option, name in record.bounds.items()},
+            held=HeldBack.versions(getattr(plan, "held", ())),
         )
 
     def narrowed(self, record: AnyOperation, options: Record) -> Record:
         """Returns the options for planning again, so that the operation does no more than approved.
 
-        Files whose retention ended later are kept, files that were written later are left alone,
-        and the limits of the options are at most the approved amounts. `RefusedError` for another
-        operation.
+        Files whose retention ended later are kept, and so are those that were held; files that were
+        written later are left alone, and the limits of the options are at most the approved
+        amounts. `RefusedError` for another operation.
         """
         if record.name != self.operation:
             raise RefusedError(
@@ -101,7 +108,10 @@ class ApprovedPlan(Record):
         for option in record.bounds:
             own, most = getattr(options, option), self.at_most.get(option, 0)
             limits[option] = most if own is None else min(own, most)
-        return as_of(replace(options, **limits), self.planned_at)
+        changes: dict[str, Any] = {**limits}
+        if self.held and has_field(options, "holders"):
+            changes["holders"] = options.holders.as_planned(self.held)  # type: ignore[attr-defined]
+        return as_of(replace(options, **changes), self.planned_at)
 
     def is_for(self, table: str) -> bool:
         """Returns whether the plan is for the table at an address."""
@@ -109,7 +119,7 @@ class ApprovedPlan(Record):
 
     def same_as(self, other: ApprovedPlan) -> bool:
         """Whether two plans bind the same, whenever they were made."""
-        return replace(self, planned_at=other.planned_at) == other
+        return replace(self, planned_at=other.planned_at, held=other.held) == other
 
     def require(self, plan: PlanDocument, options: Record, *, table_id: str | None) -> None:
         """Raises `RefusedError` unless a later plan is for the same table and has the approved

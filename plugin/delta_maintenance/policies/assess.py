@@ -20,6 +20,8 @@ from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations
 from delta_maintenance.operations.health import TableHealth, measure
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
@@ -151,9 +153,30 @@ def assess(
         status=next((s for s in ("due", "blocked") if s in statuses), "nothing-due"),
         operations=operations,
         next_due_at=min((e.due_at for e in operations if e.due_at is not None), default=None),
+        held=_held(health, rules.holders, last_runs, now=now),
         health=health,
         notes=health.warnings,
     )
+
+
+def _held(
+    health: TableHealth, holders: Holders, last_runs: Sequence[LastRun], *, now: datetime
+) -> tuple[HeldBack, ...]:
+    """Returns who holds files of the table, most bytes first.
+
+    Only a plan counts files, so the numbers are those of the last runs. A kept version that has
+    ended or was released since, and a reader that the policy no longer names, hold nothing.
+    """
+    kept = (HeldBack.of_version(each) for each in (*holders.keep, *health.kept_versions))
+    found = {each.holder: each for each in kept if each.until is None or each.until > now}
+    readers = {f"{each.kind} {each.name}" for each in holders.readers}
+    for each in (held for run in last_runs for held in run.held):
+        known = found.get(each.holder)
+        if known is not None:
+            found[each.holder] = known.and_files_of(each)
+        elif each.holder in readers or each.first_version is None:
+            found[each.holder] = each
+    return tuple(sorted(found.values(), key=lambda each: (-each.bytes, each.holder)))
 
 
 def assessed_operations(

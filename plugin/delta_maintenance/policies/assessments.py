@@ -356,7 +356,9 @@ def _drop_health(value: dict[str, Any]) -> None:
 
 def _drop_texts(value: dict[str, Any]) -> None:
     assessment = value["assessment"]
-    assessment["notes"] = []
+    assessment["notes"] = assessment["held"] = []
+    for run in (*value["last_runs"], *(value["run"] or {}).get("last_runs", ())):
+        run["held"] = []
     assessment["problem"] = assessment["problem"] and assessment["problem"][:2_000]
     for operation in assessment["operations"]:
         operation["reason"] = operation["reason"][:2_000]

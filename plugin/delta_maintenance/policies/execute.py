@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,6 +19,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
@@ -175,14 +176,23 @@ def failed(context: Context, blank: OperationOutcome, error: Exception) -> Opera
     )
 
 
-def last_run(outcome: OperationOutcome) -> LastRun:
-    """Returns the record of an operation that has run, for the next assessment."""
-    result = outcome.result or {}
+def last_run(outcome: OperationOutcome, before: Iterable[LastRun] = ()) -> LastRun:
+    """Returns the record of an operation that has run, for the next assessment.
+
+    `before` are the earlier records: a run that failed says nothing new about holders.
+    """
+    result = outcome.result
+    if result is None:
+        held = next((e.held for e in before if e.operation == outcome.operation), ())
+    else:
+        held = tuple(HeldBack.from_json(each) for each in result.get("held", ()))
+    result = result or {}
     return LastRun(
         operation=outcome.operation,
         at=outcome.started_at,
         version=result.get("version", -1),
         status=result.get("status", "failed"),
+        held=held,
     )
 
 

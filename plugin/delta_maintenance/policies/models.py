@@ -8,6 +8,7 @@ from typing import Any, Literal
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.operations.holds.held_back import HeldBack
 
 __all__ = ["AssessedOperation", "Assessment", "LastRun", "OperationOutcome", "RunResult"]
 
@@ -37,6 +38,9 @@ class Assessment(Record):
     """The operations in the order in which they run."""
     next_due_at: Instant | None = None
     """The latest time of the next assessment, as far as it depends on time alone."""
+    held: tuple[HeldBack, ...] = ()
+    """Who holds files of the table: kept versions, and what the last vacuum and the last clean-up
+    of the log kept for holders, most bytes first."""
     health: TableHealth | None = None
     notes: tuple[str, ...] = ()
 

@@ -230,7 +230,7 @@ class _Run:
             outcome = failed(self.context, blank, error)
         outcome = replace(outcome, seconds=(self.context.environment.now() - now).total_seconds())
         if outcome.status not in ("planned", "stopped", "needs-approval"):
-            self.last_runs[outcome.operation] = last_run(outcome)
+            self.last_runs[outcome.operation] = last_run(outcome, self.last_runs.values())
         return outcome
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:

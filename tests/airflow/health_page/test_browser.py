@@ -34,7 +34,7 @@ from tests.support.orchestrators.live_filter import type_during_an_answer
 from tests.support.servers.browser import open_browser
 from tests.support.servers.loopback import Reply, Request, serve
 from tests.support.servers.ports import free_port
-from tests.support.tables.assessed_tables import assessment, fill, health, run_result, waiting
+from tests.support.tables.assessed_tables import assessment, fill, health, held, run_result, waiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -99,7 +99,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         before = assessment(health=health(bytes_to_open=700 << 20))
         outcome = replace(run.outcomes[0], result={"bytes": hours << 32})
         run = replace(run, outcomes=(outcome, *run.outcomes[1:]), before=before, after=assessment())
-        store.save(replace(assessment("orders"), assessed_at=now), run, link="/dags/d/runs/r")
+        store.save(assessment("orders", assessed_at=now, held=held(4)), run, link="/dags/d/runs/r")
     for seed, name in enumerate(("sales/returns", "sales/stores")):
         entry = waiting(name, seed=seed, files=5_400 << seed, bytes=216 << 30, listed=30_000)
         store.save(*entry, link="/dags/d/runs/r")

@@ -56,3 +56,18 @@ def test_counts_and_instants_are_formatted() -> None:
     assert formats.count(1_234_567) == "1,234,567"
     assert formats.count(None) == "–"
     assert formats.instant(NOW) == "2026-11-21 06:40 UTC"
+
+
+@pytest.mark.parametrize(
+    ("holder", "short"),
+    [
+        ("kept version audit-2026", "audit-2026"),
+        ("stream silver", "silver"),
+        ("last-read search index", "search index"),
+        ("clone s3://science/experiments/orders/", "orders"),
+        ("stream s3://lake-state/orders-to-silver", "orders-to-silver"),
+        ("stream /", "/"),
+    ],
+)
+def test_holders_are_short_in_the_list(holder: str, short: str) -> None:
+    assert formats.short_holder(holder) == short

@@ -18,7 +18,7 @@ from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.orchestrators.health_site import POLICY, Elements, Site
-from tests.support.tables.assessed_tables import NOW, assessment, health, run_result, waiting
+from tests.support.tables.assessed_tables import NOW, assessment, health, held, run_result, waiting
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -402,3 +402,19 @@ def test_the_newest_report_on_the_layout_of_files_is_drawn(site: Site) -> None:
     changed = replace(outcome, result=other)
     site.store.save(assessment(health=health()), replace(run, outcomes=(changed,)))
     assert "Depth by" not in site.get("/table?name=orders").text, "a report of another release"
+
+
+def test_holders_are_in_the_list_and_on_the_page_of_the_table(site: Site) -> None:
+    site.store.save(assessment(held=held(4)))
+    (cell,) = re.findall(r'<td class="wide held">(.*?)</td>', site.get("/").text)
+    shown = re.findall(r"<(?:span|small)[^>]*>(.*?)</", cell)
+    assert shown == ["audit-2026", "orders-to-silver", "+2 288 MiB"]
+    assert "version 1042, until 2027-01-01T00:00:00Z, annual audit" in cell
+    text = re.sub(r"<[^>]+>", "", site.get("/table?name=orders").text)
+    assert "held by audit-2026 until 2027-01-01: 12 files, 256 MiB" in text
+    assert "version 1,042, annual audit" in text
+    assert "held by stream orders-to-silver: 3 files, 32 MiB" in text
+    assert "1 file, 1 KiB" in text and "held by model" in text
+    site.store.save(assessment())
+    assert '<td class="wide held">–</td>' in site.get("/").text
+    assert "Held files" not in site.get("/table?name=orders").text

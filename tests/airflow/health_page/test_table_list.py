@@ -43,7 +43,16 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
 
 @pytest.mark.parametrize(
     "column",
-    ["version", "commits", "log-bytes", "files", "small-files", "tombstones", "reclaimable"],
+    [
+        "version",
+        "commits",
+        "log-bytes",
+        "files",
+        "small-files",
+        "tombstones",
+        "reclaimable",
+        "held",
+    ],
 )
 def test_unknown_values_are_sorted_last(
     lake: Callable[[str], list[str]], site: Site, column: str

@@ -236,7 +236,8 @@ def test_the_plan_names_who_can_still_read_the_rows() -> None:
     context = RunContext.at(NOW)
     keep_version.apply(Table(aged.store), keep_version.plan(snapshot, kept, context), context)
     notes = planned(aged.store).notes
-    assert f"kept version audit keeps version {latest(aged.store)} with such rows" in notes
+    files = f"the files of version {latest(aged.store)} stay, with expired rows"
+    assert f"held by kept version audit: {files}" in notes
     assert any("until a vacuum" in note for note in notes)
 
 

@@ -60,6 +60,11 @@ def _archive(t: SoundTable) -> None:
     t.store.storage_classes["c"] = "DEEP_ARCHIVE"
 
 
+def _archive_commit(t: SoundTable) -> None:
+    """The newest version does not need it."""
+    t.store.storage_classes[f"_delta_log/{commit_name(1)}"] = "GLACIER"
+
+
 def _metadata(t: SoundTable, **fields: Any) -> None:
     t.step(log.metadata(**({"configuration": CONFIGURATION} | fields)))
 
@@ -335,6 +340,7 @@ SEEDS: dict[str, Seed] = {
     "data-file-size": Seed(lambda t: t.store.put("c", parquet(part="longer")), "c"),
     "missing-deletion-vector": Seed(lambda t: t.store.delete(VECTOR_FILE), "b"),
     "archived-data-file": Seed(_archive, "c"),
+    "archived-log-file": Seed(_archive_commit, f"_delta_log/{commit_name(1)}", bare=False),
     "missing-removed-file": Seed(
         lambda t: [
             t.step(log.remove("c", deletionTimestamp=EPOCH_MS)),

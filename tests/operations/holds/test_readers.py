@@ -28,10 +28,10 @@ from tests.support.tables.vacuum_tables import NOW, Folder, days_ago, paths_of
 FIRST = (protocol(), metadata(id=ID))
 
 
-def replaced(versions: int = 5) -> Folder:
+def replaced(versions: int = 5, store: MemoryStore | None = None) -> Folder:
     """A table with one file, which each version from 2 on replaced. The versions are a day apart,
     and the last one is 40 days old."""
-    table = Folder(first=FIRST)
+    table = Folder(store, first=FIRST)
     for version in range(1, versions + 1):
         days = 40 + versions - version
         removed = [remove(f"{version - 1}.parquet", deletionTimestamp=days_ago(days))]

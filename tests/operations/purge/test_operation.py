@@ -13,6 +13,9 @@ import pytest
 
 from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import instant_text
+from delta_maintenance.operations.holds.kept_versions import KEPT_VERSIONS, write_kept_version
+from delta_maintenance.operations.holds.options import KeptVersion
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
@@ -161,3 +164,20 @@ def values(store: Store, path: str) -> list[int]:
     """The values of `a` in a data file, deleted ones included."""
     found: list[int] = pq.read_table(io.BytesIO(store.read(path)))["a"].to_pylist()
     return found
+
+
+def test_the_plan_names_who_can_still_read_the_deleted_rows() -> None:
+    made = Rewritten()
+    assert not any("held by" in note for note in run(made.store)[0].notes)
+    made.table.delete(made.paths["x"][0], [0])
+    kept = KeptVersion(name="audit", version=1, until=NOW + timedelta(days=300))
+    write_kept_version(made.store, kept, made_at=NOW)
+    planned = purge.plan(Table(made.store).snapshot(), context=RunContext.at(NOW))
+    files = f"the files of version 1 stay until {instant_text(kept.until)}, with deleted rows"
+    assert f"held by kept version audit: {files}" in planned.notes
+    assert any("until a vacuum" in note for note in planned.notes)
+    # It deletes no file, so a holder that cannot be examined is only named.
+    made.store.put(f"{KEPT_VERSIONS}/model.json", b"{")
+    planned, result = run(made.store)
+    assert any("what keeps older versions is not known" in note for note in planned.notes)
+    assert result.status == "rewritten"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
+from delta_maintenance.operations.recompute_stats.listing import DefectListing
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.table.read.table import Table
+from tests.support.operations.statistics_repair import NOW as PLANNED_AT
 from tests.support.operations.statistics_repair import planned, recompute, statistics
 from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW
@@ -267,3 +271,28 @@ def test_people_see_the_first_files_of_a_long_list() -> None:
     assert prepared is not None and prepared.listing is not None
     *shown, last = prepared.listing.lines(reported=False)
     assert len(shown) == 20 and last == "3 more files are in a --report, and in --json"
+
+
+def test_archived_files_are_not_read_and_counted() -> None:
+    table = DataTable(*FIELDS, configuration={"delta.timeUntilArchived": "interval 30 days"})
+    old = table.append(ROWS, stats=None, modificationTime=aged(40))
+    new = table.append(ROWS, stats=None, modificationTime=aged(1))
+    table.store.delete(old[0])
+    plan = planned(table.store)
+    assert (plan.num_files, plan.files) == (2, 1)
+    assert [each.files for each in plan.defects] == [1]
+    assert any("1 file archived according to delta.timeUntilArchived" in n for n in plan.notes)
+    listed = DefectListing(
+        snapshot=Table(table.store).snapshot(), options=plan.options, now=plan.planned_at, files=1
+    )
+    assert [path for each in listed.batches() for path in each["path"].to_pylist()] == new
+    result = recompute(table.store)
+    assert (result.status, result.files_recomputed, result.num_skipped) == ("recomputed", 1, 0)
+    live = live_adds(table.store)
+    assert json.loads(live[new[0]]["stats"])["numRecords"] == 3
+    assert live[old[0]].get("stats") is None
+    assert planned(table.store).is_noop
+
+
+def aged(days: float) -> int:
+    return epoch_millis(PLANNED_AT - timedelta(days=days))

@@ -16,6 +16,7 @@ from delta_maintenance.operations.health.models import (
     SizeBucket,
     TableHealth,
 )
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import (
@@ -234,6 +235,29 @@ def waiting(name: str, *, seed: int = 0, **numbers: Any) -> tuple[Assessment, Ru
     return replace(asked, operations=(due,)), replace(run, status="blocked", outcomes=(outcome,))
 
 
+def held(count: int, *, seed: int = 0) -> tuple[HeldBack, ...]:
+    """Up to four holders of files, most bytes first."""
+    size = (seed % 11 + 1) << 28
+    version = {"first_version": 1_042, "last_version": 1_042, "why": "annual audit"}
+    reading = "has read up to version 1042, last progress 2026-11-17T03:12:09Z"
+    later: dict[str, Any] = {"first_version": 1_041, "last_version": None, "why": reading}
+    unknown: dict[str, Any] = {"first_version": None, "last_version": None, "why": None}
+    until = datetime(2027, 1, 1, tzinfo=UTC)
+    found = (
+        HeldBack(holder="kept version audit-2026", until=until, files=12, bytes=size, **version),
+        HeldBack(holder="stream orders-to-silver", until=None, files=3, bytes=size >> 3, **later),
+        HeldBack(
+            holder="clone s3://science/experiments/" + "very-long-names/" * 6 + "orders",
+            until=None,
+            files=1,
+            bytes=1_024,
+            **unknown,
+        ),
+        HeldBack(holder="kept version model", until=None, files=0, bytes=0, **version),
+    )
+    return found[:count]
+
+
 def fill(store: AssessmentStore, tables: int) -> None:
     """Stores assessments of that many tables: most are healthy, some need attention."""
     words = ("orders", "events", "users", "payments", "sessions", "clicks", "stock", "invoices")
@@ -261,5 +285,6 @@ def fill(store: AssessmentStore, tables: int) -> None:
             case _:
                 calm = tuple(replace(each, status="not-due") for each in one.operations)
                 one = replace(one, status="nothing-due", operations=calm)
+        one = replace(one, held=held(seed % 5, seed=seed))
         run = run_result(name, status="done" if seed % 5 else "incomplete") if seed % 4 else None
         store.save(one, run, link=f"/dags/delta_maintenance/runs/r{seed}" if run else None)

@@ -218,6 +218,8 @@ def _rows(assessment: Assessment) -> Iterator[tuple[object, ...]]:
             "" if assessment.problem is not None else why,
             "",
         )
+    for holder in assessment.held:
+        yield "", None, "", "held", f"by {holder}", ""
 
 
 def _gain(operation: AssessedOperation) -> str:

@@ -9,6 +9,7 @@ the clean-up stops.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -108,6 +109,7 @@ def apply(table: Table, plan: CleanLogPlan, context: RunContext | None = None) -
             version=plan.version,
             status="nothing-to-do",
             oldest_version=plan.oldest_version,
+            held=plan.held,
             notes=(plan.reason, *plan.notes),
         )
     try:
@@ -367,8 +369,11 @@ class _CleanupRun:
     def run(self) -> CleanLogResult:
         planned, store = self.planned, self.table.store
         self._require_young()
+        # A reader that has moved on since does not change the cut-off.
+        holders = planned.options.holders.as_planned(HeldBack.versions(planned.held))
+        options = replace(planned.options, holders=holders)
         decision = _Decision(
-            self.table.snapshot(), planned.options, planned.planned_at, self.storage_options
+            self.table.snapshot(), options, planned.planned_at, self.storage_options
         )
         again = decision.plan()
         self.kept = decision.holds.stored
@@ -396,6 +401,7 @@ class _CleanupRun:
             version=planned.version,
             status="partly" if self.failures else "cleaned",
             oldest_version=planned.oldest_version,
+            held=planned.held,
             groups=tuple(self.groups),
             failures=tuple(f"{path}: {error.problem}" for path, error in self.failures.items())[
                 :_SHOWN_FAILURES

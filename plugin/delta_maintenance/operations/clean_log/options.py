@@ -147,6 +147,8 @@ class CleanLogResult(Document):
     version can be opened; run again."""
     oldest_version: int | None = None
     """The oldest version that can be opened."""
+    held: tuple[HeldBack, ...] = ()
+    """The files that would have been deleted if their holders did not need their versions."""
     groups: tuple[CleanedGroup, ...] = ()
     failures: tuple[str, ...] = ()
     """The first files that may still exist, with reasons."""

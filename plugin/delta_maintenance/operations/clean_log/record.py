@@ -48,6 +48,7 @@ def result_facts(result: CleanLogResult) -> Facts:
         "status": result.status,
         "oldest version": result.oldest_version,
     }
+    facts["held by"] = [str(each) for each in result.held]
     for group in result.groups:
         facts[group.kind] = f"{group.deleted:,} of {group.planned:,} deleted"
     facts["compatible checkpoint"] = result.compatible_checkpoint

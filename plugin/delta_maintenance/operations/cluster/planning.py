@@ -141,7 +141,7 @@ def surveyed(
     if tags.cube_columns:
         tags = replace(tags, cube=_cube(files, tags.cube_columns, choice.rows) or new_id())
     engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
-    notes = [*archived_note(archived)]
+    notes = [*archived_note(int(archived.sum()))]
     if order.others:
         notes.append(
             f"rows are not ordered by {_names(order.others)}, whose type has no order; new files "

@@ -10,6 +10,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
+from delta_maintenance.operations.holds.held_back import HeldBack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class LastRun(Record):
     """The version of the table afterwards."""
     status: str
     """The status in the operation's Result; `failed` without a Result."""
+    held: tuple[HeldBack, ...] = ()
+    """The files that the run, or the last one that counted them, kept for their holders."""
 
     @property
     def succeeded(self) -> bool:

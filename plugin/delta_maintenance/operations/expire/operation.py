@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import count_text, duration_text, instant_text
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.expire.commits import (
     FILES_PER_COMMIT,
     FILES_READ_PER_COMMIT,
@@ -21,7 +21,7 @@ from delta_maintenance.operations.expire.commits import (
 from delta_maintenance.operations.expire.limit import delete_before, limit_of
 from delta_maintenance.operations.expire.options import ExpireOptions, ExpirePlan, ExpireResult
 from delta_maintenance.operations.expire.survey import Survey, survey
-from delta_maintenance.operations.holds.find import find_holds
+from delta_maintenance.operations.holds.notes import kept_rows
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -51,7 +51,7 @@ def plan(
     )
     notes = (*_left(found, options), *snapshot.warnings)
     if not is_noop:
-        notes = (*notes, *_kept(snapshot, options, context))
+        notes = (*notes, *kept_rows(snapshot, options.holders, context, rows="expired rows"))
     return ExpirePlan(
         table=snapshot.table,
         version=snapshot.version,
@@ -149,28 +149,6 @@ def _left(found: Survey, options: ExpireOptions) -> tuple[str, ...]:
     return (
         f"the log has no usable bounds of {options.column} for {files}; recompute-stats adds them",
     )
-
-
-def _kept(snapshot: Snapshot, options: ExpireOptions, context: RunContext) -> tuple[str, ...]:
-    """Says who can still read the expired rows."""
-    retention = duration_text(snapshot.properties.deleted_file_retention)
-    notes = [
-        "older versions have the expired rows until a vacuum deletes their files, at the earliest "
-        f"{retention} after this run (delta.deletedFileRetentionDuration)"
-    ]
-    try:
-        holds = find_holds(
-            snapshot,
-            options.holders,
-            now=context.started,
-            storage_options=context.storage_options,
-        )
-    except RefusedError as error:
-        return (*notes, f"what keeps older versions is not known: {error.problem}")
-    for hold in holds.holds:
-        until = "" if hold.until is None else f" until {instant_text(hold.until)}"
-        notes.append(f"{hold.holder} keeps version {hold.first} with such rows{until}")
-    return tuple(notes)
 
 
 def _commits(found: Survey, *, reads_mixed: bool) -> int:

@@ -12,6 +12,11 @@ import pyarrow as pa
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.fsck.archived_log import (
+    UnretrievedLog,
+    archived_log_files,
+    cannot_be_read,
+)
 from delta_maintenance.operations.fsck.checks import row_ids
 from delta_maintenance.operations.fsck.checks.checkpoints import check_checkpoints, check_hint
 from delta_maintenance.operations.fsck.checks.contents import (
@@ -41,6 +46,7 @@ from delta_maintenance.operations.fsck.checks.state import check_live_files, che
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory, read_history, read_live_files
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data import row_counts
 from delta_maintenance.table.data.row_counts import count_rows
@@ -128,6 +134,8 @@ class Examination:
     """
     uncompared: int = 0
     """The number of opened data files whose row IDs were not compared with those of others."""
+    archived: int = 0
+    """The number of files of the log that cannot be read at once."""
 
 
 def examine(
@@ -186,6 +194,8 @@ class _Attempt:
         findings, store = self.findings, self.table.store
         inventory = take_inventory(store)
         listing = inventory.listing
+        archived = self._set_aside_archived(inventory)
+        store = self.table.store
         last = latest_version(listing)
         snapshot = self._open(last)
         if last is None:
@@ -216,7 +226,21 @@ class _Attempt:
             presence=presence,
             unopened=self.unopened,
             uncompared=self.uncompared,
+            archived=archived,
         )
+
+    def _set_aside_archived(self, inventory: LogInventory) -> int:
+        """Reports the archived files of the log, and lets nothing read them."""
+        classes = archived_log_files(self.table.store, inventory)
+        if not classes:
+            return 0
+        for path, storage_class in classes.items():
+            self.findings.add("archived-log-file", cannot_be_read(storage_class), path=path)
+        # The sidecars of an archived checkpoint are not known.
+        sidecars = (e.path for e in inventory.entries if e.file.kind is LogFileKind.SIDECAR)
+        self.findings.archived = frozenset((*classes, *sidecars))
+        self.table = Table(UnretrievedLog(self.table.store, classes))
+        return len(classes)
 
     def _open(self, version: int | None) -> Snapshot | None:
         try:

@@ -45,6 +45,8 @@ class Findings:
         """The number of findings of each kind."""
         self._tables: list[pa.Table] = []
         self._single: list[Finding] = []
+        self.archived: frozenset[str] = frozenset()
+        """Files of the log that are reported as archived, and not once more as unreadable."""
 
     def add(
         self,
@@ -56,6 +58,8 @@ class Findings:
         remedy: str | None = None,
     ) -> None:
         """Adds a finding; `remedy` replaces the usual remedy of its kind."""
+        if path in self.archived and kind in _UNREAD:
+            return
         rule = KINDS[kind]
         self.counts[kind] += 1
         self._single.append(
@@ -140,6 +144,17 @@ _EMPTY = (
 )
 _UPGRADE = "repair the protocol with upgrade-protocol"
 
+_UNREAD = (
+    "compaction-differs",
+    "damaged-hint",
+    "orphan-sidecar",
+    "unreadable-checkpoint",
+    "unreadable-checksum",
+    "unreadable-commit",
+    "unreadable-compaction",
+)
+"""What is found in a file that cannot be read."""
+
 KINDS: Mapping[str, FindingKind] = {
     # The log.
     "unreadable-version": FindingKind("corrupt", "restore the damaged files from a backup"),
@@ -151,6 +166,11 @@ KINDS: Mapping[str, FindingKind] = {
         "no action is needed to read the newest version; clean-log deletes the older history",
     ),
     "unreadable-commit": FindingKind("corrupt", f"{_RESTORE}; never edit a commit"),
+    "archived-log-file": FindingKind(
+        "warning",
+        "retrieve it, and exclude the log from the lifecycle rules of the store: readers that need "
+        "the file fail",
+    ),
     "checkpoint-without-commit": FindingKind(
         "warning",
         "commit to the table and write a checkpoint of that version: Delta Spark needs the commit",

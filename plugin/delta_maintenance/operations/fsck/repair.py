@@ -67,6 +67,8 @@ def proposed_repairs(
     """Returns the repairs that the options permit, and the reasons why other findings are not
     repaired.
     """
+    if found.archived and (options.repair or options.remove_missing_files):
+        return (), ("nothing is repaired while files of the log are archived",)
     repairs: list[Repair] = []
     notes: list[str] = []
     if options.repair:

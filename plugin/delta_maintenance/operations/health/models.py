@@ -12,6 +12,7 @@ from typing import Literal
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.rendering import Shown
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.options import KeptVersion
 
 _WIDTH = 40
@@ -196,7 +197,11 @@ class TableHealth(Shown, Record):
                 + (f": {seen.result}" if seen.result else "")
                 for seen in self.maintenance
             ],
-            "kept versions": list(map(str, self.kept_versions)),
+            "held by": [
+                str(HeldBack.of_version(each))
+                for each in self.kept_versions
+                if each.until is None or each.until > self.measured_at
+            ],
             "commits a day": list(_commits_by_day(self)),
         }
 

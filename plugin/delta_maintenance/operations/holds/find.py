@@ -15,7 +15,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
-from delta_maintenance.operations.holds.options import Holders, KeptVersion, Reader
+from delta_maintenance.operations.holds.options import HeldVersions, Holders, KeptVersion, Reader
 from delta_maintenance.operations.holds.readers import reader_holds
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -46,6 +46,12 @@ def find_holds(
         found = reader_holds(snapshot, reader, now=now, storage_options=storage_options)
         kept += [found.hold] if found.hold is not None else []
         notes += found.notes
+    held = {(each.first, each.last) for each in kept}
+    kept += [
+        _as_planned(snapshot, each)
+        for each in holders.planned
+        if (each.first, each.last) not in held
+    ]
     return Holds(tuple(kept), tuple(notes), frozenset(each.name for each in stored))
 
 
@@ -53,6 +59,23 @@ def version_hold(snapshot: Snapshot, version: int, *, holder: str) -> Hold:
     """Returns the hold of one version of the table, without an end."""
     opened = Table(snapshot.log.store).snapshot(version=version)
     return Hold(holder=holder, first=version, last=version, snapshot=opened)
+
+
+def _as_planned(snapshot: Snapshot, held: HeldVersions) -> Hold:
+    later = "" if held.last == held.first else " and all later ones"
+    holder = f"version {held.first}{later}, as planned"
+    try:
+        opened = Table(snapshot.log.store).snapshot(version=held.first)
+    except _UNREADABLE as error:
+        raise RefusedError(
+            f"version {held.first}, which was held when the plan was made, cannot be opened: "
+            f"{error.problem}",
+            table=snapshot.table,
+            version=held.first,
+            file=error.file,
+            remedy="plan again",
+        ) from error
+    return Hold(holder=holder, first=held.first, last=held.last, snapshot=opened)
 
 
 def _distinct(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Literal
@@ -59,6 +60,15 @@ class Reader(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldVersions(Record):
+    """Versions that a holder held when a plan was made."""
+
+    first: int
+    last: int | None
+    """None if all later versions were held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holders(Record):
     """What holds versions and files of a table, besides its retention."""
 
@@ -67,6 +77,13 @@ class Holders(Record):
     readers: tuple[Reader, ...] = ()
     clones: tuple[str, ...] = ()
     """Addresses of shallow clones, which refer to data files of this table."""
+    planned: tuple[HeldVersions, ...] = ()
+    """Versions that were held when the plan was made that is applied now. They are held still, so
+    that no more is deleted than was planned, however far readers have come since."""
+
+    def as_planned(self, held: Iterable[HeldVersions]) -> Holders:
+        """Adds what was held when a plan was made."""
+        return replace(self, planned=tuple(dict.fromkeys((*self.planned, *held))))
 
     def and_reading(self, streams: tuple[str, ...], last_read: tuple[str, ...]) -> Holders:
         """Adds the readers at the addresses of two flags."""

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.operations.holds.notes import kept_rows
 from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.live_columns import DROPPED_COLUMNS
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
+from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def _rules(options: PurgeOptions, target_bytes: int) -> ChoiceRules:
@@ -39,6 +42,10 @@ def _reason(fields: Mapping[str, Any]) -> str:
     return f"{files} with {size_text(fields['bytes'])} and {rows} are rewritten"
 
 
+def _held(snapshot: Snapshot, options: PurgeOptions, context: RunContext) -> tuple[str, ...]:
+    return kept_rows(snapshot, options.holders, context, rows="deleted rows")
+
+
 _VERB = RewriteVerb(
     options_type=PurgeOptions,
     plan_type=PurgePlan,
@@ -48,6 +55,7 @@ _VERB = RewriteVerb(
     rules=_rules,
     footer_reasons=_footer_reasons,
     reason=_reason,
+    held=_held,
 )
 
 plan = _VERB.plan

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast
+from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 
 
@@ -30,6 +31,9 @@ class PurgeOptions(RewriteOptions):
     """Whether files with values of dropped columns are rewritten. Footers are read if the table's
     schema shows that columns were dropped.
     """
+    holders: Holders = Holders()
+    """What keeps older versions, which still have the deleted rows. The kept versions in the log of
+    the table always count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

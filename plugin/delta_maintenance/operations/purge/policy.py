@@ -34,7 +34,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
 
 def _planned(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
     own = given(above_percent=rule.above_percent, dropped_columns=rule.dropped_columns)
-    options = PurgeOptions(**rule.shared_options(context), **own)
+    options = PurgeOptions(**rule.shared_options(context), **own, holders=context.rules.holders)
     return purge.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 

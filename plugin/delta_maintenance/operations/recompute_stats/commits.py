@@ -107,7 +107,9 @@ class StatisticsCommits:
                 self._context.progress("files", self.files, max(self._expected, self.files))
 
     def _repaired(self, snapshot: Snapshot) -> Iterator[tuple[pa.Table, bool]]:
-        affected = affected_files(snapshot, self._required, self._options)
+        affected = affected_files(
+            snapshot, self._required, self._options, now=self._context.started
+        )
         for batch in in_batches(affected, self._options.files_per_commit):
             for part in self.repair.repaired(batch):
                 yield part.adds, part.decoded

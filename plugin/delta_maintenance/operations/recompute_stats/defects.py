@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.operations.recompute_stats.options import ColumnAudit, RecomputeStatsOptions
 from delta_maintenance.operations.rewriting.models import ReasonCount
+from delta_maintenance.operations.rewriting.planning import archived_before
 from delta_maintenance.protocol.clustering.columns import named_columns
 from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.statistics.audit import (
@@ -109,8 +112,14 @@ class AuditTotals:
         self._leaves = required.leaves
         self._classes: dict[str, list[int]] = {}
         self._columns = np.zeros((count, 3), np.int64)
-        self.num_files = self.total_bytes = self.files = self.bytes = 0
+        self.num_files = self.total_bytes = self.files = self.bytes = self.archived = 0
         self.files_without_bounds = self.bytes_without_bounds = 0
+
+    def leave_out(self, sizes: pa.ChunkedArray) -> None:
+        """Adds files that are archived, and are not examined."""
+        self.num_files += len(sizes)
+        self.total_bytes += pc.sum(sizes).as_py() or 0
+        self.archived += len(sizes)
 
     def add(self, sizes: pa.ChunkedArray, found: Defects) -> None:
         """Adds a batch of files."""
@@ -159,20 +168,30 @@ class AuditTotals:
         )
 
 
-def audit_files(snapshot: Snapshot, options: RecomputeStatsOptions) -> AuditTotals:
-    """Examines all live files of a snapshot. Reads the log once, and no data file.
+def audit_files(
+    snapshot: Snapshot, options: RecomputeStatsOptions, *, now: datetime
+) -> AuditTotals:
+    """Examines all live files of a snapshot that are not archived. Reads the log once, and no data
+    file.
 
     Raises the errors of `required_statistics`.
     """
     required = required_statistics(snapshot, options)
 
-    def examined(batch: ActiveFiles) -> tuple[pa.ChunkedArray, Defects]:
-        return batch.adds["size"], Defects.of(batch.adds, required, options)
+    is_archived = archived_files(snapshot, now)
+
+    def examined(batch: ActiveFiles) -> tuple[pa.ChunkedArray, pa.ChunkedArray, Defects]:
+        adds, archived = batch.adds, is_archived(batch.adds)
+        left_out = adds["size"].filter(booleans(archived))
+        if archived.any():
+            adds = adds.filter(booleans(~archived))
+        return left_out, adds["size"], Defects.of(adds, required, options)
 
     def totals(sound: Snapshot) -> AuditTotals:
         found = AuditTotals(required)
         batches = sound.log.scan(fields={"add": AUDITED})
-        for sizes, defects in in_parallel(examined, batches):
+        for left_out, sizes, defects in in_parallel(examined, batches):
+            found.leave_out(left_out)
             found.add(sizes, defects)
         return found
 
@@ -180,18 +199,41 @@ def audit_files(snapshot: Snapshot, options: RecomputeStatsOptions) -> AuditTota
 
 
 def affected_files(
-    snapshot: Snapshot, required: RequiredStatistics, options: RecomputeStatsOptions
+    snapshot: Snapshot,
+    required: RequiredStatistics,
+    options: RecomputeStatsOptions,
+    *,
+    now: datetime,
 ) -> Iterator[pa.Table]:
-    """Yields the adds of the files with a defect, with every field as a commit contains it.
+    """Yields the adds of the files with a defect that are not archived, with every field as a
+    commit contains it.
 
     Raises the errors of `adds_for_commits`, and `UnusableCheckpointError` like `Snapshot.scan`.
     """
 
+    is_archived = archived_files(snapshot, now)
+
     def chosen(batch: ActiveFiles) -> pa.Table:
         found = Defects.of(batch.adds, required, options)
-        return batch.adds.filter(booleans(found.affected))
+        return batch.adds.filter(booleans(found.affected & ~is_archived(batch.adds)))
 
     return adds_for_commits(snapshot, in_parallel(chosen, snapshot.log.scan()))
+
+
+def archived_files(snapshot: Snapshot, now: datetime) -> Callable[[pa.Table], Mask]:
+    """Returns a function that marks the adds of files that are archived according to the property
+    `delta.timeUntilArchived`. These are not read.
+    """
+    before = archived_before(snapshot, now)
+
+    def marked(adds: pa.Table) -> Mask:
+        if before is None:
+            return np.zeros(adds.num_rows, np.bool_)
+        archived = pc.less_equal(adds["modificationTime"], before)
+        found: Mask = pc.fill_null(archived, False).to_numpy()
+        return found
+
+    return marked
 
 
 def required_statistics(snapshot: Snapshot, options: RecomputeStatsOptions) -> RequiredStatistics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from delta_maintenance.operations.recompute_stats.defects import (
     AUDITED,
     Defects,
+    archived_files,
     required_statistics,
 )
 from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
@@ -40,6 +42,8 @@ class DefectListing:
 
     snapshot: Snapshot
     options: RecomputeStatsOptions
+    now: datetime
+    """When the plan was made."""
     files: int
     """Their number, according to the plan."""
 
@@ -48,9 +52,11 @@ class DefectListing:
         required = required_statistics(self.snapshot, self.options)
         leaves = pa.array([leaf.name for leaf in required.leaves], pa.string())
 
+        is_archived = archived_files(self.snapshot, self.now)
+
         def listed(batch: ActiveFiles) -> pa.Table:
             found = Defects.of(batch.adds, required, self.options)
-            rows = np.flatnonzero(found.affected)
+            rows = np.flatnonzero(found.affected & ~is_archived(batch.adds))
             files = batch.adds.select(["path", "size"]).take(integers(rows))
             replaced = [
                 mask | (suspect if self.options.check_writers else False)

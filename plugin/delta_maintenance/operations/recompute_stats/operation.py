@@ -23,6 +23,7 @@ from delta_maintenance.operations.recompute_stats.options import (
     RecomputeStatsResult,
 )
 from delta_maintenance.operations.recompute_stats.reading import LocalStatistics
+from delta_maintenance.operations.rewriting.planning import archived_note
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -48,7 +49,7 @@ def plan(
     try:
         require_writable(snapshot, Operation.COMMIT)
         DataFileLayout.of(snapshot.protocol, snapshot.metadata)
-        found = audit_files(snapshot, options)
+        found = audit_files(snapshot, options, now=context.started)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
     engine, why = _engine(options, found.files)
@@ -69,7 +70,7 @@ def plan(
         columns=found.columns,
         commits=math.ceil(found.files / options.files_per_commit),
         engine=engine,
-        notes=snapshot.warnings,
+        notes=(*archived_note(found.archived), *snapshot.warnings),
     )
 
 
@@ -79,7 +80,9 @@ def prepare(
     """Plans, and writes the report that the context requests."""
     snapshot = context.snapshot_of(table)
     planned = plan(snapshot, options, context)
-    listing = DefectListing(snapshot=snapshot, options=planned.options, files=planned.files)
+    listing = DefectListing(
+        snapshot=snapshot, options=planned.options, now=context.started, files=planned.files
+    )
     if context.report is not None:
         write_batches(
             listing.batches(),
@@ -176,7 +179,7 @@ def _engine(options: RecomputeStatsOptions, files: int) -> tuple[Literal["local"
 
 
 def _reason(found: AuditTotals) -> str:
-    total = count_text(found.num_files, "file")
+    total = count_text(found.num_files - found.archived, "file")
     if not found.files:
         return f"the statistics of {total} are complete"
     only_writers = [each.reason for each in found.defects] == [WRITER]

@@ -140,7 +140,7 @@ def survey(
         workers=options.workers or (default_workers() if engine == "local" else None),
         adopted={number: bin for number, (_, bin) in enumerate(adopted)},
         journals=tuple(path for path, _ in found),
-        notes=archived_note(archived),
+        notes=archived_note(int(archived.sum())),
     )
 
 
@@ -237,18 +237,26 @@ def written_lately_in(files: LiveColumns, quiet_for: timedelta | None, now: date
 
 def archived_in(snapshot: Snapshot, files: LiveColumns, now: datetime) -> Mask:
     """Returns the files that are archived according to the property `delta.timeUntilArchived`."""
-    age = snapshot.properties.time_until_archived
-    if age is None:
+    before = archived_before(snapshot, now)
+    if before is None:
         return np.zeros(files.count, np.bool_)
-    found: Mask = files.modified <= epoch_millis(now) - age // timedelta(milliseconds=1)
+    found: Mask = files.modified <= before
     return found
 
 
-def archived_note(archived: Mask) -> tuple[str, ...]:
+def archived_before(snapshot: Snapshot, now: datetime) -> int | None:
+    """Returns the time up to which data files count as archived, in milliseconds since 1970-01-01
+    UTC; None if the property `delta.timeUntilArchived` is not set.
+    """
+    age = snapshot.properties.time_until_archived
+    return None if age is None else epoch_millis(now) - age // timedelta(milliseconds=1)
+
+
+def archived_note(files: int) -> tuple[str, ...]:
     """Returns a note that counts the archived files, if there are any."""
-    if not archived.any():
+    if not files:
         return ()
-    count = count_text(int(archived.sum()), "file")
+    count = count_text(files, "file")
     return (f"not read and not rewritten: {count} archived according to delta.timeUntilArchived",)
 
 

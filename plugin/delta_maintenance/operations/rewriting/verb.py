@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -39,6 +39,8 @@ class RewriteVerb(Generic[Options, Plan, Result]):
     """Returns the requested reasons that require the footers of data files."""
     reason: Callable[[Mapping[str, Any]], str]
     """Returns the reason of a plan, given its fields."""
+    held: Callable[[Snapshot, Options, RunContext], tuple[str, ...]] = lambda *_: ()
+    """Returns notes about who can still read what the operation removes."""
 
     def plan(
         self, snapshot: Snapshot, options: Options | None = None, context: RunContext | None = None
@@ -49,8 +51,9 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         rewrite, and `InvalidRequestError` for an invalid condition.
         """
         options = (options or self.options_type()).validated()
-        now = (context or RunContext()).started
-        return self._planned(self._survey(snapshot, options, now), options, now)
+        context = context or RunContext()
+        surveyed = self._survey(snapshot, options, context.started)
+        return self._with_holders(surveyed, options, context)
 
     def apply(
         self,
@@ -97,7 +100,7 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         """Plans, and keeps the survey for `apply`."""
         options = options.validated()
         surveyed = self._survey(context.snapshot_of(table), options, context.started)
-        planned = self._planned(surveyed, options, context.started)
+        planned = self._with_holders(surveyed, options, context)
         return Prepared(
             plan=planned, apply=partial(self.apply, table, planned, context, surveyed=surveyed)
         )
@@ -121,6 +124,13 @@ class RewriteVerb(Generic[Options, Plan, Result]):
             return self._surveyed(snapshot, options, now)
         except DeltaMaintenanceError as error:
             raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+
+    def _with_holders(self, surveyed: Survey, options: Options, context: RunContext) -> Plan:
+        planned = self._planned(surveyed, options, context.started)
+        if planned.is_noop:
+            return planned
+        held = self.held(surveyed.snapshot, options, context)
+        return replace(planned, notes=(*planned.notes, *held))
 
     def _planned(self, surveyed: Survey, options: Options, now: datetime) -> Plan:
         fields = plan_fields(surveyed)

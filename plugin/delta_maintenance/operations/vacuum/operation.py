@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.clones import Clone, CloneWatch
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report
@@ -63,23 +65,26 @@ def apply(
 ) -> VacuumResult:
     """Deletes the planned files that are still unreferenced. Concurrent runs do no harm.
 
-    Without the survey of the plan, the folder is listed again, as of the time of the plan. A plan
-    is valid for an hour. Raises `RefusedError`, before anything is deleted, if the plan is older,
-    if it exceeds the limits of its options, or if the clocks of this machine and of the store
-    differ.
+    Without the survey of the plan, the folder is listed again, as of the time of the plan, and what
+    was held then is held still. A plan is valid for an hour. Raises `RefusedError`, before anything
+    is deleted, if the plan is older, if it exceeds the limits of its options, or if the clocks of
+    this machine and of the store differ.
     """
     context = context or RunContext()
     started = context.now()
     try:
         _require_young(plan, started)
         if surveyed is None and not plan.is_noop:
-            surveyed = _surveyed(table.snapshot(), plan.options, context, now=plan.planned_at)
+            holders = plan.options.holders.as_planned(HeldBack.versions(plan.held))
+            options = replace(plan.options, holders=holders)
+            surveyed = _surveyed(table.snapshot(), options, context, now=plan.planned_at)
         if surveyed is None or surveyed.plan.is_noop:
             made = plan if surveyed is None else surveyed.plan
             return VacuumResult(
                 table=made.table,
                 version=made.version,
                 status="nothing-to-do",
+                held=made.held,
                 notes=(made.reason, *made.notes, *_recorded(table, made)),
             )
         return _VacuumRun(table, surveyed, started, context.new_id, context.progress).run()
@@ -183,6 +188,7 @@ class _VacuumRun:
             spared=done.spared,
             failures=tuple(f"{path}: {problem}" for path, problem in done.failures.items()),
             failed=done.failed,
+            held=planned.held,
             stopped=self.stopped,
             lost=done.lost,
             start_version=start,

@@ -251,6 +251,8 @@ class VacuumResult(Document):
     """The first files that may still exist, with reasons."""
     failed: int = 0
     """The number of files that may still exist."""
+    held: tuple[HeldBack, ...] = ()
+    """The files that would have been deleted if their holders did not keep them."""
     stopped: str | None = None
     """The reason why the run ended before all files were processed."""
     lost: tuple[str, ...] = ()

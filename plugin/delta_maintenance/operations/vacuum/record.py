@@ -52,6 +52,7 @@ def result_facts(result: VacuumResult) -> Facts:
         "stopped": result.stopped,
         "failures": result.failures,
         "referenced again after deletion": result.lost,
+        "held by": [str(each) for each in result.held],
         "VACUUM START": result.start_version,
         "VACUUM END": result.end_version,
         "notes": result.notes,

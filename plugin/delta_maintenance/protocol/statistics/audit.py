@@ -39,7 +39,15 @@ Mask = npt.NDArray[np.bool_]
 
 _EXACT_DIGITS = 15
 """Decimals with at most so many digits survive a conversion to a double."""
-AUDITED = ("path", "size", "stats", "stats_parsed", "deletionVector", "tags")
+AUDITED = (
+    "path",
+    "size",
+    "modificationTime",
+    "stats",
+    "stats_parsed",
+    "deletionVector",
+    "tags",
+)
 """The fields of an add that an audit reads."""
 
 

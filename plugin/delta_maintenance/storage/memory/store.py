@@ -114,6 +114,13 @@ class MemoryStore(Store):
             classes=[self.storage_classes.get(key[len(self._prefix) :]) for key, _ in found],
         )
 
+    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
+        import pyarrow.compute as pc
+
+        (tree,) = self.list_tree()
+        tree = tree.filter(pc.is_valid(tree["archive"]))
+        return tree.filter(pc.is_in(tree["path"], value_set=paths))
+
     def _key(self, path: str) -> str:
         return self._prefix + check_path(path)
 
