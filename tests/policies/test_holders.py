@@ -136,10 +136,12 @@ def test_the_terminal_names_holders(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["keep-version", str(tmp_path / "orders"), "audit", "--version", "1"]) == 0
     state = ["--state", str(tmp_path / "state")]
     assert main(["assess", str(config), *state]) == 0
+    assert ", held by kept version audit\n" in capsys.readouterr().out
+    assert main(["assess", str(config), *state, "--reasons"]) == 0
     assert "by kept version audit: version 1" in capsys.readouterr().out
     assert main(["run", str(config), *state]) == 0
     capsys.readouterr()
-    assert main(["assess", str(config), *state]) == 0
+    assert main(["assess", str(config), *state, "--reasons"]) == 0
     assert "by kept version audit: 1 file (1 byte), version 1" in capsys.readouterr().out
     assert main(["health", str(tmp_path / "orders")]) == 0
     assert "held by" in (shown := capsys.readouterr().out) and "kept version audit" in shown

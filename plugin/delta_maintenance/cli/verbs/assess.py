@@ -152,6 +152,8 @@ def _line(assessment: Assessment) -> tuple[str, str, str]:
         told.append(f"{each.operation} ({more})" if more else each.operation)
     if not told and assessment.next_due_at is not None:
         told.append(f"until {assessment.next_due_at:%F %R} UTC")
+    if assessment.held:
+        told.append(f"held by {', '.join(each.holder for each in assessment.held)}")
     return assessment.name, _status(assessment), ", ".join(told)
 
 
