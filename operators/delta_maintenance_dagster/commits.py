@@ -14,6 +14,7 @@ from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.tables import DeltaTable
 
@@ -219,6 +220,7 @@ def build_commit_sensor(
     storage: Reference[DeltaStorageResource],
     min_commits: int = 1,
     interval_seconds: int = 60,
+    new_tables: NewTables | None = None,
 ) -> dg.SensorDefinition:
     """Watches the logs of tables, and requests a run on those whose data changed.
 
@@ -258,13 +260,14 @@ def build_commit_sensor(
             positions[table.uri] = position
         for problem in problems:
             context.log.warning(problem)
+        new = new_tables.text() if new_tables is not None else None
         if problems and len(problems) == len(tables):
             raise dg.Failure(f"no table could be polled: {'; '.join(problems[:_SHOWN])}")
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[_observation(table, version) for table, version in moved],
             cursor=positions.to_cursor({table.uri for table in tables}),
-            skip_reason=None if requests else _summary(tables, moved, problems),
+            skip_reason=None if requests else _summary(tables, moved, problems, new),
         )
 
     return commits
@@ -317,11 +320,16 @@ def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
     )
 
 
-def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Sequence[str]) -> str:
+def _summary(
+    tables: Sequence[DeltaTable],
+    moved: Sequence[object],
+    problems: Sequence[str],
+    new: str | None,
+) -> str:
     followed = count_text(len(tables), "table")
     message = f"{len(moved)} of {followed} changed, and none by enough commits"
     if not moved:
         message = f"no change in {followed}"
     if problems:
         message = f"{message}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
-    return message
+    return message if new is None else f"{message}; {new}"

@@ -37,6 +37,7 @@ from delta_maintenance_dagster.definitions import (
 )
 from delta_maintenance_dagster.found_tables import FoundTables, find_tables, known, last_state
 from delta_maintenance_dagster.health.checks import HealthThresholds
+from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import AssetAttributes, DeltaTable, asset_key_of
@@ -330,13 +331,14 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
         """Builds the definitions for the named tables, or for all that were found."""
-        found = FoundTables(tables=self._policy().named_tables)
+        policy = self._policy()
+        found = FoundTables(tables=policy.named_tables)
         if state_path is not None:
             found = FoundTables.parse(state_path.read_text())
-        tables = found.tables
-        self._require_known_options(tables)
+        self._require_known_options(found.tables)
+        tables = [self._table(table, kept=table.name in found.kept) for table in found.tables]
         definitions = build_definitions(
-            [self._table(table, kept=table.name in found.kept) for table in tables],
+            tables,
             name=self.name,
             storage=self.storage,
             spark=self.spark,
@@ -344,6 +346,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             group_name=self.name,
             execution=self.execution,
             sensor=self.sensor,
+            new_tables=NewTables(tables, policy, storage=Reference(self.storage)),
         )
         said = {"delta/not_listed": "\n".join(found.problems)} if found.problems else {}
         return dg.Definitions.merge(
