@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.address import Address
@@ -22,6 +22,7 @@ from delta_maintenance.catalogs.models import CatalogListing, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
+from tests.support.catalogs.names import AWKWARD
 from tests.support.emulators.fake_metastore import Entry, FakeMetastore, delta_entry, serve_fake
 from tests.support.servers.ports import free_port
 
@@ -84,6 +85,7 @@ def test_databases_that_the_pattern_does_not_lead_to_are_not_described() -> None
 
 
 @settings(max_examples=20, deadline=None)
+@example([*AWKWARD])
 @given(st.lists(st.text(min_size=1, max_size=255), min_size=1, max_size=8, unique=True))
 def test_any_name_is_listed_and_resolved(texts: list[str]) -> None:
     entries = [delta_entry("d.b %", text, f"s3://lake/{at}") for at, text in enumerate(texts)]

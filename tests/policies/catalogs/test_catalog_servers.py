@@ -17,6 +17,7 @@ from delta_maintenance.policies.discovery import discover
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.catalog_server import CatalogServer, Entry
 from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer
+from tests.support.catalogs.names import AWKWARD
 from tests.support.catalogs.unity_server import UnityServer
 from tests.support.servers.loopback import Reply, Request
 
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.server
 
 SERVERS = {"unity": UnityServer, "lakekeeper": LakekeeperServer, "polaris": PolarisServer}
 Capture = pytest.CaptureFixture[str]
-AWKWARD = ("a.b", "two words", "100%", "zażółć 表", "n" * 255, "a:b@c")
 
 
 @pytest.fixture
