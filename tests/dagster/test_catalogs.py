@@ -19,7 +19,13 @@ from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.errors import CatalogUnavailableError, InvalidRequestError
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance_dagster import DeltaMaintenanceComponent, component, found_tables
+from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance_dagster import (
+    DeltaMaintenanceComponent,
+    DeltaSparkResource,
+    component,
+    found_tables,
+)
 from delta_maintenance_dagster.found_tables import FoundTables
 from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
@@ -100,6 +106,26 @@ def test_a_job_maintains_a_named_table(tmp_path: Path, server: type[InMemoryCata
         job = definitions.resolve_job_def("delta_maintenance")
         assert job.execute_in_process(instance=instance).success
     assert list((tmp_path / "lake" / "orders" / "_delta_log").glob("*5.checkpoint.parquet"))
+
+
+def test_a_spark_job_gets_the_name_of_its_table(
+    tmp_path: Path,
+    server: type[InMemoryCatalog],
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: list[str | None] = []
+
+    def run_job(self: DeltaSparkResource, spec: JobSpec, **_: object) -> dict[str, Any]:
+        names.append(spec.catalog_name)
+        raise dg.Failure("no Spark")
+
+    monkeypatch.setattr(DeltaSparkResource, "run_job", run_job)
+    rules = {"checkpoint": {"max_commits": 2}, "engine": {"prefer": "spark"}}
+    definitions = loaded(tmp_path, tables=[{"catalog": "lake.sales.*"}], defaults=rules)
+    job = definitions.resolve_job_def("delta_maintenance")
+    job.execute_in_process(instance=instance, raise_on_error=False)
+    assert names == ["uc://prod.sales.orders"]
 
 
 def test_a_connection_of_airflow_is_refused(tmp_path: Path, server: type[InMemoryCatalog]) -> None:
