@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.observe import observe
 
 from delta_maintenance_dagster import DeltaMaintenanceComponent
 from tests.support.emulators.s3_server import S3Server
@@ -52,7 +53,7 @@ def _tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
 
 def _observe(definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
     asset = definitions.resolve_assets_def(TABLE)
-    assert dg.observe([asset], instance=instance).success
+    assert observe([asset], instance=instance).success
 
 
 def _check(definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:

@@ -118,10 +118,10 @@ def test_a_spark_job_gets_the_name_of_its_table(
 
     def run_job(self: DeltaSparkResource, spec: JobSpec, **_: object) -> dict[str, Any]:
         names.append(spec.catalog_name)
-        raise dg.Failure("no Spark")
+        raise InvalidRequestError("there is no Spark")
 
     monkeypatch.setattr(DeltaSparkResource, "run_job", run_job)
-    rules = {"checkpoint": {"max_commits": 2}, "engine": {"prefer": "spark"}}
+    rules = {"vacuum": True, "engine": {"prefer": "spark"}}
     definitions = loaded(tmp_path, tables=[{"catalog": "lake.sales.*"}], defaults=rules)
     job = definitions.resolve_job_def("delta_maintenance")
     job.execute_in_process(instance=instance, raise_on_error=False)

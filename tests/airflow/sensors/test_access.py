@@ -46,7 +46,7 @@ def unity(
         yield server
 
 
-def _poke(unity: UnityServer) -> None:
+def _poke(unity: UnityServer, context: Any) -> None:
     sensor = DeltaCommitSensor(
         task_id="s",
         table_uri=NAME,
@@ -54,16 +54,16 @@ def _poke(unity: UnityServer) -> None:
         after_version=0,
         commits={"properties": ["delta.appendOnly"]},
     )
-    sensor.poke({})  # type: ignore[typeddict-item]
+    sensor.poke(context)
 
 
-def _wait(unity: UnityServer) -> None:
+def _wait(unity: UnityServer, context: Any) -> None:
     condition = WaitCondition(version=2).to_json()
     trigger = DeltaCommitTrigger(table_uri=NAME, delta_conn_id="lake", condition=condition)
     assert run(_first(trigger.run()))["status"] == "success"
 
 
-def _watch(unity: UnityServer) -> None:
+def _watch(unity: UnityServer, context: Any) -> None:
     trigger = DeltaCommitEventTrigger(table_uri=NAME, delta_conn_id="lake", after_version=-1)
     assert run(_first(trigger.run()))["status"] == "changed"
 
@@ -73,21 +73,21 @@ async def _first(events: Any) -> Any:
         return (await anext(payloads)).payload
 
 
-def _assess(unity: UnityServer) -> None:
+def _assess(unity: UnityServer, context: Any) -> None:
     table = {"name": NAME, "uri": unity.tables["main.s.t"].location}
-    DeltaAssessOperator(task_id="a", tables=[table]).execute({})  # type: ignore[typeddict-item]
+    DeltaAssessOperator(task_id="a", tables=[table]).execute(context)
 
 
 @pytest.mark.parametrize("act", [_poke, _wait, _watch, _assess])
 def test_sensors_triggers_and_assessments_ask_for_reading(
-    act: Callable[[UnityServer], None], unity: UnityServer
+    act: Callable[[UnityServer, Any], None], unity: UnityServer, task_context: Any
 ) -> None:
-    act(unity)
+    act(unity, task_context)
     assert set(unity.vended()) == {"READ"}
     write = DeltaCheckpointOperator(task_id="c", table_uri=NAME, delta_conn_id="lake")
-    write.execute({"ti": None})  # type: ignore[typeddict-item]
+    write.execute(task_context)
     assert "READ_WRITE" in unity.vended()
     unity.reject_keys()
     unity.requests.clear()
-    act(unity)
+    act(unity, task_context)
     assert set(unity.vended()) == {"READ"}

@@ -32,7 +32,7 @@ def test_lines_and_errors_of_a_job_show_the_name(
 ) -> None:
     orders, report = tmp_path / "orders", tmp_path / "report.json"
     neglected(orders)
-    spec = {"operation": "checkpoint", "table": str(orders), "catalog_name": NAME}
+    spec = {"operation": "vacuum", "table": str(orders), "catalog_name": NAME}
     assert job.main(["--spec", json.dumps(spec)]) == 0
     assert f"delta-maintenance: {orders} ({NAME}), version 5: " in capsys.readouterr().out
     spec["table"] = str(tmp_path / "none")

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from delta_maintenance import clock
-from delta_maintenance.testing.actions import metadata, protocol
+from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 
@@ -272,9 +272,10 @@ def serve_guarded_table(s3: S3Server, bucket: str) -> Iterator[UnityServer]:
     with serve_unity() as server:
         server.add("main.s.t", UnityTable(location=f"s3://{bucket}/t"))
         for version in range(3):
-            actions = [protocol(), metadata()] if version == 0 else []
+            actions = [add(f"{version}.parquet")] if version else [protocol(), metadata()]
             key = f"t/_delta_log/{version:020}.json"
             s3.fill(bucket, [key], log_text([*actions, {"commitInfo": {}}]))
+            s3.fill(bucket, [f"t/{version}.parquet"], b"x")
         s3.intercept = server.guarded
         try:
             yield server
