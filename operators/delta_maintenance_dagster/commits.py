@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.facts import count_text
@@ -210,6 +210,18 @@ class CommitSensor(dg.Model, dg.Resolvable):
         ge=1,
         description="The number of new versions after which a run is requested.",
     )
+    _new_tables: NewTables | None = PrivateAttr(default=None)
+
+    @property
+    def new_tables(self) -> NewTables | None:
+        """The tables of catalogs that the sensor reports because it cannot watch them."""
+        return self._new_tables
+
+    def reporting(self, new_tables: NewTables) -> Self:
+        """Returns these settings for a sensor that reports new tables."""
+        copy = self.model_copy()
+        copy._new_tables = new_tables
+        return copy
 
 
 def build_commit_sensor(

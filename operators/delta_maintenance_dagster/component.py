@@ -345,8 +345,9 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             thresholds=self.thresholds if self.checks else None,
             group_name=self.name,
             execution=self.execution,
-            sensor=self.sensor,
-            new_tables=NewTables(tables, policy, storage=Reference(self.storage)),
+            sensor=self.sensor.reporting(
+                NewTables(tables, policy, storage=Reference(self.storage))
+            ),
         )
         said = {"delta/not_listed": "\n".join(found.problems)} if found.problems else {}
         return dg.Definitions.merge(

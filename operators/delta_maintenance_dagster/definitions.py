@@ -12,7 +12,6 @@ from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits import CommitSensor, build_commit_sensor, build_table_asset
 from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_step
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, build_maintenance_step
-from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.table_run import Resources
@@ -99,14 +98,12 @@ def build_definitions(
     group_name: str = "delta_maintenance",
     sensor: CommitSensor = _SENSOR,
     execution: Execution = _EXECUTION,
-    new_tables: NewTables | None = None,
 ) -> dg.Definitions:
     """The assets of the tables and of their maintenance, health checks, jobs and a sensor.
 
     `storage` and `spark` are resources, or the keys of resources that Dagster provides. Without
     `thresholds`, tables have no health checks. The jobs are NAME, NAME_health, and NAME_approve if
-    the policy of a table requires approvals; the sensor is NAME_commits. `new_tables` are those
-    of catalogs that the sensor reports because they are not among `tables`.
+    the policy of a table requires approvals; the sensor is NAME_commits.
     """
     require_unique_keys(tables)
     if not tables:
@@ -176,7 +173,7 @@ def build_definitions(
                 storage=resources.storage,
                 min_commits=sensor.min_commits,
                 interval_seconds=sensor.interval_seconds,
-                new_tables=new_tables,
+                new_tables=sensor.new_tables,
             )
         ],
     )

@@ -41,7 +41,7 @@ class NewTables:
         """The last listing, which may be at work."""
 
     def text(self) -> str | None:
-        """Returns what the last listing found; None for nothing. Starts another one if it is due."""
+        """Returns what the last listing found; None for nothing. Starts one that is due."""
         idle = self.listing is None or not self.listing.is_alive()
         if idle and any(self._policy.names.values()) and clock.now() - self._listed_at >= _EVERY:
             self._listed_at = clock.now()
@@ -51,8 +51,8 @@ class NewTables:
         if not new:
             return None
         return (
-            f"not in the definitions yet: {count_text(len(new), 'table')} of catalogs, such as {new[0]}; "
-            "refresh the state of the component and reload the code location"
+            f"not in the definitions yet: {count_text(len(new), 'table')} of catalogs, such as "
+            f"{new[0]}; refresh the state of the component and reload the code location"
         )
 
     def _list(self) -> None:

@@ -284,9 +284,7 @@ def test_the_sensor_says_which_tables_came_after_the_refresh(
 
     def tick() -> str:
         nonlocal cursor
-        context = dg.build_sensor_context(
-            instance=instance, definitions=definitions, cursor=cursor
-        )
+        context = dg.build_sensor_context(instance=instance, definitions=definitions, cursor=cursor)
         done = sensor.evaluate_tick(context)
         cursor = done.cursor
         assert made[0].listing is not None

@@ -185,7 +185,8 @@ def test_a_page_that_names_itself_ends_the_database(glue: GlueCatalog, s3_server
         return 200, {"TableList": [delta_table("t")], "NextToken": "same"}
 
     s3_server.intercept = answering(handle)
-    assert [failure.where for failure in listed(glue).failures] == ["glue://db"]
+    [failure] = listed(glue).failures
+    assert failure.where == "glue://db" and "names itself" in str(failure.error)
 
 
 def test_pages_without_end_are_not_followed_for_ever(
@@ -283,8 +284,13 @@ def test_the_catalog_id_is_sent_and_part_of_names(s3_server: S3Server) -> None:
     s3_server.intercept = answering(handle)
     with opened(s3_server.url, "123456789012") as catalog:
         [table] = listed(catalog).tables
+        assert catalog.resolve(table.name) == table
+        assert asked_for == {"123456789012"}
+        named = CatalogName.parse("glue://999999999999.db.t")
+        assert catalog.resolve(named).name == named
     assert str(table.name) == "glue://123456789012.db.t"
-    assert asked_for == {"123456789012"}
+    # A name with a first part names the catalog.
+    assert asked_for == {"123456789012", "999999999999"}
 
 
 def test_the_region_is_that_of_the_environment(

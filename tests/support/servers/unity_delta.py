@@ -266,8 +266,9 @@ def serve_unity() -> Iterator[UnityServer]:
 
 @contextmanager
 def serve_guarded_table(s3: S3Server, bucket: str) -> Iterator[UnityServer]:
-    """Serves the table `main.s.t` in the folder `t` of a bucket that accepts vended keys only. It has
-    three versions and no checkpoint.
+    """Serves the table `main.s.t` in the folder `t` of a bucket that accepts vended keys only.
+
+    It has three versions and no checkpoint.
     """
     with serve_unity() as server:
         server.add("main.s.t", UnityTable(location=f"s3://{bucket}/t"))
