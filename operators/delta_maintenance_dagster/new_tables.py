@@ -74,4 +74,4 @@ class NewTables:
             )
             new = {each.name for each in found.tables if place_of(each.uri) not in known}
             # What cannot be listed now is as it was.
-            self._new[key] = new | (self._new.get(key, set()) if found.unlisted else set())
+            self._new[key] = new | (self._new.get(key, set()) if found.unread else set())

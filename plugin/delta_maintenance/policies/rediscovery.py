@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from delta_maintenance.catalogs.names import CatalogName, is_in
-from delta_maintenance.errors import AbsentTableError
 from delta_maintenance.policies.catalogs import CatalogMemory, OptionsAt
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery, discover, place_of
@@ -38,8 +37,7 @@ def kept_tables(
     They are as they were then: with their rules, and at their address. A part is a pattern of
     addresses, a catalog, or a schema or a table of one.
     """
-    # A table that its catalog does not have is gone.
-    failed = {e.pattern for e in found.unlisted if not isinstance(e.error, AbsentTableError)}
+    failed = {each.pattern for each in found.unread}
     names = {table.name for table in found.tables}
     places = {place_of(table.uri) for table in found.tables}
     return {
