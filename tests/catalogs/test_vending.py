@@ -144,6 +144,16 @@ def test_a_failed_renewal_keeps_the_old_credentials_until_they_end(
     assert _number(source.current(write=False)) == "4"
 
 
+def test_a_refusal_of_writing_is_no_failed_renewal() -> None:
+    world = _World()
+    source = world.source()
+    source.current(write=False)
+    world.failure = CatalogError("denied", remedy="grant MODIFY")
+    with pytest.raises(CatalogError) as caught:
+        source.current(write=True)
+    assert str(caught.value) == "table uc://main.s.t: denied; grant MODIFY"
+
+
 def test_a_revoked_right_is_final() -> None:
     world = _World()
     source = world.source()
