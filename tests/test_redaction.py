@@ -50,7 +50,6 @@ HARMLESS = [
     "/srv/token=5/a:b@c",
     "s3://bucket",
     "az://data",
-    "hdfs://nn:8020",
     "s3://bucket/t",
     "s3://bucket/secret=1/dt=10:00/a@b",
     "s3://lake/t?/**",

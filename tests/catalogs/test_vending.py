@@ -218,6 +218,15 @@ def test_rejected_credentials_are_replaced_but_not_again_and_again() -> None:
     assert source.rejected(new)
 
 
+def test_rejected_credentials_that_have_ended_are_replaced_at_once() -> None:
+    world = _World(hours=1 / 3600)
+    source = world.source()
+    assert source.rejected(source.current(write=False))
+    new = source.current(write=False)
+    world.pass_time(seconds=2)
+    assert source.rejected(new)
+
+
 def test_credentials_that_have_ended_already_blame_the_clock() -> None:
     world = _World(hours=-1)
     with pytest.raises(CatalogError, match="ended at 2025-12-31T23:00:00Z; compare its clock"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.hive.catalog import HiveCatalog
+from delta_maintenance.catalogs.hive.thrift import Value
 from delta_maintenance.catalogs.models import CatalogListing, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
@@ -164,6 +166,24 @@ def test_a_catalog_that_is_named_is_part_of_the_names() -> None:
     with serve_fake(metastore) as address, opened(address, "hive") as catalog:
         assert names(listed(catalog)) == ["hms://hive.db.t"]
         assert catalog.resolve(CatalogName.parse("hms://hive.db.t")).location == "s3://lake/db/t"
+
+
+def test_another_catalog_of_the_metastore_is_named_in_each_request() -> None:
+    noted: dict[str, Any] = {}
+
+    class Noting(FakeMetastore):
+        def answer(self, method: str, arguments: Mapping[int, Any]) -> Mapping[int, Value]:
+            noted[method] = arguments[1]
+            return super().answer(method, arguments)
+
+    metastore = Noting(tables={"db": [delta_entry("db", "t")]})
+    with serve_fake(metastore) as address, opened(address, "other") as catalog:
+        [table] = listed(catalog).tables
+        assert catalog.resolve(table.name) == table
+    assert str(table.name) == "hms://other.db.t"
+    assert noted["get_table_meta"] == "@other#*"
+    assert noted["get_table_objects_by_name_req"][4] == "other"
+    assert noted["get_table_req"][4] == "other"
 
 
 def test_no_metastore_is_an_error_that_may_pass() -> None:
