@@ -221,7 +221,7 @@ class CatalogSearch:
     def _absent(self, tables: Sequence[CatalogTable], failed: set[str]) -> Iterator[CatalogFailure]:
         """Yields a failure for each entry for one table that the catalog does not have.
 
-        Otherwise, what a misspelt entry is to keep from a table would be done to it.
+        In silence, the rules of a misspelt entry would apply to no table.
         """
         names = {
             ".".join(map(encoded, self._rule.below(self._key, table.name.parts) or ()))
