@@ -194,6 +194,7 @@ def test_a_deep_fsck_of_many_files_runs_as_a_job(
     assert spark.seen["spec"] == {
         "operation": "fsck",
         "table": table,
+        "catalog_name": None,
         "storage_options": {},
         "options": FsckOptions(deep=True, engine="spark").to_json(),
         "report_uri": str(tmp_path / "findings.parquet"),
