@@ -48,6 +48,8 @@ HARMLESS = [
     "/srv/t",
     "a/token=5/x.parquet",
     "/srv/token=5/a:b@c",
+    "s3://bucket",
+    "az://data",
     "s3://bucket/t",
     "s3://bucket/secret=1/dt=10:00/a@b",
     "s3://lake/t?/**",

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.tables import DeltaTable
 
@@ -209,6 +210,18 @@ class CommitSensor(dg.Model, dg.Resolvable):
         ge=1,
         description="The number of new versions after which a run is requested.",
     )
+    _new_tables: NewTables | None = PrivateAttr(default=None)
+
+    @property
+    def new_tables(self) -> NewTables | None:
+        """The tables of catalogs that the sensor reports because it cannot watch them."""
+        return self._new_tables
+
+    def reporting(self, new_tables: NewTables) -> Self:
+        """Returns these settings for a sensor that reports new tables."""
+        copy = self.model_copy()
+        copy._new_tables = new_tables
+        return copy
 
 
 def build_commit_sensor(
@@ -219,6 +232,7 @@ def build_commit_sensor(
     storage: Reference[DeltaStorageResource],
     min_commits: int = 1,
     interval_seconds: int = 60,
+    new_tables: NewTables | None = None,
 ) -> dg.SensorDefinition:
     """Watches the logs of tables, and requests a run on those whose data changed.
 
@@ -258,13 +272,14 @@ def build_commit_sensor(
             positions[table.uri] = position
         for problem in problems:
             context.log.warning(problem)
+        new = new_tables.text() if new_tables is not None else None
         if problems and len(problems) == len(tables):
             raise dg.Failure(f"no table could be polled: {'; '.join(problems[:_SHOWN])}")
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[_observation(table, version) for table, version in moved],
             cursor=positions.to_cursor({table.uri for table in tables}),
-            skip_reason=None if requests else _summary(tables, moved, problems),
+            skip_reason=None if requests else _summary(tables, moved, problems, new),
         )
 
     return commits
@@ -317,11 +332,16 @@ def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
     )
 
 
-def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Sequence[str]) -> str:
+def _summary(
+    tables: Sequence[DeltaTable],
+    moved: Sequence[object],
+    problems: Sequence[str],
+    new: str | None,
+) -> str:
     followed = count_text(len(tables), "table")
     message = f"{len(moved)} of {followed} changed, and none by enough commits"
     if not moved:
         message = f"no change in {followed}"
     if problems:
         message = f"{message}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
-    return message
+    return message if new is None else f"{message}; {new}"

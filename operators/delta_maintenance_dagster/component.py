@@ -37,6 +37,7 @@ from delta_maintenance_dagster.definitions import (
 )
 from delta_maintenance_dagster.found_tables import FoundTables, find_tables, known, last_state
 from delta_maintenance_dagster.health.checks import HealthThresholds
+from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import AssetAttributes, DeltaTable, asset_key_of
@@ -334,17 +335,21 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         found = FoundTables(tables=policy.named_tables)
         if state_path is not None:
             found = FoundTables.parse(state_path.read_text())
-        tables = found.tables
-        self._require_known_options(tables)
+        self._require_known_options(found.tables)
+        tables = [
+            self._table(table, policy, kept=table.name in found.kept) for table in found.tables
+        ]
         definitions = build_definitions(
-            [self._table(table, policy, kept=table.name in found.kept) for table in tables],
+            tables,
             name=self.name,
             storage=self.storage,
             spark=self.spark,
             thresholds=self.thresholds if self.checks else None,
             group_name=self.name,
             execution=self.execution,
-            sensor=self.sensor,
+            sensor=self.sensor.reporting(
+                NewTables(tables, policy, storage=Reference(self.storage))
+            ),
         )
         said = {"delta/not_listed": "\n".join(found.problems)} if found.problems else {}
         return dg.Definitions.merge(

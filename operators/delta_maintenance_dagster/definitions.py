@@ -173,6 +173,7 @@ def build_definitions(
                 storage=resources.storage,
                 min_commits=sensor.min_commits,
                 interval_seconds=sensor.interval_seconds,
+                new_tables=sensor.new_tables,
             )
         ],
     )

@@ -12,6 +12,7 @@ import dagster as dg
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
+from delta_maintenance.table_names import name_at
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
@@ -264,6 +265,7 @@ class TableRun:
             {
                 "operation": due.operation,
                 "table": policy_table.uri,
+                "catalog_name": name_at(policy_table.uri),
                 "storage_options": storage.storage_options(rules.storage, uri=policy_table.uri),
                 "options": due.options.to_json() if due.options is not None else {},
                 "plan_only": plan_only,

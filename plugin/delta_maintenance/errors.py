@@ -221,6 +221,12 @@ class CatalogError(DeltaMaintenanceError):
     usual_remedy = "check the name, the address and the credentials of the catalog"
 
 
+class AbsentTableError(CatalogError):
+    """A policy names a table that its catalog does not have. Correct the name, or remove it."""
+
+    usual_remedy = "correct the name in the policy, or remove it"
+
+
 class CatalogUnavailableError(CatalogError):
     """A catalog does not answer, or answers that it cannot at present. Run again later."""
 

@@ -20,7 +20,7 @@ def redact(text: str) -> str:
     Removed are user names and passwords before a host, query strings, and the values of secret
     parameters, such as `sig=` of Azure.
     """
-    text = _QUOTED.sub(lambda found: found[1] + _without_credentials(found[2], found[3]), text)
+    text = _QUOTED.sub(_redact_quoted, text)
     text = _BARE_QUOTED.sub(rf"\1{HIDDEN}@", text)
     return _PARAMETER.sub(rf"\1{HIDDEN}", text)
 
@@ -34,6 +34,12 @@ def redact_address(address: str) -> str:
 def holds_credentials(address: str) -> bool:
     """Whether `redact` would remove a part of the address."""
     return redact_address(address) != address
+
+
+def _redact_quoted(found: re.Match[str]) -> str:
+    # A colon at the end belongs to the text around the address.
+    rest = found[3].rstrip(":")
+    return found[1] + _without_credentials(found[2], rest) + found[3][len(rest) :]
 
 
 def _redact_link(link: str) -> str:

@@ -42,8 +42,8 @@ def test_tags_come_from_the_table_its_schema_and_its_catalog(
     server.add("prod", "other", "t")
     server.page_size, server.empty_pages = 1, True
     server.tags = {
-        ("prod",): {"tier": "silver", "zone": ""},
-        ("prod", "sales"): {"tier": "bronze", "x": ""},
+        ("prod",): {"tier": "silver", "rank": "1", "zone": ""},
+        ("prod", "sales"): {"tier": "bronze", "rank": "2", "x": ""},
         orders.parts: {"tier": "gold"},
     }
     server.owners = {orders.parts: "team-a"}
@@ -51,8 +51,12 @@ def test_tags_come_from_the_table_its_schema_and_its_catalog(
     assert [dict(table.tags) for table in before] == [{}, {}]
     other, found = catalog.described(before, BOTH).tables
     values = server.kind == "uc"
-    assert found.tags == {"tier": "gold" if values else "", "zone": "", "x": ""}
-    assert other.tags == {"tier": "silver" if values else "", "zone": ""}
+
+    def stated(**tags: str) -> dict[str, str]:
+        return {name: value if values else "" for name, value in tags.items()}
+
+    assert found.tags == stated(tier="gold", rank="2", zone="", x="")
+    assert other.tags == stated(tier="silver", rank="1", zone="")
     if not values:
         assert (found.owner, other.owner) == ("team-a", None)
 
@@ -185,3 +189,14 @@ def test_a_wrong_token_is_one_failure(server: CatalogServer, catalog: Catalog) -
     assert not found.tables
     assert {type(failure.error) for failure in found.failures} == {CatalogError}
     assert len(found.failures) <= 2
+
+
+def test_an_owner_without_a_name_is_a_failure() -> None:
+    with GravitinoServer().running() as server, open_catalog(server.settings()) as catalog:
+        server.add("prod", "sales", "orders")
+        tables = listed(catalog).tables
+        body = json.dumps({"owner": {"type": "user"}}).encode()
+        server.intercept = lambda *_: Reply(status=200, headers={}, body=body)
+        found = catalog.described(tables, frozenset({Aspect.OWNER}))
+    assert not found.tables
+    assert "the owner of gravitino://prod.sales.orders" in str(found.failures[0].error)

@@ -79,6 +79,8 @@ def test_deleted_tables_of_databricks_are_counted() -> None:
             assert listed(catalog).passed_over == {PassedOver.DELETED: 1}
         assert not any("information_schema" in request for request in server.requests)
         assert all("max_results=0" in request for request in server.requests)
+        lists = [request for request in server.requests if "/tables?" in request]
+        assert lists and all("omit_columns=true" in request for request in lists)
 
 
 def test_namespaces_of_several_levels(vendor: LakekeeperServer | PolarisServer) -> None:

@@ -21,6 +21,7 @@ from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
 from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal
 from tests.support.catalogs.generic_table_servers import LakekeeperServer
+from tests.support.catalogs.names import AWKWARD
 from tests.support.servers.loopback import Hangup, Reply, Request
 
 pytestmark = pytest.mark.server
@@ -327,6 +328,16 @@ part = st.one_of(
     ),
     st.sampled_from("xü表").map(lambda letter: letter * 255),
 )
+
+
+def test_awkward_names(server: CatalogServer, catalog: Catalog) -> None:
+    names = [server.add("prod", "sales", part) for part in AWKWARD]
+    names += [server.add(part, part, "t") for part in AWKWARD]
+    tables = {table.name: table for table in listed(catalog).tables}
+    assert tables.keys() == set(names)
+    for name, table in tables.items():
+        assert CatalogName.parse(str(name)) == name
+        assert catalog.resolve(name).location == table.location
 
 
 @settings(

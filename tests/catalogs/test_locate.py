@@ -88,6 +88,17 @@ def test_a_reference_holds_the_token_of_the_environment() -> None:
     assert again == reference
 
 
+def test_an_address_with_a_reference_states_the_access() -> None:
+    """As of a table of a policy: what watches it shares no credentials with what writes to it."""
+    given = {**_GIVEN, "catalog_table": "uc://main.s.vended"}
+    located = locate("s3://lake/orders", given, access=Access.READ, environment={})
+    assert located.storage_options == {**given, "catalog_access": "read"}
+    chosen = {**given, "catalog_access": "none"}
+    located = locate("s3://lake/orders", chosen, access=Access.READ, environment={})
+    assert located.storage_options == chosen
+    assert locate("s3://lake/orders", given, environment={}).storage_options == given
+
+
 def test_own_credentials_are_used_by_choice() -> None:
     given = {**_GIVEN, "catalog_access": "none"}
     located = locate("uc://main.s.vended", given, access=Access.READ_WRITE, environment={})

@@ -144,6 +144,16 @@ def test_a_failed_renewal_keeps_the_old_credentials_until_they_end(
     assert _number(source.current(write=False)) == "4"
 
 
+def test_a_refusal_of_writing_is_no_failed_renewal() -> None:
+    world = _World()
+    source = world.source()
+    source.current(write=False)
+    world.failure = CatalogError("denied", remedy="grant MODIFY")
+    with pytest.raises(CatalogError) as caught:
+        source.current(write=True)
+    assert str(caught.value) == "table uc://main.s.t: denied; grant MODIFY"
+
+
 def test_a_revoked_right_is_final() -> None:
     world = _World()
     source = world.source()
@@ -205,6 +215,15 @@ def test_rejected_credentials_are_replaced_but_not_again_and_again() -> None:
     assert not source.rejected(new)
     assert len(world.asked) == 2
     world.pass_time(seconds=5)
+    assert source.rejected(new)
+
+
+def test_rejected_credentials_that_have_ended_are_replaced_at_once() -> None:
+    world = _World(hours=1 / 3600)
+    source = world.source()
+    assert source.rejected(source.current(write=False))
+    new = source.current(write=False)
+    world.pass_time(seconds=2)
     assert source.rejected(new)
 
 

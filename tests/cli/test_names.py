@@ -171,6 +171,9 @@ def test_a_job_of_a_named_table_carries_a_reference_and_no_token(
     shown = capsys.readouterr()
     assert name in shown.out and "s3://lake/vended" in shown.out
     assert "dapi-canary" not in shown.out + shown.err
+    server.tables["https://lake"][table.name] = catalog_table(name, "s3://lake/vended")
+    assert main([*arguments, "--report", "s3://c/report.json"]) == 0
+    assert name in capsys.readouterr().out
 
 
 def test_a_script_takes_a_name(server: type[InMemoryCatalog], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.options import parse_options
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import find_spark_home
+from tests.support.catalogs.in_memory import catalog_table, use_catalogs
 from tests.support.tables.sound_tables import SoundTable
 
 SUBMIT = """\
@@ -113,6 +114,7 @@ def test_the_job_gets_its_specification_and_its_result_is_printed(
     assert seen["spec"] == {
         "operation": "checkpoint",
         "table": v2_table,
+        "catalog_name": None,
         "storage_options": {},
         "version": 3,
         "options": CheckpointOptions(engine="spark").to_json(),
@@ -192,6 +194,7 @@ def test_a_deep_fsck_of_many_files_runs_as_a_job(
     assert spark.seen["spec"] == {
         "operation": "fsck",
         "table": table,
+        "catalog_name": None,
         "storage_options": {},
         "options": FsckOptions(deep=True, engine="spark").to_json(),
         "report_uri": str(tmp_path / "findings.parquet"),
@@ -350,3 +353,16 @@ def test_a_terminated_command_ends_its_job(spark: FakeSpark, v2_table: str) -> N
         # The end of stderr, which the job holds open as well, shows that both have ended.
         assert process.stderr.read() == b""
         assert process.wait(300) == 143
+
+
+@pytest.mark.process
+def test_a_job_gets_the_name_of_a_table_without_vended_credentials(
+    cli: Any, spark: FakeSpark, v2_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "uc://prod.sales.orders"
+    monkeypatch.setenv("UNITY_CATALOG_URI", "https://lake")
+    use_catalogs(monkeypatch, {"https://lake": [catalog_table(name, f"file://{v2_table}")]})
+    spark.answers({"status": "done", "result": result_of(v2_table).to_json()})
+    assert cli("checkpoint", name, "--engine", "spark", "--master", "local[1]").status == 0
+    spec = spark.seen["spec"]
+    assert (spec["catalog_name"], spec["storage_options"]) == (name, {})

@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster.components.component import state_backed_component
 
+from delta_maintenance import clock
 from delta_maintenance.catalogs.models import CatalogTable
 from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.errors import CatalogUnavailableError, InvalidRequestError
-from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance_dagster import DeltaMaintenanceComponent, found_tables
+from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance_dagster import (
+    DeltaMaintenanceComponent,
+    DeltaSparkResource,
+    component,
+    found_tables,
+)
 from delta_maintenance_dagster.found_tables import FoundTables
-from delta_maintenance_dagster.resources import DeltaStorageResource
+from delta_maintenance_dagster.new_tables import NewTables
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
 
@@ -96,6 +106,26 @@ def test_a_job_maintains_a_named_table(tmp_path: Path, server: type[InMemoryCata
         job = definitions.resolve_job_def("delta_maintenance")
         assert job.execute_in_process(instance=instance).success
     assert list((tmp_path / "lake" / "orders" / "_delta_log").glob("*5.checkpoint.parquet"))
+
+
+def test_a_spark_job_gets_the_name_of_its_table(
+    tmp_path: Path,
+    server: type[InMemoryCatalog],
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: list[str | None] = []
+
+    def run_job(self: DeltaSparkResource, spec: JobSpec, **_: object) -> dict[str, Any]:
+        names.append(spec.catalog_name)
+        raise InvalidRequestError("there is no Spark")
+
+    monkeypatch.setattr(DeltaSparkResource, "run_job", run_job)
+    rules = {"vacuum": True, "engine": {"prefer": "spark"}}
+    definitions = loaded(tmp_path, tables=[{"catalog": "lake.sales.*"}], defaults=rules)
+    job = definitions.resolve_job_def("delta_maintenance")
+    job.execute_in_process(instance=instance, raise_on_error=False)
+    assert names == ["uc://prod.sales.orders"]
 
 
 def test_a_connection_of_airflow_is_refused(tmp_path: Path, server: type[InMemoryCatalog]) -> None:
@@ -231,3 +261,64 @@ def test_a_mistake_in_the_policy_fails_the_refresh_and_leaves_the_last_state(
 def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     table = PolicyTable.from_json({"name": "a", "uri": "/a", "rules": {}})
     assert FoundTables.parse(json.dumps([table.to_json()])) == FoundTables(tables=(table,))
+
+
+def test_the_sensor_says_which_tables_came_after_the_refresh(
+    tmp_path: Path,
+    server: type[InMemoryCatalog],
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[NewTables] = []
+
+    def noted(*arguments: Any, **named: Any) -> NewTables:
+        made.append(NewTables(*arguments, **named))
+        return made[-1]
+
+    monkeypatch.setattr(component, "NewTables", noted)
+    passed, real = [timedelta()], clock.now
+    monkeypatch.setattr(clock, "now", lambda: real() + passed[0])
+    definitions = loaded(tmp_path, tables=[{"catalog": "lake.sales.*"}])
+    sensor = definitions.resolve_sensor_def("delta_maintenance_commits")
+    cursor = None
+
+    def tick() -> str:
+        nonlocal cursor
+        context = dg.build_sensor_context(instance=instance, definitions=definitions, cursor=cursor)
+        done = sensor.evaluate_tick(context)
+        cursor = done.cursor
+        assert made[0].listing is not None
+        made[0].listing.join()
+        return done.skip_message or ""
+
+    lists = len(server.known)
+    tick()
+    again = catalog_table("uc://prod.sales.again", f"file://{tmp_path}/lake/orders/")
+    other = catalog_table("uc://prod.hr.other", "s3://lake/other")
+    for table in (again, other, catalog_table("uc://prod.sales.new", "s3://lake/new")):
+        _add(server, "https://lake", table)
+    passed[0] += timedelta(minutes=4)
+    assert tick() == "no change in 1 table"
+    assert len(server.known) == lists + 1
+    passed[0] += timedelta(minutes=1)
+    tick()
+    told = "no change in 1 table; not in the definitions yet: 1 table of catalogs, such as "
+    assert tick().startswith(f"{told}uc://prod.sales.new; refresh the state")
+    # What cannot be listed is as it was.
+    server.broken["https://lake"] = DOWN
+    passed[0] += timedelta(minutes=5)
+    tick()
+    assert tick().startswith(told) and len(server.known) == lists + 2
+    server.broken.clear()
+    del server.tables["https://lake"][CatalogName.parse("uc://prod.sales.new")]
+    passed[0] += timedelta(minutes=5)
+    tick()
+    assert tick() == "no change in 1 table"
+
+
+def test_a_component_without_catalogs_lists_nothing(
+    tmp_path: Path, server: type[InMemoryCatalog], instance: dg.DagsterInstance
+) -> None:
+    policy = Policy.model_validate({"version": 1, "tables": [{"uri": "/lake/orders"}]})
+    new = NewTables([], policy, storage=Reference(DeltaStorageResource()))
+    assert new.text() is None and new.listing is None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from airflow.sdk import BaseHook
 
 from delta_maintenance import clock
+from delta_maintenance.table_names import name_at
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.spark.deferral import (
@@ -125,6 +126,7 @@ class SparkSubmission:
             {
                 "operation": operation,
                 "table": located.address,
+                "catalog_name": name_at(located.address),
                 "version": version,
                 "storage_options": located.storage_options,
                 "options": dict(options),

@@ -10,7 +10,7 @@ from delta_maintenance.catalogs.environment import is_catalog_option, settings_o
 from delta_maintenance.catalogs.models import Access, CatalogTable
 from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.catalogs.open import open_catalog
-from delta_maintenance.catalogs.reference import ACCESS, reference_options
+from delta_maintenance.catalogs.reference import ACCESS, reference_options, with_access
 from delta_maintenance.table_names import remember_name
 
 
@@ -32,7 +32,7 @@ def locate(
     access: Access | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Located:
-    """Finds a table by its name in a catalog. An address is returned as it is.
+    """Finds a table by its name in a catalog. An address stays as it is.
 
     `access` says which credentials are wanted; by default those for reading, until something is
     written. `settings_of` documents the options of the catalog. Raises `CatalogError` if the
@@ -40,7 +40,9 @@ def locate(
     """
     given = dict(storage_options or {})
     if not is_catalog_name(text):
-        return Located(address=text, storage_options=given)
+        # Of a table that a policy found, the options may refer to the catalog.
+        options = given if access is None else with_access(given, access)
+        return Located(address=text, storage_options=options)
     name = CatalogName.parse(text)
     settings = settings_of(name.kind, given, environment)
     with open_catalog(settings) as catalog:

@@ -29,7 +29,7 @@ class CatalogSettings:
         """Returns the options. `InvalidRequestError` for one that is not among the names."""
         for name in sorted(self.options.keys() - set(names)):
             raise InvalidRequestError(
-                f"a catalog of the kind {self.kind} has no option {name!r}",
+                f"a catalog of the kind {self.kind.name.lower()} has no option {name!r}",
                 remedy=f"use one of {', '.join(sorted(names))}",
             )
         return self.options

@@ -122,6 +122,9 @@ class CredentialSource:
         # Once something is written, the same task will write again.
         write = write or self._writes
         held = credentials_for(address, self._held)
+        if held is not None and not self._serves(held, write=write):
+            # Not renewed: these are the first ones for writing.
+            held = None
         try:
             found = self._requested(Access.READ_WRITE if write else Access.READ, address)
         except DeltaMaintenanceError as error:

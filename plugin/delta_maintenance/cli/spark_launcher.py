@@ -24,6 +24,7 @@ from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.redaction import redact
 from delta_maintenance.scratch import scratch_folder
+from delta_maintenance.table_names import name_at
 
 _GRACE_SECONDS = 10
 
@@ -57,6 +58,7 @@ def run_spark_job(
         {
             "operation": operation,
             "table": absolute(arguments.table),
+            "catalog_name": name_at(arguments.table),
             "storage_options": options,
             **job,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -23,9 +23,15 @@ from delta_maintenance.catalogs.models import (
     CatalogTable,
     PassedOver,
 )
-from delta_maintenance.catalogs.names import CatalogName, is_in
+from delta_maintenance.catalogs.names import CatalogName, encoded, is_in
 from delta_maintenance.catalogs.open import open_catalog
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
+from delta_maintenance.errors import (
+    AbsentTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    failure_of,
+)
+from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.storage import Store
@@ -190,10 +196,12 @@ class CatalogSearch:
         found = tuple(table for table in tables if table is not None)
         excluded = listing.passed_over.get(PassedOver.EXCLUDED, 0) + len(tables) - len(found)
         failed = {failure.where for failure in failures}
+        failures += self._absent(listing.tables, failed)
         if self._memory is not None:
             # A part that fails today keeps the tables that are known of it.
             kept = (t for t in before.tables if any(is_in(t.name, where) for where in failed))
             current = {table.name: table for table in (*kept, *described.tables)}
+            failed |= {failure.where for failure in failures}
             self._memory.save(
                 self._key, Remembered(tables=tuple(current.values()), failed=tuple(sorted(failed)))
             )
@@ -209,6 +217,26 @@ class CatalogSearch:
             mended=tuple(each for each in before.failed if each not in failed),
             requests=listing.requests + described.requests,
         )
+
+    def _absent(self, tables: Sequence[CatalogTable], failed: set[str]) -> Iterator[CatalogFailure]:
+        """Yields a failure for each entry for one table that the catalog does not have.
+
+        In silence, the rules of a misspelt entry would apply to no table.
+        """
+        names = {
+            ".".join(map(encoded, self._rule.below(self._key, table.name.parts) or ()))
+            for table in tables
+        }
+        catalog = self._rule.server_catalog(self._key)
+        for entry in self._policy.names[self._key]:
+            below = NamePattern(entry.catalog or "").below
+            if not entry.is_one or below in names:
+                continue
+            dotted = below if catalog is None else f"{encoded(catalog)}.{below}"
+            name = f"{self._rule.catalog_kind}://{dotted}"
+            if not any(f"{name}.".startswith(f"{where}.") for where in failed):
+                error = AbsentTableError(f"the catalog has no Delta table {name}")
+                yield CatalogFailure(where=name, error=error)
 
     def _described(
         self, catalog: Catalog, tables: Sequence[CatalogTable], now: datetime

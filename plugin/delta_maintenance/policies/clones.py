@@ -120,7 +120,7 @@ class PolicyClones:
         ignores = rule.unreadable == "ignore"
         with self._lock:
             self._look_again()
-            for failed in self._found.unlisted:
+            for failed in self._found.unread:
                 if not ignores and not self._was_listed(failed.pattern):
                     raise _unknown(f"the tables at {failed.pattern}", failed.error, table)
             here = place_of(table.uri)
@@ -173,10 +173,10 @@ class PolicyClones:
             )
         self._looked_at = now
         # Tables of a pattern that could not be listed stay remembered.
-        kept = remembered if self._found.unlisted else {}
+        kept = remembered if self._found.unread else {}
         known = {uri: each.references for uri, each in self._looked.items() if each.references}
         listed = References(version=-1, read_at=now, seen_at=now)
-        failed = [each.pattern for each in self._found.unlisted]
+        failed = [each.pattern for each in self._found.unread]
         # A catalog is listed even if one of its schemas is not.
         whole = [p for p in self._found.listed if not any(_is_part(each, p) for each in failed)]
         parts = {_LISTED + part: listed for part in whole}

@@ -12,7 +12,12 @@ from datetime import datetime
 
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.models import PassedOver
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
+from delta_maintenance.errors import (
+    AbsentTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    failure_of,
+)
 from delta_maintenance.operations.core.policy_values import resolve
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.catalogs import (
@@ -93,6 +98,11 @@ class Discovery:
     duplicates: tuple[Duplicate, ...] = ()
     passed_over: Mapping[str, Mapping[PassedOver, int]] = field(default_factory=dict)
     """The entries of each catalog that are not looked after, by reason."""
+
+    @property
+    def unread(self) -> tuple[UnlistedPattern, ...]:
+        """What could not be listed, without the tables that their catalog does not have."""
+        return tuple(e for e in self.unlisted if not isinstance(e.error, AbsentTableError))
 
     def warnings(self) -> Iterator[str]:
         """The tables that are listed twice, one line each; of many, only the first."""

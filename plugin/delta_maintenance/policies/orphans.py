@@ -114,7 +114,7 @@ def find_orphans(
     found = discover(
         _asking_for_everything(policy), storage_options=lambda rule, _: storage_options(rule)
     )
-    failures = [Failure(where=each.pattern, error=each.error) for each in found.unlisted]
+    failures = [Failure(where=each.pattern, error=each.error) for each in found.unread]
     known = _Places(found)
     candidates: dict[tuple[str, ...], _Candidate] = {}
     num_known = excluded = 0

@@ -37,7 +37,7 @@ def kept_tables(
     They are as they were then: with their rules, and at their address. A part is a pattern of
     addresses, a catalog, or a schema or a table of one.
     """
-    failed = {each.pattern for each in found.unlisted}
+    failed = {each.pattern for each in found.unread}
     names = {table.name for table in found.tables}
     places = {place_of(table.uri) for table in found.tables}
     return {

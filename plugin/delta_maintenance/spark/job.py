@@ -45,6 +45,7 @@ from delta_maintenance.submission.job_report import (
     JobReport,
 )
 from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.table_names import remember_name, table_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,6 +104,8 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
     access = record.access(options, plan_only=spec.plan_only)
     # Executors have working directories of their own.
     address = str(Address.parse(spec.table).absolute())
+    if spec.catalog_name is not None:
+        remember_name(address, spec.catalog_name)
     session = JobSession(
         spark=spark,
         table_uri=address,
@@ -128,7 +131,7 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
     plan = prepared.plan
     if approved is not None:
         approved.require(plan, options, table_id=snapshots.table_id())
-    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
+    _say(f"{table_text(plan.table)}, version {plan.version}: {plan.reason}")
     document: dict[str, Any] = (plan if spec.plan_only else prepared.apply()).to_json()
     return document
 

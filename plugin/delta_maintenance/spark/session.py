@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.catalogs.reference import ACCESS, LOCATION, NO_ACCESS, TABLE
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.submission.spark_submit import write_library
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table_names import name_at
 
 _KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TOKEN = "AWS_SESSION_TOKEN"
@@ -84,7 +86,7 @@ def executor_options(
 
     # Executors renew vended credentials themselves, with the credentials of the catalog.
     reference, given = referred(address, storage_options, environment)
-    refers = {} if reference is None else reference.options()
+    refers = _name_of(address) if reference is None else reference.options()
     vends = reference is not None and reference.vends
     options = parse_options(address, given, None if vends else environment)
     if options is None:
@@ -102,3 +104,9 @@ def executor_options(
     if options.region is None and region:
         given["AWS_REGION"] = region
     return given | refers
+
+
+def _name_of(address: Address) -> dict[str, str]:
+    """Returns the options that make executors name the table in messages, and nothing more."""
+    name = name_at(str(address))
+    return {} if name is None else {TABLE: name, LOCATION: str(address), ACCESS: NO_ACCESS}

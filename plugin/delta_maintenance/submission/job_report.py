@@ -33,6 +33,7 @@ class JobError(Record):
     retryable: bool
     problem: str
     table: str | None = None
+    catalog_name: str | None = None
     version: int | None = None
     file: str | None = None
     remedy: str | None = None
@@ -54,6 +55,7 @@ class JobError(Record):
             retryable=error.retryable,
             problem=error.problem,
             table=error.table,
+            catalog_name=error.catalog_name,
             version=error.version,
             file=error.file,
             remedy=error.remedy,
@@ -64,13 +66,15 @@ class JobError(Record):
         kind = getattr(errors, self.type, None)
         if not (isinstance(kind, type) and issubclass(kind, DeltaMaintenanceError)):
             kind = DeltaMaintenanceError
-        return kind(
+        error = kind(
             self.problem,
             table=self.table,
             version=self.version,
             file=self.file,
             remedy=self.remedy,
         )
+        error.catalog_name = error.catalog_name or self.catalog_name
+        return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

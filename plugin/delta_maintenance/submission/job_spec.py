@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Record
@@ -29,6 +30,8 @@ class JobSpec(Record):
     """The name of an operation that runs on Spark."""
     table: str
     """An address that the driver and every executor can reach."""
+    catalog_name: str | None = None
+    """The name of the table in its catalog, for messages."""
     version: int | None = None
     """The version to work on; None for the latest, which operations that commit always use."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
@@ -54,6 +57,8 @@ class JobSpec(Record):
                 f"operation: {self.operation!r} does not run on Spark",
                 remedy=f"name one of {names}",
             )
+        if self.catalog_name is not None:
+            CatalogName.parse(self.catalog_name)
 
     def write(self, path: str | os.PathLike[str]) -> str:
         """Writes the specification to a file that only this user can read; returns `@PATH`.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import signal
@@ -29,6 +30,7 @@ from delta_maintenance_airflow.operators import (
 )
 from delta_maintenance_airflow.spark.folder import end_group
 from delta_maintenance_airflow.spark.provider import JobOutput
+from tests.support.catalogs.in_memory import catalog_table, use_catalogs
 from tests.support.orchestrators.fake_spark import (
     DONE,
     RESULT,
@@ -108,6 +110,25 @@ def test_the_link_exists_while_the_job_runs(
     assert link.get_link(operator(), ti_key=None) == "http://driver:4040"  # type: ignore[arg-type]
     kept.clear()
     assert link.get_link(operator(), ti_key=None) == ""  # type: ignore[arg-type]
+
+
+def test_a_job_gets_the_name_of_its_table(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, seen = "uc://prod.sales.orders", tmp_path / "spec.json"
+    monkeypatch.setenv("UNITY_CATALOG_URI", "https://lake")
+    use_catalogs(monkeypatch, {"https://lake": [catalog_table(name, "s3://lake/events")]})
+    spark.acts(
+        "spec = words[words.index('--spec') + 1]",
+        f"open({str(seen)!r}, 'w').write(open(spec[1:]).read() if spec[0] == '@' else spec)",
+        reports(DONE),
+    )
+    operator(table_uri=name).execute(task_context)
+    spec = json.loads(seen.read_text())
+    assert (spec["table"], spec["catalog_name"]) == ("s3://lake/events", name)
 
 
 def test_large_compactions_are_submitted_and_reported_like_others(

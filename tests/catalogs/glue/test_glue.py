@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.catalogs.glue.catalog import GlueCatalog
@@ -20,6 +20,7 @@ from delta_maintenance.catalogs.models import CatalogListing, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
+from tests.support.catalogs.names import AWKWARD
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 
 pytestmark = pytest.mark.server
@@ -135,9 +136,15 @@ def answering(handle: Callable[[str, dict[str, Any]], Answer]) -> Callable[[Any]
 def paged(
     databases: dict[str, list[str]], *, empty: bool = False
 ) -> Callable[[str, dict[str, Any]], Answer]:
-    """Answers in pages of 100, as Glue does; with `empty`, every second page is empty."""
+    """Answers in pages of 100, as Glue does; with `empty`, every second page is empty. Also finds
+    one table.
+    """
 
     def handle(method: str, asked: dict[str, Any]) -> Answer:
+        if method == "GetTable":
+            known = asked["Name"] in databases[asked["DatabaseName"]]
+            found = {"Table": delta_table(asked["Name"])}
+            return (200, found) if known else refused("EntityNotFoundException")
         assert asked["MaxResults"] <= 100
         names = list(databases) if method == "GetDatabases" else databases[asked["DatabaseName"]]
         at, half = map(int, asked.get("NextToken", "0:0").split(":"))
@@ -178,7 +185,8 @@ def test_a_page_that_names_itself_ends_the_database(glue: GlueCatalog, s3_server
         return 200, {"TableList": [delta_table("t")], "NextToken": "same"}
 
     s3_server.intercept = answering(handle)
-    assert [failure.where for failure in listed(glue).failures] == ["glue://db"]
+    [failure] = listed(glue).failures
+    assert failure.where == "glue://db" and "names itself" in str(failure.error)
 
 
 def test_pages_without_end_are_not_followed_for_ever(
@@ -276,8 +284,13 @@ def test_the_catalog_id_is_sent_and_part_of_names(s3_server: S3Server) -> None:
     s3_server.intercept = answering(handle)
     with opened(s3_server.url, "123456789012") as catalog:
         [table] = listed(catalog).tables
+        assert catalog.resolve(table.name) == table
+        assert asked_for == {"123456789012"}
+        named = CatalogName.parse("glue://999999999999.db.t")
+        assert catalog.resolve(named).name == named
     assert str(table.name) == "glue://123456789012.db.t"
-    assert asked_for == {"123456789012"}
+    # A name with a first part names the catalog.
+    assert asked_for == {"123456789012", "999999999999"}
 
 
 def test_the_region_is_that_of_the_environment(
@@ -305,10 +318,12 @@ def test_missing_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+@example([*AWKWARD])
 @given(st.lists(st.text(min_size=1, max_size=255), min_size=1, max_size=8, unique=True))
-def test_any_name_is_listed(s3_server: S3Server, texts: list[str]) -> None:
+def test_any_name_is_listed_and_resolved(s3_server: S3Server, texts: list[str]) -> None:
     s3_server.intercept = answering(paged({"d.b %": texts}))
     with opened(s3_server.url) as catalog:
         found = catalog.list(leads_to=lambda _: True, wanted=lambda _: True, known={})
-    assert {table.name.parts for table in found.tables} == {("d.b %", text) for text in texts}
-    assert all(CatalogName.parse(str(table.name)) == table.name for table in found.tables)
+        assert {table.name.parts for table in found.tables} == {("d.b %", text) for text in texts}
+        for table in found.tables:
+            assert catalog.resolve(CatalogName.parse(str(table.name))) == table

@@ -5,23 +5,26 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.hive.catalog import HiveCatalog
+from delta_maintenance.catalogs.hive.thrift import Value
 from delta_maintenance.catalogs.models import CatalogListing, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
+from tests.support.catalogs.names import AWKWARD
 from tests.support.emulators.fake_metastore import Entry, FakeMetastore, delta_entry, serve_fake
 from tests.support.servers.ports import free_port
 
@@ -84,6 +87,7 @@ def test_databases_that_the_pattern_does_not_lead_to_are_not_described() -> None
 
 
 @settings(max_examples=20, deadline=None)
+@example([*AWKWARD])
 @given(st.lists(st.text(min_size=1, max_size=255), min_size=1, max_size=8, unique=True))
 def test_any_name_is_listed_and_resolved(texts: list[str]) -> None:
     entries = [delta_entry("d.b %", text, f"s3://lake/{at}") for at, text in enumerate(texts)]
@@ -162,6 +166,24 @@ def test_a_catalog_that_is_named_is_part_of_the_names() -> None:
     with serve_fake(metastore) as address, opened(address, "hive") as catalog:
         assert names(listed(catalog)) == ["hms://hive.db.t"]
         assert catalog.resolve(CatalogName.parse("hms://hive.db.t")).location == "s3://lake/db/t"
+
+
+def test_another_catalog_of_the_metastore_is_named_in_each_request() -> None:
+    noted: dict[str, Any] = {}
+
+    class Noting(FakeMetastore):
+        def answer(self, method: str, arguments: Mapping[int, Any]) -> Mapping[int, Value]:
+            noted[method] = arguments[1]
+            return super().answer(method, arguments)
+
+    metastore = Noting(tables={"db": [delta_entry("db", "t")]})
+    with serve_fake(metastore) as address, opened(address, "other") as catalog:
+        [table] = listed(catalog).tables
+        assert catalog.resolve(table.name) == table
+    assert str(table.name) == "hms://other.db.t"
+    assert noted["get_table_meta"] == "@other#*"
+    assert noted["get_table_objects_by_name_req"][4] == "other"
+    assert noted["get_table_req"][4] == "other"
 
 
 def test_no_metastore_is_an_error_that_may_pass() -> None:

@@ -18,10 +18,8 @@ from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.run import run
 from delta_maintenance.table.read.table import open_table
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import S3Server
-from tests.support.servers.unity_delta import UnityServer, UnityTable, serve_unity
+from tests.support.servers.unity_delta import UnityServer, serve_guarded_table
 
 pytestmark = pytest.mark.server
 
@@ -32,13 +30,7 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 @pytest.fixture
 def unity(s3_server: S3Server, s3_bucket: str) -> Iterator[UnityServer]:
     """A table with a checkpoint that is due, on a store that accepts vended keys only."""
-    with serve_unity() as server:
-        server.add("main.s.t", UnityTable(location=f"s3://{s3_bucket}/t"))
-        for version in range(3):
-            actions = [protocol(), metadata()] if version == 0 else []
-            key = f"t/_delta_log/{version:020}.json"
-            s3_server.fill(s3_bucket, [key], log_text([*actions, {"commitInfo": {}}]))
-        s3_server.intercept = server.guarded
+    with serve_guarded_table(s3_server, s3_bucket) as server:
         yield server
 
 

@@ -17,6 +17,7 @@ from delta_maintenance.policies.discovery import discover
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.catalog_server import CatalogServer, Entry
 from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer
+from tests.support.catalogs.names import AWKWARD
 from tests.support.catalogs.unity_server import UnityServer
 from tests.support.servers.loopback import Reply, Request
 
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.server
 
 SERVERS = {"unity": UnityServer, "lakekeeper": LakekeeperServer, "polaris": PolarisServer}
 Capture = pytest.CaptureFixture[str]
-AWKWARD = ("a.b", "two words", "100%", "zażółć 表", "n" * 255, "a:b@c")
 
 
 @pytest.fixture
@@ -235,3 +235,22 @@ def test_a_text_that_utf_8_cannot_represent_hides_no_table(
     assert main(["run", str(config), "--state", str(tmp_path / "state"), "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert [each["status"] for each in results] == ["done"] * len(names)
+
+
+def test_a_table_that_the_catalog_does_not_have_keeps_no_other_from_its_vacuum(
+    config: Path, servers: dict[str, CatalogServer], tmp_path: Path, capsys: Capture
+) -> None:
+    name = add(servers["unity"], tmp_path / "orders", "orders")
+    document = yaml.safe_load(config.read_text())
+    document["defaults"] = {"vacuum": {"every": "1 day"}}
+    document["tables"].append({"catalog": "unity.sales.order", "vacuum": False})
+    config.write_text(yaml.safe_dump(document))
+    assert main(["run", str(config), "--json"]) == 3
+    shown = capsys.readouterr()
+    assert {each["name"]: each["status"] for each in json.loads(shown.out)} == {
+        name: "done",
+        "uc://prod.sales.order": "failed",
+    }
+    assert shown.err.count("\n") == 1 and "correct the name in the policy" in shown.err
+    assert main(["orphans", str(config), "--under", str(tmp_path)]) == 0
+    capsys.readouterr()

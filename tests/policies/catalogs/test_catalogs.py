@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from delta_maintenance.policies.catalogs import CatalogMemory, table_named
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
+from delta_maintenance.policies.rediscovery import kept_tables
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
@@ -349,3 +351,48 @@ def test_a_nested_namespace_is_found(catalogs: Use) -> None:
         (table,) = found(policy({"catalog": pattern}, lake=lake)).complete()
         assert table.rules.vacuum is not None
     assert found(policy({"catalog": "lake.a.*"}, lake=lake)).tables == ()
+
+
+def test_an_entry_for_a_table_that_the_catalog_does_not_have_is_a_failure(
+    catalogs: Use, tmp_path: Path
+) -> None:
+    server = catalogs(lake=[*SALES, catalog_table("uc://prod.sales.a%2Eb c", "s3://lake/a")])
+    document = policy(
+        {"catalog": "lake.sales.*"},
+        {"catalog": "lake.sales.order", "vacuum": False},
+        {"catalog": "lake.sales.orders", "where": {"owner": "nobody"}},
+        {"catalog": "lake.sales.a%2Eb c"},
+        {"catalog": "lake.hr.persons"},
+    )
+    store = AssessmentStore(str(tmp_path))
+    memory = CatalogMemory(store.store)
+    server.broken["uc://prod.hr"] = CatalogUnavailableError("the catalog does not answer")
+    discovery = found(document, memory=memory)
+    assert len(discovery.tables) == 3
+    # Of a schema that cannot be listed, nobody knows.
+    named = {each.pattern: str(each.error) for each in discovery.unlisted}
+    assert named.keys() == {"uc://prod.hr", "uc://prod.sales.order"}
+    assert named["uc://prod.sales.order"] == (
+        "the catalog has no Delta table uc://prod.sales.order; correct the name in the policy, or "
+        "remove it"
+    )
+    assert {each.error.exit_status for each in discovery.unlisted} == {3}
+    # A table that is gone is not kept, and what was said of it is forgotten when it is back.
+    lost = policy({"catalog": "lake.sales.order"}).table_in(
+        "lake", catalog_table("uc://prod.sales.order", "s3://lake/order")
+    )
+    assert lost is not None and not kept_tables(document, discovery, [lost])
+    server.broken.clear()
+    back = catalog_table("uc://prod.sales.order", "s3://lake/order")
+    server.tables["https://lake"][back.name] = back
+    mended = found(document, memory=memory)
+    assert "uc://prod.sales.order" in mended.listed
+    assert [each.pattern for each in mended.unlisted] == ["uc://prod.hr.persons"]
+
+
+def test_names_of_two_parts_that_the_catalog_does_not_have(catalogs: Use) -> None:
+    catalogs(glue=[catalog_table("glue://raw.events", "s3://lake/events")])
+    aws = {"kind": "glue", "address": "https://glue"}
+    tables = ({"catalog": "aws.raw.events"}, {"catalog": "aws.raw.event"})
+    discovery = found(policy(*tables, aws=aws))
+    assert [each.pattern for each in discovery.unlisted] == ["glue://raw.event"]

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -256,10 +256,10 @@ def test_a_bucket_of_unknown_type_is_probed(
     monkeypatch.setattr(GCSClient, "is_google", True)
     real = GCSClient.ask
 
-    def ask(client: GCSClient, path: str, query: dict[str, object]) -> object:
+    def ask(client: GCSClient, path: str, query: dict[str, object], **more: Any) -> object:
         if path.endswith("storageLayout"):
             raise GCSFailure(status=403, code="forbidden", detail="")
-        return real(client, path, query)
+        return real(client, path, query, **more)
 
     monkeypatch.setattr(GCSClient, "ask", ask)
     assert cost(gcs_server, lambda: store.put_if_absent("0.json", b"{}")) == 4

@@ -54,6 +54,7 @@ class FakeMetastore:
         if method == "get_table_meta":
             return {0: [_meta(entry) for entries in self.tables.values() for entry in entries]}
         database, names = arguments[1][1], arguments[1][2]
+        names = [names] if isinstance(names, str) else names
         if (text := self.refuse(database, names)) is not None:
             return {1: {1: text}}
         found = [entry for entry in self.tables.get(database, ()) if entry[1] in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -31,6 +31,8 @@ class GCSServer:
     token: str = "token"
     honours_conditions: bool = True
     location_type: str = "region"
+    guard: Callable[[Request], bool] | None = None
+    """Says which requests have the right credentials; all by default."""
     denied: set[str] = field(default_factory=set)
     """Names of objects that must not be deleted."""
     page_size: int = 1000
@@ -67,6 +69,8 @@ def serve_gcs() -> Iterator[GCSServer]:
     def handle(request: Request) -> Reply:
         server.requests.append(f"{request.method} {request.target}")
         server.tokens.append(request.headers.get("Authorization", ""))
+        if server.guard is not None and not server.guard(request):
+            return _Refusal(403, "forbidden", "other credentials").reply
         with server.lock:
             try:
                 return _route(server, request)

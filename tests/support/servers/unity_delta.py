@@ -18,7 +18,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from delta_maintenance import clock
-from tests.support.emulators.s3_server import Application, Environ, StartResponse
+from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.testing.table_builder import log_text
+from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 
 TOKEN = "canary-catalog-token"
 _READS = ("GET", "HEAD")
@@ -260,6 +262,26 @@ def serve_unity() -> Iterator[UnityServer]:
         listener.shutdown()
         thread.join()
         listener.server_close()
+
+
+@contextmanager
+def serve_guarded_table(s3: S3Server, bucket: str) -> Iterator[UnityServer]:
+    """Serves the table `main.s.t` in the folder `t` of a bucket that accepts vended keys only.
+
+    It has three versions and no checkpoint.
+    """
+    with serve_unity() as server:
+        server.add("main.s.t", UnityTable(location=f"s3://{bucket}/t"))
+        for version in range(3):
+            actions = [add(f"{version}.parquet")] if version else [protocol(), metadata()]
+            key = f"t/_delta_log/{version:020}.json"
+            s3.fill(bucket, [key], log_text([*actions, {"commitInfo": {}}]))
+            s3.fill(bucket, [f"t/{version}.parquet"], b"x")
+        s3.intercept = server.guarded
+        try:
+            yield server
+        finally:
+            s3.intercept = None
 
 
 def _model(path: str, status: int) -> str:

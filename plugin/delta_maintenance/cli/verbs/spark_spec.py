@@ -154,6 +154,7 @@ def _run_spec(arguments: argparse.Namespace) -> None:
             {
                 "operation": arguments.operation,
                 "table": arguments.table,
+                "catalog_name": arguments.catalog_name,
                 "storage_options": storage_options,
                 "options": arguments.options,
                 "plan_only": arguments.plan_only,

@@ -76,6 +76,11 @@ class NamePattern:
         """Whether it names one table, without wildcards."""
         return not re.search(r"[*?]", self.text)
 
+    @property
+    def below(self) -> str:
+        """The parts below the catalog, encoded as in names."""
+        return ".".join(self._parts)
+
     def matches(self, below: Sequence[str]) -> bool:
         """Whether a name matches, given its parts below the catalog."""
         path = "/".join(encoded(part) for part in below)

@@ -79,11 +79,13 @@ class GCSClient(RestClient):
         once = partial(self.send, method, path, query=query, headers=headers, body=body, key=key)
         return patiently(once, self.sleep, self._pauses)
 
-    def ask(self, path: str, query: Mapping[str, object]) -> dict[str, Any]:
+    def ask(
+        self, path: str, query: Mapping[str, object], *, key: str | None = None
+    ) -> dict[str, Any]:
         """Sends a GET request and returns the fields of the answer, with the names of the API."""
 
         def once() -> dict[str, Any]:
-            return self._fields(self.send("GET", path, query=query))
+            return self._fields(self.send("GET", path, query=query, key=key))
 
         return patiently(once, self.sleep, self._pauses)
 
@@ -100,7 +102,8 @@ class GCSClient(RestClient):
         """Sends a request once.
 
         If `path` is a complete URL, it is used unchanged and without credentials: the URL of an
-        upload is its own authorisation. `key` is that of the object if only the body names it.
+        upload is its own authorisation. `key` is that of the object that the request is for, if
+        neither the path nor the query names it.
         """
         query_text = "?" + urlencode(query, quote_via=quote) if query else ""
         if not path.startswith("/"):

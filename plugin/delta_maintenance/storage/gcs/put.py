@@ -39,7 +39,7 @@ class GCSPut(ConditionalPut):
             return False
         try:
             path = f"{self._client.bucket_path}/storageLayout"
-            layout = self._client.ask(path, {"fields": "locationType"})
+            layout = self._client.ask(path, {"fields": "locationType"}, key=key)
         except GCSFailure as failure:
             if failure.access or failure.missing:
                 return False
