@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
+    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
@@ -70,7 +71,10 @@ class Resources:
     def required(self) -> set[str]:
         """The resource keys that Dagster must provide."""
         own = self.storage.required | self.spark.required
-        return own.union(*(storage.required for _, storage in self.others))
+        readers = (each for table, _ in self.others for each in table.policy.rules.readers)
+        of_readers = (self._of(each.storage) for each in readers if each.storage is not None)
+        others = (storage for _, storage in self.others)
+        return own.union(*(storage.required for storage in (*others, *of_readers)))
 
     def clones(self, provided: Any) -> PolicyClones:
         """Returns the search for clones; `provided` are the resources of an execution."""
@@ -78,12 +82,19 @@ class Resources:
         from delta_maintenance.policies.discovery import Discovery
 
         storages = {table.uri: storage for table, storage in self.others}
+
+        def options_at(rule: StorageRule, uri: str) -> dict[str, str]:
+            # A reader is at none of these addresses.
+            storage = storages.get(uri) or self._of(rule)
+            return storage.resolve(provided).storage_options(rule, uri=uri)
+
         return PolicyClones(
             discover=lambda: Discovery(tuple(table.policy for table, _ in self.others)),
-            options_at=lambda rule, uri: (
-                storages[uri].resolve(provided).storage_options(rule, uri=uri)
-            ),
+            options_at=options_at,
         )
+
+    def _of(self, rule: StorageRule) -> Reference[DeltaStorageResource]:
+        return self.storage.named(rule.connection)
 
 
 @dataclass(frozen=True, kw_only=True)

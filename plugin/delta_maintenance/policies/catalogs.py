@@ -27,7 +27,7 @@ from delta_maintenance.catalogs.names import CatalogName, is_in
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.definition.rules import StorageRule
+from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.storage import Store
 from delta_maintenance.table_names import remember_name
 

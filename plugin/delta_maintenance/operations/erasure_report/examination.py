@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.clock import instant
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.erasure_report.places import PlacedFile, TableFiles, has_no_rows
 from delta_maintenance.parquet.files import ReadAhead
 from delta_maintenance.protocol.schema.types import parse_schema, physical_name
@@ -149,23 +149,25 @@ class Examination:
                 target.unlink(missing_ok=True)
 
     def _old(self, old: OldVersions, version: OldVersion, target: Path) -> Examined:
-        ends = None if version.ends_ms is None else instant(version.ends_ms)
         file = PlacedFile(
             place="old-version",
             path=version.path,
             size=version.size,
             row=self._files.described(version.path, version.size),
-            ends=ends,
-            ends_by="a lifecycle rule of the bucket"
-            if ends is not None
-            else "no lifecycle rule of the bucket deletes noncurrent versions: delete it there",
+            ends=None if version.ends_ms is None else instant(version.ends_ms),
+            ends_by=version.ends_by,
             version_id=version.version_id,
             clone=self._files.clone,
         )
-        with scratch_writes(target), target.open("wb") as sink:
-            for first in range(0, version.size, _PIECE):
-                last = min(first + _PIECE, version.size) - 1
-                sink.write(old.read(version, first, last))
+        if version.problem is not None:
+            return Examined(file=file, rows=0, sha256="", problem=_with_end(version.problem, file))
+        try:
+            with scratch_writes(target), target.open("wb") as sink:
+                for first in range(0, version.size, _PIECE):
+                    last = min(first + _PIECE, version.size) - 1
+                    sink.write(old.read(version, first, last))
+        except StorageError as error:
+            return Examined(file=file, rows=0, sha256="", problem=error.problem)
         with target.open("rb") as opened:
             digest, is_parquet = _sha256(opened)
         if not is_parquet and not version.path.lower().endswith(_SUFFIX):
@@ -176,6 +178,10 @@ class Examination:
 def condition_of(snapshot: Snapshot, text: str) -> RowCondition:
     """Parses a condition on the rows of a table. `InvalidRequestError` if it cannot be used."""
     return RowCondition(text, parse_schema(snapshot.metadata.schema_string or ""))
+
+
+def _with_end(problem: str, file: PlacedFile) -> str:
+    return problem if file.ends is None else f"{problem}, until {file.ends:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _sha256(file: BinaryIO) -> tuple[str, bool]:

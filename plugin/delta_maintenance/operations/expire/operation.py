@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    DeltaMaintenanceError,
+    RefusedError,
+    StorageError,
+)
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text, duration_text, instant_text
 from delta_maintenance.operations.expire.commits import (
@@ -165,7 +170,7 @@ def _kept(snapshot: Snapshot, options: ExpireOptions, context: RunContext) -> tu
             now=context.started,
             storage_options=context.storage_options,
         )
-    except RefusedError as error:
+    except (RefusedError, StorageError) as error:
         return (*notes, f"what keeps older versions is not known: {error.problem}")
     for hold in holds.holds:
         until = "" if hold.until is None else f" until {instant_text(hold.until)}"
