@@ -38,6 +38,8 @@ class GCSServer:
     soft_deleted: list[tuple[str, str, _Object]] = field(default_factory=list)
     """Objects that were deleted while there was a soft-delete policy."""
     knows_soft_delete: bool = True
+    hides_settings: bool = False
+    """Whether nobody may read the resources of buckets."""
     location_type: str = "region"
     denied: set[str] = field(default_factory=set)
     """Names of objects that must not be deleted."""
@@ -159,6 +161,8 @@ def _route(server: GCSServer, request: Request) -> Reply:
         raise _Refusal(404, "notFound", "The specified bucket does not exist.", plain=media)
     if found[1]:
         return _upload(server, request, bucket, query)
+    if found[3] is None and server.hides_settings:
+        raise _Refusal(403, "forbidden", "no permission storage.buckets.get")
     if found[3] is None:
         return _json(server.settings.get(bucket, {}))
     if found[3] == "storageLayout":
