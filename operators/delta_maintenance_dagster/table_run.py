@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
-    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 

@@ -71,7 +71,7 @@ def partitioned(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def unmapped(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partitioned table with a change feed and nothing else, whose files have old and new rows."""
+    """A partitioned table with a change feed alone, whose files have old and new rows."""
     path = tmp_path_factory.mktemp("expire") / "unmapped"
     with delta_spark.setting("spark.sql.session.timeZone", ZONE):
         delta_spark.sql(
@@ -154,7 +154,8 @@ def test_spark_reads_what_its_own_delete_leaves(
         left = delta_spark.rows(query.format(tracked, ours))
         assert left == delta_spark.rows(query.format(tracked, theirs))
         assert left
-        feed = "SELECT * EXCEPT (_commit_version, _commit_timestamp) FROM table_changes_by_path('{}', {})"
+        columns = "* EXCEPT (_commit_version, _commit_timestamp)"
+        feed = f"SELECT {columns} FROM table_changes_by_path('{{}}', {{}})"
         changes = delta_spark.rows(feed.format(ours, before + 1))
         assert changes == delta_spark.rows(feed.format(theirs, before + 1))
         assert len(changes) == result.rows

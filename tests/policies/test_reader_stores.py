@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.clean_log import CleanLogOptions
-from delta_maintenance.operations import clean_log
-from delta_maintenance.errors import StorageAccessError, StorageError
-from delta_maintenance.operations.holds.options import Holders, Reader
+from delta_maintenance import clock
+from delta_maintenance.errors import StorageError
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery, environment_options, open_policy_table
@@ -75,32 +72,41 @@ def table(
             store.put(f"offsets/{number}", batch(offset(version)))
             store.put(f"commits/{number}", b"v1\n{}")
     with closing(open_store(f"{lake}/t", s3_server.storage_options)) as store:
+        for version in range(5):
+            store.put(f"{version}.parquet", b"1")
         builder = TableBuilder(store)
         builder.commit([protocol(), metadata(id=ID), add("0.parquet")])
         for version in range(1, 5):
             builder.commit([remove(f"{version - 1}.parquet"), add(f"{version}.parquet")])
     s3_server.intercept = only_for("testing-key", s3_bucket)
     other_server.intercept = only_for("reader-key", "reader-state")
-    monkeypatch.setenv("READER_SECRET", "reader-secret")
+    for name, value in {"READER": "reader", "LAKE": "testing"}.items():
+        monkeypatch.setenv(f"{name}_KEY", f"{value}-key")
+        monkeypatch.setenv(f"{name}_SECRET", f"{value}-secret")
     reader = {
         "stream": state,
         "name": "silver",
         "storage": {
-            "options": {
-                **other_server.storage_options,
-                "AWS_ACCESS_KEY_ID": "reader-key",
-                "AWS_SECRET_ACCESS_KEY": "${env:READER_SECRET}",
-            }
+            "options": _by_reference(other_server, "READER"),
         },
     }
     entry = {
         "uri": f"{lake}/t",
-        "storage": {"options": s3_server.storage_options},
+        "storage": {"options": _by_reference(s3_server, "LAKE")},
         "other_writers": "none",
         "readers": [reader],
     }
     (found,) = Policy.from_json({"version": 1, "tables": [entry]}).named_tables
     return found
+
+
+def _by_reference(server: S3Server, name: str) -> dict[str, str]:
+    """Storage options with references to credentials in the environment."""
+    return {
+        **server.storage_options,
+        "AWS_ACCESS_KEY_ID": f"${{env:{name}_KEY}}",
+        "AWS_SECRET_ACCESS_KEY": f"${{env:{name}_SECRET}}",
+    }
 
 
 def planned(table: PolicyTable, *, shared: bool = True) -> OperationOutcome:
@@ -113,9 +119,10 @@ def planned(table: PolicyTable, *, shared: bool = True) -> OperationOutcome:
             opened,
             table,
             "vacuum",
-            options={"ignore_missing_files": True},
             plan_only=True,
-            environment=RunEnvironment(clones=clones if shared else None),
+            environment=RunEnvironment(
+                clones=clones if shared else None, now=lambda: clock.now() + timedelta(days=30)
+            ),
         ).outcomes
     return outcome
 
@@ -138,13 +145,13 @@ def test_a_reader_is_read_with_its_own_credentials(table: PolicyTable, shared: b
     assert outcome.status == "planned", outcome.reason
     assert outcome.result is not None
     (held,) = outcome.result["held"]
-    assert held["holder"] == "stream silver" and held["first_version"] == 0
+    assert (held["holder"], held["first_version"], held["files"]) == ("stream silver", 0, 4)
     # No secret is in what is stored or shown.
     assert "reader-secret" not in str(outcome.to_json())
 
 
 def test_the_credentials_of_the_table_are_not_tried_there(table: PolicyTable) -> None:
-    outcome = planned(with_options(table, AWS_ACCESS_KEY_ID="testing-key"))
+    outcome = planned(with_options(table, AWS_ACCESS_KEY_ID="${env:LAKE_KEY}"))
     assert (outcome.status, outcome.retryable) == ("failed", False)
     assert "stream silver" in outcome.reason and "AccessDenied" in outcome.reason
 

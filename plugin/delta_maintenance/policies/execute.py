@@ -297,7 +297,9 @@ class _Request:
         readers = self.context.policy_table.rules.readers
         own = next((each.storage for each in readers if each.address == address), None)
         if own is not None:
-            return clones.options_at(own, address) if clones is not None else environment_options(own)
+            return (
+                clones.options_at(own, address) if clones is not None else environment_options(own)
+            )
         known = clones.storage_options(address) if clones is not None else None
         if known is not None:
             return known

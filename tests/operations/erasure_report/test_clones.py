@@ -98,9 +98,9 @@ def test_a_clone_holds_rows_that_its_source_has_lost(source: Path, tmp_path: Pat
         assert {each.ends_by for each in result.found} == {f"held by clone {clone}, then a vacuum"}
     # The vacuum keeps these files for the clone, whatever the source knows of them.
     vacuumed(source, clone)
-    shutil.rmtree(source / "_delta_log")
-    cloned(clone, source)
-    assert places(report(source, "id IN (7, 12)", clone)) == {"live": 2}
+    assert places(report(source, "id IN (7, 12)", clone)) == {"held": 2}
+    vacuumed(source)
+    assert report(source, "id IN (7, 12)").status == "erased"
 
 
 def test_a_file_that_only_the_clone_knows_has_its_partition_values(tmp_path: Path) -> None:
@@ -180,7 +180,8 @@ def test_a_clone_without_a_column_of_the_condition_is_not_called_erased(
         commit.write_text(commit.read_text().replace(r"\"id\"", r"\"other\""))
     result = report(source, "id = 4711", clone)
     assert result.status == "uncertain"
-    assert result.not_examined[0].startswith(f"clone {clone}: there is no column id")
+    assert result.not_examined[0].startswith(f"clone {clone}: ")
+    assert "there is no column id" in result.not_examined[0]
 
 
 def test_clones_in_a_cycle_are_searched_once(source: Path, tmp_path: Path) -> None:

@@ -105,7 +105,9 @@ FLAT = Recorded(
 )
 TREE = Recorded(
     {
-        "include=metadata,snapshots": [[blob("w/t/a.parquet"), blob("w/t/s", "<Snapshot>1</Snapshot>")]],
+        "include=metadata,snapshots": [
+            [blob("w/t/a.parquet"), blob("w/t/s", "<Snapshot>1</Snapshot>")]
+        ],
         "showonly=deleted": [
             [
                 blob("w/t/b.parquet", f"{DELETED}<DeletionId>133</DeletionId>", LEFT),
@@ -158,7 +160,9 @@ def test_an_account_with_folders_lists_deleted_ones_by_themselves(
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    "recorded", [lambda _: Reply(status=403, body=b"<Code>AuthorizationFailure</Code>")], indirect=True
+    "recorded",
+    [lambda _: Reply(status=403, body=b"<Code>AuthorizationFailure</Code>")],
+    indirect=True,
 )
 def test_a_refusal_is_an_error(recorded: tuple[Recorded, AzureStore]) -> None:
     with pytest.raises(StorageError, match="Storage Blob Data Reader"):

@@ -149,7 +149,9 @@ class VersionedStore(MemoryStore):
 @pytest.mark.cases
 def test_a_report_over_a_million_old_versions_takes_the_memory_of_a_page() -> None:
     table = TableBuilder(VersionedStore())
-    schema = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+    schema = (
+        '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+    )
     table.commit([protocol(), metadata(schema=schema)])
     opened = Table(table.store)
     plan = erasure_report.plan(opened.snapshot(), ErasureReportOptions(where="id = 7"))

@@ -108,7 +108,6 @@ class _Object:
             "metadata": self.metadata,
         }
 
-
     def retained(self, name: str, *, seconds: int | None) -> dict[str, object]:
         """The resource of a noncurrent object, or of one that is soft-deleted for some time."""
         assert self.ended is not None

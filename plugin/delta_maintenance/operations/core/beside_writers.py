@@ -73,6 +73,7 @@ class BesideWriters:
         nothing is left. Raises `CommitConflictError` if other writers commit first again and again,
         and `VanishedFileError` if their commits were deleted.
         """
+        conflict: Conflicted | None = None
         for _ in range(_TRIES):
             moved = advance(self._base, own=self._own)
             self._base = moved.snapshot
@@ -80,11 +81,10 @@ class BesideWriters:
             self._follow(moved)
             files = untouched(self._touched, files)
             outcome = commit(self._base, files)
-            if not isinstance(outcome, Conflicted):
-                break
-        else:
-            raise outcome.as_error(self._base.table)
-        if not isinstance(outcome, Landed):
-            return files, None
-        self._own = outcome
-        return files, outcome
+            if isinstance(outcome, Conflicted):
+                conflict = outcome
+                continue
+            self._own = outcome if isinstance(outcome, Landed) else self._own
+            return files, outcome if isinstance(outcome, Landed) else None
+        assert conflict is not None
+        raise conflict.as_error(self._base.table)

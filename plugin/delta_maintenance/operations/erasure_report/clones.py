@@ -72,11 +72,11 @@ class SearchedTables:
                 self.clones.append(TableFiles(snapshot, holds, clone=address))
             except DeltaMaintenanceError as error:
                 self._unread(address, error)
-        for table in (self.source, *self.clones):
-            self._take_needs(table, now)
+        for each in self:
+            self._take_needs(each, now)
 
     def _take_needs(self, table: TableFiles, now: datetime) -> None:
-        others = [each for each in self if each is not table]
+        others = [other for other in self if other is not table]
         needs = _Needs(table, others)
         try:
             take_foreign_paths(table.snapshot, now=now, take=needs.take)
@@ -87,8 +87,7 @@ class SearchedTables:
                 table.leave_out(f"the files that its log may need elsewhere: {error.problem}")
             return
         for other, paths in zip(others, needs.found, strict=True):
-            holder = f"clone {table.clone}" if table.clone is not None else f"table {table.uri}"
-            other.needed.append(NeededFiles(holder=holder, paths=paths, rows=table.known))
+            other.needed.append(NeededFiles(holder=table.name, paths=paths, rows=table.known))
         if needs.elsewhere is not None:
             table.leave_out(
                 "files outside of the folders that are searched, to which its log refers, such as "

@@ -91,8 +91,13 @@ class TableFiles:
 
     def leave_out(self, what: str) -> None:
         """Records what cannot be examined."""
-        where = "" if self.clone is None else f"clone {self.clone}: "
+        where = "" if self.clone is None else f"{self.name}: "
         self.not_examined.append(f"{where}{what}")
+
+    @property
+    def name(self) -> str:
+        """What the table is called as a holder of files."""
+        return f"table {self.store.root}" if self.clone is None else f"clone {self.clone}"
 
     @property
     def size(self) -> int:

@@ -93,8 +93,8 @@ RECORD = OperationRecord(
     description=(
         "Read every data file in the folders of the table and of its clones, also those of older "
         "versions and those that no version knows, and the contents of deleted files that the "
-        "store keeps, and count the rows that match a condition. The report has the checksum of every file, so that others "
-        "can repeat it. Changes nothing."
+        "store keeps, and count the rows that match a condition. The report has the checksum of "
+        "every file, so that others can repeat it. Changes nothing."
     ),
     prints="Prints the report; the exit status is 1 unless all rows are erased.",
     options=ErasureReportOptions,

@@ -267,9 +267,7 @@ class ExpireRun:
         feed, the change data files of the same files.
         """
         mixed = [number for number, each in enumerate(found) if not each.is_whole]
-        done = self._bins(
-            contract.spec, sources, {number: found[number].gone for number in mixed}
-        )
+        done = self._bins(contract.spec, sources, {number: found[number].gone for number in mixed})
         if not has_feed(snapshot):
             return done, {}
         feed = self._bins(

@@ -39,7 +39,7 @@ class ReaderRule(PolicyModel):
     """For `stream` and `last_read`: whether it is an error if the reader is that of another table.
     By default, it is one for an entry of one table; otherwise the reader holds nothing."""
     storage: StorageRule | None = None
-    """For `stream` and `last_read`: how to reach its store, if that is not done as for the table."""
+    """For `stream` and `last_read`: how to reach its store, if it is not that of the table."""
 
     @model_validator(mode="after")
     def _is_one_reader(self) -> Self:

@@ -1,9 +1,9 @@
 """The columns of a table's data files, as readers expect and writers store them.
 
 Implements "Writer Requirements for Column Mapping", "Void Type", "Row Tracking" (materialised
-columns), "IcebergCompatV1", "IcebergCompatV2", "materializePartitionColumns" and "Change Data Files"
-for the contents of data files. A layout is a plain value that can be sent to executors. Versions of
-a table with equal layouts can use each other's data files.
+columns), "IcebergCompatV1", "IcebergCompatV2", "materializePartitionColumns" and "Change Data
+Files" for the contents of data files. A layout is a plain value that can be sent to executors.
+Versions of a table with equal layouts can use each other's data files.
 """
 
 from __future__ import annotations
