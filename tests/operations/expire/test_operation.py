@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,6 +22,7 @@ from delta_maintenance.operations import expire, keep_version
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpireOptions, ExpirePlan, ExpireResult, commits
 from delta_maintenance.operations.expire.limit import limit_of
+from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.storage.core.base import Put, Store
@@ -456,3 +458,10 @@ def test_a_policy_removes_old_rows_when_files_have_some() -> None:
     found = due()
     assert found.status == "not-due" and "left" in found.reason
     assert due(mixed="rewrite").status == "due"
+
+
+def test_a_plan_does_not_fail_for_a_reader_whose_store_does(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    stream = Reader(kind="stream", name="silver", address=str(tmp_path / "file"))
+    notes = planned(Aged().store, holders=Holders(readers=(stream,))).notes
+    assert any("not known: the position of the stream silver" in note for note in notes)
