@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance import clock, open_table
-from delta_maintenance.operations import erasure_report, vacuum
+from delta_maintenance.operations import checkpoint, erasure_report, vacuum
+from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.erasure_report import (
     ErasureReportOptions,
@@ -149,7 +150,7 @@ def test_the_own_files_of_a_clone_are_searched(source: Path, tmp_path: Path) -> 
     assert last == f"2 rows in {result.files_read} files, as reported"
 
 
-@pytest.mark.parametrize("damage", ["gone", "damaged", "bucket"])
+@pytest.mark.parametrize("damage", ["gone", "damaged", "history", "no folder"])
 def test_a_clone_that_cannot_be_read_may_have_the_rows(
     source: Path, tmp_path: Path, damage: str
 ) -> None:
@@ -157,6 +158,11 @@ def test_a_clone_that_cannot_be_read_may_have_the_rows(
     deltalake.DeltaTable(source).delete("id = 7")
     if damage == "gone":
         shutil.rmtree(clone)
+    elif damage == "history":
+        # The latest version can be opened, and what it referred to before is unknown.
+        table = open_table(str(clone))
+        checkpoint.apply(table, checkpoint.plan(table.snapshot(), CheckpointOptions()))
+        (clone / "_delta_log" / f"{0:020}.json").write_text("{")
     elif damage == "damaged":
         (clone / "_delta_log" / f"{0:020}.json").write_text("{")
     else:

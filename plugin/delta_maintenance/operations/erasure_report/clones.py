@@ -72,7 +72,7 @@ class SearchedTables:
                 self.clones.append(TableFiles(snapshot, holds, clone=address))
             except DeltaMaintenanceError as error:
                 self._unread(address, error)
-        for each in self:
+        for each in list(self):
             self._take_needs(each, now)
 
     def _take_needs(self, table: TableFiles, now: datetime) -> None:
@@ -82,6 +82,7 @@ class SearchedTables:
             take_foreign_paths(table.snapshot, now=now, take=needs.take)
         except DeltaMaintenanceError as error:
             if table.clone is not None:
+                self.clones.remove(table)
                 self._unread(table.clone, error)
             else:
                 table.leave_out(f"the files that its log may need elsewhere: {error.problem}")

@@ -122,9 +122,7 @@ def _examined(tables: SearchedTables, where: str) -> Iterator[Examined]:
     yield from Examination(tables.source, where).run()
     for clone in tables.clones:
         try:
-            examination = Examination(clone, where)
+            yield from Examination(clone, where).run()
         except DeltaMaintenanceError as error:
             # Such as a column that the clone does not have.
             clone.leave_out(error.problem)
-        else:
-            yield from examination.run()
