@@ -121,6 +121,7 @@ def expired(path: Path, mixed: Any, column: str) -> expire.ExpireResult:
     return expire.apply(table, expire.plan(table.snapshot(), options, context), context)
 
 
+@pytest.mark.conformance("CDC-05")
 @pytest.mark.parametrize(
     ("mixed", "column", "table"),
     [

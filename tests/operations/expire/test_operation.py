@@ -374,6 +374,7 @@ class LateStore(MemoryStore):
         return super().put_if_absent(path, data)
 
 
+@pytest.mark.conformance("CDC-05")
 @pytest.mark.parametrize("race", [None, append_old, delete_row, compact])
 def test_the_change_feed_has_exactly_the_expired_rows(race: Callable[[Aged], None] | None) -> None:
     store = LateStore()
