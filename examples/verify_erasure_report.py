@@ -4,8 +4,8 @@
     python verify_erasure_report.py report.parquet TABLE "customer = 4711"
 
 Reads each file of the report again, and compares its checksum and the number of matching rows.
-TABLE is a local folder. Old versions in the store, and files whose problem the report states, are
-not read. The exit status is 1 if something differs.
+TABLE is a local folder, and so are the clones in the report. Old versions in the store, and files
+whose problem the report states, are not read. The exit status is 1 if something differs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import duckdb
 def main(report: str, table: str, where: str) -> int:
     """Compares a report with the files of the table."""
     files = duckdb.execute(
-        "SELECT path, sha256, rows FROM read_parquet(?) "
-        "WHERE version_id IS NULL AND problem IS NULL ORDER BY path",
-        [report],
+        "SELECT coalesce(clone, ?), path, sha256, rows FROM read_parquet(?) "
+        "WHERE version_id IS NULL AND problem IS NULL ORDER BY ALL",
+        [table, report],
     ).fetchall()
     differences, found = 0, 0
-    for path, sha256, rows in files:
-        file = Path(table, path)
+    for folder, path, sha256, rows in files:
+        file = Path(folder, path)
         if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
             print(f"{path}: deleted or changed since the report")
             differences += 1

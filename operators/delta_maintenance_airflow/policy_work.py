@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.catalogs import CatalogMemory
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.execute import SubmitToSpark
     from delta_maintenance.policies.models import AssessedOperation

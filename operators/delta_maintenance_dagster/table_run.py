@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
@@ -78,7 +78,13 @@ class Resources:
     def required(self) -> set[str]:
         """The resource keys that Dagster must provide."""
         own = self.storage.required | self.spark.required
-        return own.union(*(storage.required for storage in self.others))
+        readers = (each for table in self.tables for each in table.policy.rules.readers)
+        of_readers = (
+            self.storage.named(each.storage.connection)
+            for each in readers
+            if each.storage is not None
+        )
+        return own.union(*(storage.required for storage in (*self.others, *of_readers)))
 
     def clones(self, provided: Any) -> PolicyClones:
         """Returns the search for clones; `provided` are the resources of an execution."""

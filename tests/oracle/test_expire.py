@@ -69,6 +69,27 @@ def partitioned(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactor
     return path
 
 
+@pytest.fixture(scope="module")
+def unmapped(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partitioned table with a change feed alone, whose files have old and new rows."""
+    path = tmp_path_factory.mktemp("expire") / "unmapped"
+    with delta_spark.setting("spark.sql.session.timeZone", ZONE):
+        delta_spark.sql(
+            f"CREATE TABLE delta.`{path}` (id BIGINT, p STRING, t TIMESTAMP) USING delta "
+            "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+        )
+        rows = ", ".join(
+            f"({number}, {part}, '{VALUES[number]}')"
+            for part in ("'a b'", "NULL")
+            for number in (0, 3, 5, 8)
+        )
+        delta_spark.sql(
+            f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, p, CAST(t AS TIMESTAMP) "
+            f"FROM VALUES {rows} AS given(id, p, t)"
+        )
+    return path
+
+
 def create(spark: DeltaSpark, path: Path, by: str = "") -> None:
     spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, "
@@ -100,6 +121,7 @@ def expired(path: Path, mixed: Any, column: str) -> expire.ExpireResult:
     return expire.apply(table, expire.plan(table.snapshot(), options, context), context)
 
 
+@pytest.mark.conformance("CDC-05")
 @pytest.mark.parametrize(
     ("mixed", "column", "table"),
     [
@@ -107,6 +129,7 @@ def expired(path: Path, mixed: Any, column: str) -> expire.ExpireResult:
         ("deletion-vectors", "t", "written"),
         ("deletion-vectors", "n", "written"),
         ("rewrite", "s.t", "written"),
+        ("rewrite", "t", "unmapped"),
         ("leave", "t", "partitioned"),
         ("leave", "d", "partitioned"),
     ],
@@ -121,22 +144,19 @@ def test_spark_reads_what_its_own_delete_leaves(
 ) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     copy(request.getfixturevalue(table), ours)
-    if mixed == "rewrite":
-        delta_spark.sql(
-            f"ALTER TABLE delta.`{ours}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')"
-        )
     copy(ours, theirs)
     with delta_spark.setting("spark.sql.session.timeZone", ZONE):
         before = open_table(str(ours)).snapshot().version
         result = expired(ours, mixed, column)
         assert result.status == "expired" and result.problem is None
         delta_spark.sql(f"DELETE FROM delta.`{theirs}` WHERE {column} < {COLUMNS[column][1]}")
-        query = "SELECT *, _metadata.row_id, _metadata.row_commit_version FROM delta.`{}`"
-        left = delta_spark.rows(query.format(ours))
-        assert left == delta_spark.rows(query.format(theirs))
+        query = "SELECT *{} FROM delta.`{}`"
+        tracked = ", _metadata.row_id, _metadata.row_commit_version" if table != "unmapped" else ""
+        left = delta_spark.rows(query.format(tracked, ours))
+        assert left == delta_spark.rows(query.format(tracked, theirs))
         assert left
-        if mixed != "rewrite":
-            feed = "SELECT id, t, _change_type FROM table_changes_by_path('{}', {})"
-            changes = delta_spark.rows(feed.format(ours, before + 1))
-            assert changes == delta_spark.rows(feed.format(theirs, before + 1))
-            assert len(changes) == result.rows
+        columns = "* EXCEPT (_commit_version, _commit_timestamp)"
+        feed = f"SELECT {columns} FROM table_changes_by_path('{{}}', {{}})"
+        changes = delta_spark.rows(feed.format(ours, before + 1))
+        assert changes == delta_spark.rows(feed.format(theirs, before + 1))
+        assert len(changes) == result.rows

@@ -234,6 +234,24 @@ def test_a_vacuum_on_demand_asks_for_clones_and_a_clone_by_the_policy_counts() -
     assert result.status == "failed" and "elsewhere" in (result.problem or "")
 
 
+def test_an_erasure_report_of_a_table_searches_its_clones() -> None:
+    source = table("a", "x.parquet")
+    table("copy", f"{LAKE}/a/x.parquet")
+    table("elsewhere", f"{LAKE}/a/x.parquet")
+    run = Run("a", "copy", clones={"also": [f"{LAKE}/elsewhere"]})
+    [outcome] = run_operation(
+        source.open(),
+        run.policy.named_tables[0],
+        "erasure-report",
+        options={"where": "id = 1"},
+        plan_only=True,
+        environment=RunEnvironment(now=lambda: NOW, clones=run.clones),
+    ).outcomes
+    assert outcome.options is not None, outcome.reason
+    assert outcome.options["clones"] == [f"{LAKE}/copy"]
+    assert outcome.options["holders"]["clones"] == [f"{LAKE}/elsewhere"]
+
+
 def test_the_command_line_keeps_files_for_tables_that_it_does_not_select(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

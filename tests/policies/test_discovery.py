@@ -16,7 +16,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
 from delta_maintenance.policies import discovery
 from delta_maintenance.policies.definition.policy import Pattern, Policy, PolicyTable
-from delta_maintenance.policies.definition.rules import StorageRule
+from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.policies.discovery import discover
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.storage.memory.store import MemoryStore

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.catalogs.locate import Located
     from delta_maintenance.policies.definition.policy import Policy
-    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.storage import Store
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.health import TableHealth
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.models import Assessment, LastRun, RunResult
     from delta_maintenance.table.read.table import Table

@@ -180,6 +180,7 @@ class OperationMethods:
         self,
         where: str,
         *,
+        clones: Sequence[str] = ...,
         dry_run: Literal[False] = ...,
         report: str | None = ...,
     ) -> ErasureReportResult: ...
@@ -188,6 +189,7 @@ class OperationMethods:
         self,
         where: str,
         *,
+        clones: Sequence[str] = ...,
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> ErasureReportPlan: ...

@@ -33,7 +33,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.definition.rules import StorageRule
+from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.storage import Store
 from delta_maintenance.table_names import remember_name
 

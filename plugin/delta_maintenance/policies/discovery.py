@@ -28,7 +28,7 @@ from delta_maintenance.policies.catalogs import (
 )
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
-from delta_maintenance.policies.definition.rules import StorageRule
+from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance.policies.tree_search import PARALLEL, tables_in
 from delta_maintenance.storage import open_store

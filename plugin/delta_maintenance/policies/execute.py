@@ -24,6 +24,7 @@ from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.discovery import environment_options
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.progress import Progress
@@ -303,6 +304,12 @@ class _Request:
     def _options_at(self, address: str) -> Mapping[str, str] | None:
         """Returns the storage options for an address other than the table's."""
         clones, table = self.context.environment.clones, self.context.table
+        readers = self.context.policy_table.rules.readers
+        own = next((each.storage for each in readers if each.address == address), None)
+        if own is not None:
+            return (
+                clones.options_at(own, address) if clones is not None else environment_options(own)
+            )
         known = clones.storage_options(address) if clones is not None else None
         if known is not None:
             return known

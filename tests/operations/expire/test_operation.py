@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.clock import epoch_millis
@@ -18,9 +22,10 @@ from delta_maintenance.operations import expire, keep_version
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpireOptions, ExpirePlan, ExpireResult, commits
 from delta_maintenance.operations.expire.limit import limit_of
+from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import metadata
@@ -46,6 +51,7 @@ AGE = timedelta(days=30)
 FEATURES = ("deletionVectors", "rowTracking", "domainMetadata", "changeDataFeed", "appendOnly")
 MIXED = ("leave", "deletion-vectors", "rewrite")
 FIELDS = (field("n", "long"), field("t", "timestamp"), field("s", "string"), field("e", "long"))
+FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 class Aged:
@@ -96,13 +102,39 @@ def planned(store: Store, **options: Any) -> ExpirePlan:
     return expire.plan(Table(store).snapshot(), ExpireOptions(**asked), RunContext.at(NOW))
 
 
-def run(store: Store, **options: Any) -> ExpireResult:
-    context = RunContext.at(NOW, sleep=lambda _: None, new_id=ids(7))
+def run(store: Store, *, seed: int = 7, **options: Any) -> ExpireResult:
+    context = RunContext.at(NOW, sleep=lambda _: None, new_id=ids(seed))
     return expire.apply(Table(store), planned(store, **options), context)
 
 
-def numbers(store: Store) -> set[int]:
-    return {dict(values)["n"] for values, *_ in live_rows(store)}
+def numbers(store: Store, version: int | None = None) -> set[int]:
+    return {dict(values)["n"] for values, *_ in live_rows(store, version=version)}
+
+
+def deleted_in_feed(store: Store) -> set[int]:
+    """The rows that change data files show as deleted. Fails for a commit whose change data files
+    show others than it deletes.
+    """
+    told = set()
+    for version in range(1, latest(store) + 1):
+        changes = [each["cdc"] for each in actions_of(store, version) if "cdc" in each]
+        rows = [row for each in changes for row in change_rows(store, each)]
+        if changes:
+            before, after = numbers(store, version - 1), numbers(store, version)
+            assert after <= before and sorted(row["n"] for row in rows) == sorted(before - after)
+        told |= {row["n"] for row in rows}
+    return told
+
+
+def change_rows(store: Store, change: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a change data file, all of them deleted."""
+    assert change["path"].startswith("_change_data/") and change["dataChange"] is False
+    data = store.read(unquote(change["path"]))
+    assert len(data) == change["size"]
+    rows = pq.read_table(io.BytesIO(data)).to_pylist()
+    assert {tuple(row) for row in rows} == {("n", "t", "s", "e", "_change_type")}
+    assert {row["_change_type"] for row in rows} == {"delete"}
+    return rows
 
 
 def identities(store: Store) -> dict[int, tuple[Any, ...]]:
@@ -159,7 +191,6 @@ def test_a_file_is_not_read_if_its_bounds_decide() -> None:
     [
         ({"delta.appendOnly": "true"}, "leave", "append-only"),
         ({"delta.enableDeletionVectors": "false"}, "deletion-vectors", "deletion vectors"),
-        ({"delta.enableChangeDataFeed": "true"}, "rewrite", "change data feed"),
     ],
 )
 def test_a_table_that_forbids_it_is_refused(
@@ -301,14 +332,16 @@ def test_rows_of_other_writers_stay_as_they_left_them(
     assert numbers(store) == young - {11, 14} - ({12} if race is append_old else set())
 
 
-@pytest.mark.parametrize("mixed", ["deletion-vectors", "rewrite"])
+@pytest.mark.parametrize(
+    ("mixed", "configuration"), [("deletion-vectors", {}), ("rewrite", {}), ("rewrite", FEED)]
+)
 def test_a_crash_at_any_step_loses_no_young_row(
-    mixed: str, monkeypatch: pytest.MonkeyPatch
+    mixed: str, configuration: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commits, "FILES_READ_PER_COMMIT", 2)
 
     def made() -> Aged:
-        return Aged(MemoryStore(now_ms=lambda: epoch_millis(NOW)))
+        return Aged(MemoryStore(now_ms=lambda: epoch_millis(NOW)), **configuration)
 
     trial = FaultStore(made().store)
     run(trial, mixed=mixed, workers=1)
@@ -320,9 +353,73 @@ def test_a_crash_at_any_step_loses_no_young_row(
         left = numbers(aged.store)
         assert KEPT[mixed] <= left, f"{fault} at {at}"
         versions.add(latest(aged.store))
-        run(aged.store, mixed=mixed)
+        run(aged.store, mixed=mixed, seed=8)
         assert numbers(aged.store) == KEPT[mixed], f"{fault} at {at}"
-    assert len(versions) == 4
+        assert deleted_in_feed(aged.store) == ({2, 5, 6} if configuration else set())
+    # With change data, files without other rows have a commit of their own.
+    assert len(versions) == 4 + len(configuration)
+
+
+class LateStore(MemoryStore):
+    """Lets others act directly before a commit of ours with a kind of action."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action = b""
+        self.meanwhile: Callable[[], object] | None = None
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        if b'{"%s":' % self.action in data and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().put_if_absent(path, data)
+
+
+@pytest.mark.conformance("CDC-05")
+@pytest.mark.parametrize("race", [None, append_old, delete_row, compact])
+def test_the_change_feed_has_exactly_the_expired_rows(race: Callable[[Aged], None] | None) -> None:
+    store = LateStore()
+    aged = Aged(store, **FEED)
+    partly = aged.append(60, 45, 5, stats=None)
+    aged.table.delete(partly, [0])
+    all_old = aged.append(70, stats=None)
+
+    def meanwhile() -> None:
+        aged.table.builder.commits.setdefault(latest(store), [])
+        aged.table.continue_row_ids()
+        assert race is not None
+        race(aged)
+
+    store.action, store.meanwhile = b"cdc", meanwhile if race is not None else None
+    version = latest(store)
+    result = run(store, mixed="rewrite")
+    assert result.problem is None and store.meanwhile is None
+    # The files that only have old rows go without change data files.
+    assert deleted_in_feed(store) == ({6, 12} if race is compact else {2, 5, 6, 12})
+    assert all_old not in live_adds(store)
+    ours = [actions_of(store, each) for each in range(version + 1, latest(store) + 1)]
+    for actions in ours:
+        metrics = actions[0].get("commitInfo", {}).get("operationMetrics", {})
+        count = sum("cdc" in action for action in actions)
+        assert int(metrics.get("numAddedChangeFiles", 0)) == count
+
+
+def test_a_feed_that_is_switched_on_meanwhile_is_not_falsified() -> None:
+    store = LateStore()
+    aged = Aged(store)
+    [before] = [each["metaData"] for each in actions_of(store, 0) if "metaData" in each]
+    after = {**before, "configuration": {**before["configuration"], **FEED}}
+
+    def switched() -> None:
+        aged.table.builder.commits.setdefault(latest(store), [])
+        aged.table.builder.commit([{"metaData": after}])
+
+    store.action, store.meanwhile = b"add", switched
+    result = run(store, mixed="rewrite")
+    assert result.status == "partly" and "change data feed" in (result.problem or "")
+    assert deleted_in_feed(store) == set() and KEPT["rewrite"] < numbers(store)
+    assert run(store, mixed="rewrite", seed=8).problem is None
+    assert numbers(store) == KEPT["rewrite"] and deleted_in_feed(store) == {2, 5, 6}
 
 
 def test_a_column_that_changed_meanwhile_ends_the_run() -> None:
@@ -363,3 +460,10 @@ def test_a_policy_removes_old_rows_when_files_have_some() -> None:
     found = due()
     assert found.status == "not-due" and "left" in found.reason
     assert due(mixed="rewrite").status == "due"
+
+
+def test_a_plan_does_not_fail_for_a_reader_whose_store_does(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    stream = Reader(kind="stream", name="silver", address=str(tmp_path / "file"))
+    notes = planned(Aged().store, holders=Holders(readers=(stream,))).notes
+    assert any("not known: the position of the stream silver" in note for note in notes)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations import vacuum
+from delta_maintenance.operations import erasure_report, vacuum
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.policies.clones import folders_of
 from tests.oracle.test_vacuum import OPTIONS
 from tests.support.oracle.oracle_tables import Bench
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+
+
+def reported(source: str, clones: Iterable[Path]) -> ErasureReportResult:
+    """Looks for a row that every clone has, and the source has not."""
+    table = open_table(source)
+    options = ErasureReportOptions(where="id = 5", clones=tuple(map(str, clones)))
+    return erasure_report.apply(table, erasure_report.plan(table.snapshot(), options))
 
 
 def test_clones_of_versions_and_of_clones_survive_a_vacuum(bench: Bench, tmp_path: Path) -> None:
@@ -62,7 +71,13 @@ def test_clones_of_versions_and_of_clones_survive_a_vacuum(bench: Bench, tmp_pat
         str(source),
         str(first),
     }
+    # The clone of the clone is found by its own references, whatever the source knows.
+    found = reported(str(source), clones)
+    assert {(each.place, each.last_end) for each in found.places} == {("held", None)}
+    assert sum(each.rows for each in found.places) == 1 and found.not_examined == ()
     for file in (second / "_delta_log").glob("*.json"):
         file.write_text("{")
+    damaged = reported(str(source), clones)
+    assert any(f"the clone {second}" in each for each in damaged.not_examined)
     with pytest.raises(RefusedError, match=f"the clone {second}"):
         vacuum.plan(table.snapshot(), options)

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from email.message import Message
 from itertools import count
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from delta_maintenance import clock
@@ -30,6 +31,15 @@ class GCSServer:
     """The credentials of each request so far."""
     token: str = "token"
     honours_conditions: bool = True
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The resources of buckets: versioning, lifecycle and soft-delete policy."""
+    noncurrent: list[tuple[str, str, _Object]] = field(default_factory=list)
+    """Objects that were replaced or deleted while versioning was on, by bucket and name."""
+    soft_deleted: list[tuple[str, str, _Object]] = field(default_factory=list)
+    """Objects that were deleted while there was a soft-delete policy."""
+    knows_soft_delete: bool = True
+    hides_settings: bool = False
+    """Whether nobody may read the resources of buckets."""
     location_type: str = "region"
     guard: Callable[[Request], bool] | None = None
     """Says which requests have the right credentials; all by default."""
@@ -82,22 +92,38 @@ def serve_gcs() -> Iterator[GCSServer]:
 
 
 class _Object:
-    __slots__ = ("data", "generation", "metadata", "updated")
+    __slots__ = ("data", "ended", "generation", "metadata", "updated")
 
     def __init__(self, data: bytes, metadata: dict[str, str], generation: int) -> None:
         self.data = data
         self.metadata = metadata
         self.generation = generation
         self.updated = clock.now()
+        self.ended: datetime | None = None
+        """When it was replaced or deleted."""
 
     def resource(self, name: str) -> dict[str, object]:
         return {
             "name": name,
             "size": str(len(self.data)),
             "generation": str(self.generation),
-            "updated": self.updated.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "updated": _text(self.updated),
+            "timeCreated": _text(self.updated),
             "metadata": self.metadata,
         }
+
+    def retained(self, name: str, *, seconds: int | None) -> dict[str, object]:
+        """The resource of a noncurrent object, or of one that is soft-deleted for some time."""
+        assert self.ended is not None
+        if seconds is None:
+            return {**self.resource(name), "timeDeleted": _text(self.ended)}
+        hard = _text(self.ended + timedelta(seconds=seconds))
+        times = {"softDeleteTime": _text(self.ended), "hardDeleteTime": hard}
+        return {**self.resource(name), **times}
+
+
+def _text(instant: datetime) -> str:
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @dataclass(slots=True)
@@ -128,7 +154,7 @@ def _route(server: GCSServer, request: Request) -> Reply:
     if "upload_id" in query:
         return _continue_upload(server, request, query["upload_id"])
     found = re.fullmatch(
-        r"(/upload)?/storage/v1/b/([^/]+)/(storageLayout|o(?:/([^/]+))?)", parts.path
+        r"(/upload)?/storage/v1/b/([^/]+)(?:/(storageLayout|o(?:/([^/]+))?))?", parts.path
     )
     if found is None:
         raise _Refusal(404, "notFound", "Not Found")
@@ -138,18 +164,27 @@ def _route(server: GCSServer, request: Request) -> Reply:
         raise _Refusal(404, "notFound", "The specified bucket does not exist.", plain=media)
     if found[1]:
         return _upload(server, request, bucket, query)
+    if found[3] is None and server.hides_settings:
+        raise _Refusal(403, "forbidden", "no permission storage.buckets.get")
+    if found[3] is None:
+        return _json(server.settings.get(bucket, {}))
     if found[3] == "storageLayout":
         return _json({"locationType": server.location_type})
     if found[4] is None:
+        if "versions" in query or ("softDeleted" in query and server.knows_soft_delete):
+            return _list_retained(server, bucket, query)
         return _list(server, bucket, query)
     name = unquote(found[4])
     here = server.buckets[bucket].get(name)
+    if "generation" in query:
+        wanted = bucket, name, int(query["generation"])
+        here = next((o for b, n, o in server.noncurrent if (b, n, o.generation) == wanted), None)
     if here is None:
         raise _Refusal(404, "notFound", f"No such object: {bucket}/{name}", plain=media)
     if request.method == "DELETE":
         if name in server.denied:
             raise _Refusal(403, "forbidden", "no permission storage.objects.delete")
-        del server.buckets[bucket][name]
+        _retire(server, bucket, name, here, is_noncurrent="generation" in query)
         return Reply(status=204)
     if query.get("ifGenerationMatch", str(here.generation)) != str(here.generation):
         raise _Refusal(412, "conditionNotMet", "Precondition Failed", plain=media)
@@ -196,6 +231,53 @@ def _list(server: GCSServer, bucket: str, query: dict[str, str]) -> Reply:
     if len(entries) > len(shown):
         answer["nextPageToken"] = shown[-1]
     return _json(answer)
+
+
+def _list_retained(server: GCSServer, bucket: str, query: dict[str, str]) -> Reply:
+    """Lists objects with their noncurrent versions, or soft-deleted ones, in the order of names and
+    generations.
+    """
+    if "versions" in query:
+        old = [each for each in server.noncurrent if each[0] == bucket]
+        found = [(n, o.generation, o.retained(n, seconds=None)) for _, n, o in old]
+        live = server.buckets[bucket].items()
+        found += [(name, here.generation, here.resource(name)) for name, here in live]
+    else:
+        seconds = _soft_seconds(server, bucket)
+        old = [each for each in server.soft_deleted if each[0] == bucket]
+        found = [(n, o.generation, o.retained(n, seconds=seconds)) for _, n, o in old]
+    found = sorted((each for each in found if each[0].startswith(query["prefix"])), key=_order)
+    first = int(query.get("pageToken", "0"))
+    answer: dict[str, object] = {
+        "items": [resource for *_, resource in found[first : first + server.page_size]]
+    }
+    if first + server.page_size < len(found):
+        answer["nextPageToken"] = str(first + server.page_size)
+    return _json(answer)
+
+
+def _order(each: tuple[str, int, object]) -> tuple[str, int]:
+    return each[:2]
+
+
+def _retire(
+    server: GCSServer, bucket: str, name: str, here: _Object, *, is_noncurrent: bool = False
+) -> None:
+    """Deletes or replaces an object: it may stay as a noncurrent version, or soft-deleted."""
+    if is_noncurrent:
+        server.noncurrent.remove((bucket, name, here))
+    else:
+        del server.buckets[bucket][name]
+    here.ended = here.ended if is_noncurrent else clock.now()
+    if not is_noncurrent and server.settings.get(bucket, {}).get("versioning", {}).get("enabled"):
+        server.noncurrent.append((bucket, name, here))
+    elif _soft_seconds(server, bucket):
+        server.soft_deleted.append((bucket, name, here))
+
+
+def _soft_seconds(server: GCSServer, bucket: str) -> int:
+    policy = server.settings.get(bucket, {}).get("softDeletePolicy", {})
+    return int(policy.get("retentionDurationSeconds", 0))
 
 
 def _upload(server: GCSServer, request: Request, bucket: str, query: dict[str, str]) -> Reply:
@@ -271,6 +353,8 @@ def _store(
 ) -> Reply:
     assert isinstance(name, str) and isinstance(metadata, dict)
     _check(server, bucket, name, condition)
+    if (before := server.buckets[bucket].get(name)) is not None:
+        _retire(server, bucket, name, before)
     made = _Object(data, metadata, next(server.generations))
     server.buckets[bucket][name] = made
     return _json(made.resource(name))

@@ -47,7 +47,11 @@ def live_adds(store: Store, version: int | None = None) -> dict[str, Action]:
 
 
 def live_rows(
-    store: Store, *, row_id: str | None = None, row_version: str | None = None
+    store: Store,
+    *,
+    version: int | None = None,
+    row_id: str | None = None,
+    row_version: str | None = None,
 ) -> list[Row]:
     """Returns the values of every live row, followed by its partition values, sorted.
 
@@ -55,7 +59,7 @@ def live_rows(
     """
     rows = []
     hidden = {row_id, row_version}
-    for path, add in live_adds(store).items():
+    for path, add in live_adds(store, version).items():
         file = pq.ParquetFile(
             io.BytesIO(store.read(unquote(path))), coerce_int96_timestamp_unit="us"
         )

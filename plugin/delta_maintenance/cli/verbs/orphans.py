@@ -14,7 +14,7 @@ from delta_maintenance.operations.core.facts import instant_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.orphans import Orphan, Orphans
 
 

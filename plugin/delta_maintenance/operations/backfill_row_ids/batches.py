@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
-from delta_maintenance.protocol.commit.staged import locations_of
 from delta_maintenance.protocol.row_tracking.backfill import (
     RowIdAudit,
     RowIdFindings,
@@ -84,29 +82,3 @@ def counted(adds: pa.Table, count_rows: RowCounter) -> tuple[pa.Table, tuple[str
     filled = adds.set_column(adds.column_names.index("stats"), "stats", stats)
     known = pc.or_(pc.invert(uncounted), pc.is_valid(counts))
     return filled.filter(known), found.problems
-
-
-class TouchedFiles:
-    """Files that other writers added or removed since a snapshot was read; these changes take
-    precedence.
-    """
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._locations: list[pa.Array] = []
-
-    def offer(self, commits: Iterable[ConcurrentCommit]) -> None:
-        """Adds the commits of other writers."""
-        for commit in commits:
-            for batch in (commit.adds, commit.removes):
-                if batch.num_rows:
-                    self._locations.append(locations_of(batch, root=self._root))
-
-    def among(self, adds: pa.Table) -> pa.BooleanArray:
-        """Returns which of the adds are of files that another writer changed."""
-        touched = pa.concat_arrays([pa.array([], pa.binary()), *self._locations])
-        return pc.is_in(locations_of(adds, root=self._root), value_set=touched)
-
-    def left_out_of(self, adds: pa.Table) -> pa.Table:
-        """Returns the adds of files that no other writer changed."""
-        return adds.filter(pc.invert(self.among(adds))) if self._locations else adds

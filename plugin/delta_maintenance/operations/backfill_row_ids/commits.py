@@ -24,11 +24,8 @@ import pyarrow.compute as pc
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CommitConflictError, CorruptTableError, RefusedError
-from delta_maintenance.operations.backfill_row_ids.batches import (
-    TouchedFiles,
-    counted,
-    files_without_row_ids,
-)
+from delta_maintenance.operations.backfill_row_ids.batches import counted, files_without_row_ids
+from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.row_tracking_support import (
@@ -43,7 +40,7 @@ from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lacks_row_ids
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
-from delta_maintenance.table.commit.concurrent_commits import advance
+from delta_maintenance.table.commit.concurrent_commits import Advance, advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.preconditions import require_committable
@@ -250,34 +247,26 @@ class RowIdBackfill:
         return list(problems)
 
     def _fill(self, snapshot: Snapshot) -> None:
-        base, touched = snapshot, TouchedFiles(snapshot.table)
-        own: Landed | None = None
+        beside = BesideWriters(snapshot, follow=self._follow)
         stream = files_without_row_ids(snapshot, files_per_batch=self._files_per_commit)
         for batch in stream:
             files, problems = counted(batch, self._count_rows)
             self.problems |= dict.fromkeys(problems)
-            outcome: CommitOutcome | None = None
-            for _ in range(_TRIES):
-                moved = advance(base, own=own)
-                base = moved.snapshot
-                touched.offer(moved.commits)
-                # Some writers leave the mark below the row IDs that they assigned.
-                given = map(highest_row_id, moved.commits)
-                self._highest_row_id = max([self._highest_row_id, *given])
-                self.require_support(base)
-                files = touched.left_out_of(files)
-                outcome = self._commit_batch(base, files) if files.num_rows else None
-                if not isinstance(outcome, Conflicted):
-                    break
-            else:
-                raise self._gave_up(base, outcome)
-            if isinstance(outcome, Landed):
-                own = outcome
+            _, landed = beside.commit(files, self._commit_batch, untouched=TouchedFiles.left_out_of)
+            if landed is not None:
                 self.batches += 1
-                self.files += outcome.num_adds
+                self.files += landed.num_adds
                 self._tell()
 
-    def _commit_batch(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
+    def _follow(self, moved: Advance) -> None:
+        # Some writers leave the mark below the row IDs that they assigned.
+        given = map(highest_row_id, moved.commits)
+        self._highest_row_id = max([self._highest_row_id, *given])
+        self.require_support(moved.snapshot)
+
+    def _commit_batch(self, base: Snapshot, files: pa.Table) -> CommitOutcome | None:
+        if not files.num_rows:
+            return None
         digest = int(np.bitwise_xor.reduce(hash_texts(pa.concat_arrays(files["path"].chunks))))
         txn = self._transaction(
             base,

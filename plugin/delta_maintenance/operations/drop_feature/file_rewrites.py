@@ -26,9 +26,10 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     RefusedError,
 )
-from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, in_batches
+from delta_maintenance.operations.backfill_row_ids.batches import in_batches
+from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
+from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.drop_feature.traces import traced_files
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.contract import Contract
@@ -41,9 +42,9 @@ from delta_maintenance.operations.rewriting.models import RewriteOptions, Rewrit
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.protocol.commit.conflicts import UNBACKFILL
-from delta_maintenance.table.commit.concurrent_commits import advance
+from delta_maintenance.table.commit.concurrent_commits import Advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -226,30 +227,20 @@ class FileStripping:
 
     def _pass(self, snapshot: Snapshot) -> bool:
         """Removes the fields from the files of the snapshot; returns whether any file had them."""
-        base, touched = snapshot, TouchedFiles(snapshot.table)
-        own: Landed | None = None
-        found = False
+        beside, found = BesideWriters(snapshot, follow=self._require_dropping), False
         for batch in in_batches(self._files(snapshot), self.files_per_commit):
             found = True
-            outcome: CommitOutcome | None = None
-            for _ in range(TRIES):
-                moved = advance(base, own=own)
-                base = self.committer.require_feature(moved.snapshot)
-                touched.offer(moved.commits)
-                self._require_off(base)
-                files = touched.left_out_of(batch)
-                outcome = self._commit(base, files) if files.num_rows else None
-                if not isinstance(outcome, Conflicted):
-                    break
-            else:
-                assert isinstance(outcome, Conflicted)
-                raise outcome.as_error(snapshot.table)
-            if isinstance(outcome, Landed):
-                own = outcome
-                self._tell(outcome)
+            _, landed = beside.commit(batch, self._commit, untouched=TouchedFiles.left_out_of)
+            if landed is not None:
+                self._tell(landed)
         return found
 
-    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
+    def _require_dropping(self, moved: Advance) -> None:
+        self._require_off(self.committer.require_feature(moved.snapshot))
+
+    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome | None:
+        if not files.num_rows:
+            return None
         parameters: dict[str, object] = {"batchId": str(len(self.versions))}
         transaction = self.committer.begin(base, UNBACKFILL, parameters=parameters)
         transaction.read_files(files)

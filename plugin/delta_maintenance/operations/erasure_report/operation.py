@@ -1,19 +1,25 @@
 """The `erasure-report` operation: reports where rows still exist. Changes nothing.
 
-Every Parquet file in the table's folder is read, also those that no version refers to, and, where
-the store tells, the contents of deleted files that it keeps. Statistics of the log are not trusted:
-they can be wrong.
+Every Parquet file in the folders of the table and of its clones is read, also those that no version
+refers to, and, where the store tells, the contents of deleted files that it keeps. Statistics of
+the log are not trusted: they can be wrong.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.parquet_report import write_batches
-from delta_maintenance.operations.erasure_report.examination import Examination, condition_of
+from delta_maintenance.operations.erasure_report.clones import SearchedTables
+from delta_maintenance.operations.erasure_report.examination import (
+    Examination,
+    Examined,
+    condition_of,
+)
 from delta_maintenance.operations.erasure_report.options import (
     ErasureReportOptions,
     ErasureReportPlan,
@@ -22,7 +28,6 @@ from delta_maintenance.operations.erasure_report.options import (
 from delta_maintenance.operations.erasure_report.places import TableFiles
 from delta_maintenance.operations.erasure_report.tally import MOST_SHOWN, REPORT, Tally
 from delta_maintenance.operations.holds.find import find_holds
-from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -39,7 +44,9 @@ def plan(
     context, options = context or RunContext(), options.validated()
     try:
         condition_of(snapshot, options.where)
-        files = _files(snapshot, options, context)
+        with _searched(snapshot, options, context) as tables:
+            number, size = tables.files, sum(each.size for each in tables)
+            left_out = tables.not_examined
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
     return ErasureReportPlan(
@@ -47,10 +54,10 @@ def plan(
         version=snapshot.version,
         planned_at=context.started,
         options=options,
-        files=files.listed.num_rows,
-        bytes=files.size,
-        reason=f"{count_text(files.listed.num_rows, 'file')} can contain rows of the table",
-        notes=snapshot.warnings,
+        files=number,
+        bytes=size,
+        reason=f"{count_text(number, 'file')} can contain rows of the table",
+        notes=(*snapshot.warnings, *(f"not examined: {each}" for each in left_out)),
     )
 
 
@@ -61,27 +68,23 @@ def apply(
     context = context or RunContext()
     snapshot = table.snapshot()
     try:
-        files = _files(snapshot, plan.options, context)
-        tally = Tally(context.progress, files.listed.num_rows)
-        batches = tally.rows(Examination(files, plan.options.where).run())
-        if context.report is not None:
-            write_batches(
-                batches,
-                REPORT,
-                context.report,
-                table=table.store,
-                storage_options=context.storage_options(context.report),
-            )
-        # Without a report, the rows are only counted.
-        deque(batches, maxlen=0)
+        with _searched(snapshot, plan.options, context) as tables:
+            tally = Tally(context.progress, tables.files)
+            batches = tally.rows(_examined(tables, plan.options.where))
+            if context.report is not None:
+                write_batches(
+                    batches,
+                    REPORT,
+                    context.report,
+                    table=table.store,
+                    storage_options=context.storage_options(context.report),
+                )
+            # Without a report, the rows are only counted.
+            deque(batches, maxlen=0)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
-    unknown = (
-        *dict.fromkeys(files.not_examined),
-        *_unknown_versions(files.store),
-        *tally.problems,
-    )
-    notes = [*snapshot.warnings, *files.holds.notes, _IN_LOG]
+    unknown = (*tables.not_examined, *tally.problems)
+    notes = [*snapshot.warnings, *tables.source.holds.notes, _IN_LOG]
     if tally.others:
         notes.append(f"not searched: {count_text(tally.others, 'file')} in other formats")
     return ErasureReportResult(
@@ -100,14 +103,26 @@ def apply(
     )
 
 
-def _files(snapshot: Snapshot, options: ErasureReportOptions, context: RunContext) -> TableFiles:
-    holds = find_holds(
-        snapshot, options.holders, now=context.started, storage_options=context.storage_options
-    )
-    return TableFiles(snapshot, holds)
+def _searched(
+    snapshot: Snapshot, options: ErasureReportOptions, context: RunContext
+) -> SearchedTables:
+    options_at = context.storage_options
+    holds = find_holds(snapshot, options.holders, now=context.started, storage_options=options_at)
+    tables = SearchedTables(source=TableFiles(snapshot, holds))
+    clones = (*options.holders.clones, *options.clones)
+    try:
+        tables.add(clones, now=context.started, options_at=options_at)
+    except BaseException:
+        tables.close()
+        raise
+    return tables
 
 
-def _unknown_versions(store: Store) -> tuple[str, ...]:
-    if store.tells_old_versions:
-        return ()
-    return ("the contents of deleted files that the store may still keep",)
+def _examined(tables: SearchedTables, where: str) -> Iterator[Examined]:
+    yield from Examination(tables.source, where).run()
+    for clone in tables.clones:
+        try:
+            yield from Examination(clone, where).run()
+        except DeltaMaintenanceError as error:
+            # Such as a column that the clone does not have.
+            clone.leave_out(error.problem)

@@ -21,9 +21,10 @@ Place = Literal[
 ]
 """Where a file with matching rows is. `live`: the latest version has the rows. `deletion-vector`:
 the latest version has the file, and a deletion vector marks the rows. `removed`: a retained version
-or its tombstone needs the file. `held`: a kept version or a reader needs it. `change-data`: a file
-of the change data feed. `unreferenced`: no retained version knows the file, such as one that a
-failed writer left. `old-version`: the store keeps the content of a deleted or replaced file."""
+or its tombstone needs the file. `held`: a kept version, a reader or a clone needs it.
+`change-data`: a file of the change data feed. `unreferenced`: no retained version knows the file,
+such as one that a failed writer left. `old-version`: the store keeps the content of a deleted or
+replaced file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,16 @@ class ErasureReportOptions(Record):
         ),
     ]
     """A condition of SQL that is true of the rows that should be gone."""
+    clones: Annotated[
+        tuple[str, ...],
+        Flag(
+            name="--clone",
+            metavar="URI",
+            help="a shallow clone of this table, which is searched too; repeatable",
+        ),
+    ] = ()
+    """Addresses of shallow clones of this table, in addition to those of `holders`. Their own files
+    are searched too, and the files of this table that they need have no end."""
     holders: Holders = Holders()
     """What holds versions and files besides the retention."""
 
@@ -53,7 +64,8 @@ class ErasureReportPlan(Document):
     planned_at: Instant
     options: ErasureReportOptions
     files: int
-    """The number of files in the table's folder that can contain rows, without old versions."""
+    """The number of files in the folders of the table and of its clones that can contain rows,
+    without old versions."""
     bytes: int
     reason: str
     notes: tuple[str, ...] = ()
@@ -69,8 +81,10 @@ class FoundFile(Record):
     """A file with matching rows."""
 
     place: Place
+    clone: str | None = None
+    """The address of the clone in whose folder the file is; None for the table itself."""
     path: str
-    """Relative to the table's root, as the store names it."""
+    """Relative to the root of the table or clone, as the store names it."""
     version_id: str | None
     """The ID of an old version in the store."""
     rows: int

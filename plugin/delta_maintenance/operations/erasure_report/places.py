@@ -7,11 +7,12 @@ others are: live, removed, held or change data.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +21,9 @@ from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.erasure_report.options import Place
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, file_locations
+from delta_maintenance.protocol.actions.paths import file_locations
+from delta_maintenance.protocol.layout.bounds import Mask
+from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, EntryKind
 from delta_maintenance.table.data.row_reader import FILES
@@ -49,6 +52,23 @@ class PlacedFile:
     ends: datetime | None
     ends_by: str
     version_id: str | None = None
+    clone: str | None = None
+    """The address of the clone in whose folder it is; None for the table itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededFiles:
+    """The files of a folder that another table needs."""
+
+    holder: str
+    paths: ProtectedPaths | None = None
+    """None if the other table cannot be read: then it may need any file."""
+    rows: Callable[[], pa.Table] = FILES.empty_table
+    """Returns the files that the other table knows, as `FILES`."""
+
+    def covers(self, paths: pa.StringArray) -> Mask:
+        """Marks the files that the other table needs, or may need."""
+        return np.ones(len(paths), np.bool_) if self.paths is None else self.paths.covers(paths)
 
 
 class TableFiles:
@@ -57,18 +77,37 @@ class TableFiles:
     Names say nothing of the contents: the files of the log can have any name.
     """
 
-    def __init__(self, snapshot: Snapshot, holds: Holds) -> None:
+    def __init__(self, snapshot: Snapshot, holds: Holds, *, clone: str | None = None) -> None:
         self.snapshot = snapshot
         self.store: Store = snapshot.log.store
         self.holds = holds
+        self.clone = clone
+        """The address, if this is a clone of the table that the report is about."""
+        self.needed: list[NeededFiles] = []
+        """What other tables need in this folder."""
         self.retention = max(snapshot.properties.deleted_file_retention, LEAST_RETENTION)
         self.not_examined: list[str] = []
         self.listed = self._listing()
+
+    def leave_out(self, what: str) -> None:
+        """Records what cannot be examined."""
+        where = "" if self.clone is None else f"{self.name}: "
+        self.not_examined.append(f"{where}{what}")
+
+    @property
+    def name(self) -> str:
+        """What the table is called as a holder of files."""
+        return f"table {self.store.root}" if self.clone is None else f"clone {self.clone}"
 
     @property
     def size(self) -> int:
         """The bytes of all files."""
         return pc.sum(self.listed["size"]).as_py() or 0
+
+    def known(self) -> pa.Table:
+        """Returns the files of the latest version, and then those that the log knows besides."""
+        former = relisting(self._removed).select(FILES.names)
+        return pa.concat_tables([self._of_version(self.snapshot), former])
 
     def files(self) -> Iterator[PlacedFile]:
         """Yields every file of the folder that can have rows, with its place, ordered by path."""
@@ -78,6 +117,7 @@ class TableFiles:
             (hold, _Lookup(self._of_version(hold.snapshot), self.listed, self.store.root))
             for hold in self.holds.holds
         ]
+        needed = self._by_others()
         for number in range(self.listed.num_rows):
             listed = self.listed.slice(number, 1).to_pylist()[0]
             yield self._placed(
@@ -85,7 +125,26 @@ class TableFiles:
                 live=live.row(number),
                 removed=removed.row(number),
                 held=[(hold, row) for hold, at in held if (row := at.row(number)) is not None],
+                needed=next(((by, at.row(number)) for by, has, at in needed if has[number]), None),
             )
+
+    def _by_others(self) -> list[tuple[str, Mask, _Lookup]]:
+        """Returns who else needs which of the listed files, and what is known of these there."""
+        paths = _one(self.listed["path"])
+        # Only partition values must be known, besides what the listing says.
+        partitioned = bool(self.snapshot.metadata.partition_columns)
+        return [
+            (
+                each.holder,
+                each.covers(paths),
+                _Lookup(
+                    each.rows() if partitioned else FILES.empty_table(),
+                    self.listed,
+                    self.store.root,
+                ),
+            )
+            for each in self.needed
+        ]
 
     def _placed(
         self,
@@ -94,6 +153,7 @@ class TableFiles:
         live: pa.Table | None,
         removed: pa.Table | None,
         held: Sequence[tuple[Hold, pa.Table]],
+        needed: tuple[str, pa.Table | None] | None,
     ) -> PlacedFile:
         def placed(
             place: Place, row: pa.Table, ends_by: str, ends: datetime | None = None
@@ -105,10 +165,16 @@ class TableFiles:
                 row=row,
                 ends=ends,
                 ends_by=ends_by,
+                clone=self.clone,
             )
 
         if live is not None:
             return placed("live", live, "the rows must be deleted, then purged, then vacuumed")
+        if needed is not None:
+            holder, theirs = needed
+            rows = [theirs, removed, *(row for _, row in held)]
+            known = next((row for row in rows if row is not None), None)
+            return placed("held", self._row(listed, known), f"held by {holder}, then a vacuum")
         if not held and removed is not None:
             # A reader that needs all later versions also needs what they removed.
             held = [(hold, removed) for hold in self.holds.holds if hold.last is None]
@@ -121,19 +187,20 @@ class TableFiles:
             hold, row = max(held, key=lambda each: _end_of(each[0]))
             until = None if hold.until is None or ends is None else max(hold.until, ends)
             return placed(
-                "held", row.select(FILES.names), f"held by {hold.holder}, then a vacuum", until
+                "held", self._row(listed, row), f"held by {hold.holder}, then a vacuum", until
             )
         place: Place = "removed" if removed is not None else "unreferenced"
         if listed.path.startswith(_CHANGE_DATA):
             place = "change-data"
-        row = (
-            self.described(listed.path, listed.size)
-            if removed is None
-            else removed.select(FILES.names)
-        )
+        row = self._row(listed, removed)
         if ends is None:
             return placed(place, row, "a vacuum keeps it, because its age is unknown")
         return placed(place, row, "the next vacuum after this time", ends)
+
+    def _row(self, listed: _Listed, known: pa.Table | None) -> pa.Table:
+        if known is None:
+            return self.described(listed.path, listed.size)
+        return known.select(FILES.names)
 
     def _listing(self) -> pa.Table:
         found = []
@@ -142,7 +209,7 @@ class TableFiles:
             entries = batch.filter(pc.invert(inside))
             links = pc.sum(pc.equal(entries["kind"], int(EntryKind.OTHER))).as_py()
             if links:
-                self.not_examined.append(f"{count_text(links, 'link')} or special files")
+                self.leave_out(f"{count_text(links, 'link')} or special files")
             files = entries.filter(pc.equal(entries["kind"], int(EntryKind.FILE)))
             empty = pc.match_substring_regex(files["path"], _WITHOUT_ROWS)
             found.append(files.filter(pc.invert(empty)).select(STATUSES.names))
@@ -159,17 +226,7 @@ class TableFiles:
                 for batch in sound.log.scan(fields={"add": _ADD, "remove": ()})
             ]
 
-        adds = pa.concat_tables([FILES.empty_table(), *snapshot.avoiding_damage(read)])
-        outside = pc.match_substring_regex(
-            file_locations(_one(adds["path"]), root=self.store.root).cast(pa.string()), ABSOLUTE
-        )
-        number = pc.sum(outside).as_py()
-        if number:
-            self.not_examined.append(
-                f"{count_text(number, 'file')} of version {snapshot.version} outside of the "
-                "table's folder, such as those of the source of a shallow clone"
-            )
-        return adds
+        return pa.concat_tables([FILES.empty_table(), *snapshot.avoiding_damage(read)])
 
     def _removed(self) -> pa.Table:
         schema = pa.schema([*FILES, ("deletionTimestamp", pa.int64())])

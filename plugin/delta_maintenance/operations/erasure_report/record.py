@@ -57,7 +57,7 @@ def result_facts(result: ErasureReportResult) -> Facts:
                     each.place,
                     f"{each.rows:,}",
                     "never" if each.ends is None else f"{each.ends:%Y-%m-%d}",
-                    each.path,
+                    each.path if each.clone is None else f"{each.clone}: {each.path}",
                     each.ends_by,
                 )
                 for each in result.found
@@ -91,10 +91,10 @@ RECORD = OperationRecord(
     title="Report where rows still exist",
     summary="report where rows that should be gone still exist, and when they end",
     description=(
-        "Read every data file in the table's folder, also those of older versions and those that "
-        "no version knows, and the contents of deleted files that the store keeps, and count the "
-        "rows that match a condition. The report has the checksum of every file, so that others "
-        "can repeat it. Changes nothing."
+        "Read every data file in the folders of the table and of its clones, also those of older "
+        "versions and those that no version knows, and the contents of deleted files that the "
+        "store keeps, and count the rows that match a condition. The report has the checksum of "
+        "every file, so that others can repeat it. Changes nothing."
     ),
     prints="Prints the report; the exit status is 1 unless all rows are erased.",
     options=ErasureReportOptions,

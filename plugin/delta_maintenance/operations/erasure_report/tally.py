@@ -19,6 +19,7 @@ MOST_SHOWN = 100
 REPORT = pa.schema(
     [
         ("place", pa.string()),
+        ("clone", pa.string()),
         ("path", pa.string()),
         ("version_id", pa.string()),
         ("size", pa.int64()),
@@ -67,12 +68,15 @@ class Tally:
             return
         self.files += 1
         self.bytes += file.size
-        named = f"{file.path}\t{file.version_id or ''}\t{file.size}\t{examined.sha256}\n"
+        # The files of the table itself have the same digest with clones and without.
+        where = "" if file.clone is None else f"{file.clone}\t"
+        named = f"{where}{file.path}\t{file.version_id or ''}\t{file.size}\t{examined.sha256}\n"
         self._digest.update(named.encode())
         if self._progress is not None:
             self._progress("files read", self.files, max(self.files, self._total))
         if examined.problem is not None and len(self.problems) < MOST_SHOWN:
-            self.problems.append(f"{file.path}: {examined.problem}")
+            where = "" if file.clone is None else f"clone {file.clone}: "
+            self.problems.append(f"{where}{file.path}: {examined.problem}")
         if not examined.rows:
             return
         before = self.places.get(file.place)
@@ -90,6 +94,7 @@ class Tally:
             self.found.append(
                 FoundFile(
                     place=file.place,
+                    clone=file.clone,
                     path=file.path,
                     version_id=file.version_id,
                     rows=examined.rows,
@@ -106,6 +111,7 @@ def _rows(examined: list[Examined]) -> pa.Table:
     millis = [None if file.ends is None else epoch_millis(file.ends) for file in files]
     columns = {
         "place": [file.place for file in files],
+        "clone": [file.clone for file in files],
         "path": [file.path for file in files],
         "version_id": [file.version_id for file in files],
         "size": [file.size for file in files],

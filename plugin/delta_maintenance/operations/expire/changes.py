@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.operations.expire.feed import change_actions
 from delta_maintenance.operations.expire.survey import live_rows
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, DELETION_VECTOR, empty
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    CDC_TYPES,
+    DELETION_VECTOR,
+    empty,
+)
 from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.layout.bounds import Mask, Numbers
 from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.table.data.bins import RewrittenBin
 
 
 def _none() -> Numbers:
@@ -36,6 +43,10 @@ class Change:
     """For each of these, the row of its source in `before`."""
     rewrites: bool = False
     """Whether they are new files."""
+    feed: pa.Table = field(default_factory=lambda: empty(CDC_TYPES))
+    """The change data files of the expired rows, if the table needs any."""
+    feed_of: Numbers = field(default_factory=_none)
+    """For each of these, the row of its source in `before`."""
 
     @property
     def files(self) -> int:
@@ -57,18 +68,26 @@ class Change:
         """The removes of the files."""
         return removes_of(self.before, data_change=True)
 
+    def with_feed(self, bins: Sequence[RewrittenBin]) -> Change:
+        """Adds the change data files of each file of `before`."""
+        counts = [len(each.outputs) for each in bins]
+        of = np.repeat(np.arange(len(bins)), counts)
+        return replace(self, feed=change_actions(bins), feed_of=of)
+
     def without(self, touched: Mask) -> Change:
         """Returns the change of the other files."""
         if not touched.any():
             return self
         number = np.cumsum(~touched) - 1
-        kept = ~touched[self.of]
+        kept, told = ~touched[self.of], ~touched[self.feed_of]
         return replace(
             self,
             before=self.before.filter(booleans(~touched)),
             rows=self.rows[~touched],
             after=self.after.filter(booleans(kept)),
             of=number[self.of[kept]].astype(np.int64),
+            feed=self.feed.filter(booleans(told)),
+            feed_of=number[self.feed_of[told]].astype(np.int64),
         )
 
     def metrics(self) -> dict[str, str]:
@@ -84,7 +103,7 @@ class Change:
             "numDeletionVectorsAdded": marked,
             "numDeletionVectorsRemoved": int(vectors.sum()),
             "numDeletionVectorsUpdated": int(vectors[self.of].sum()) if marked else 0,
-            "numAddedChangeFiles": 0,
+            "numAddedChangeFiles": self.feed.num_rows,
         }
         if (self.rows >= 0).all():
             found["numDeletedRows"] = int(self.rows.sum())

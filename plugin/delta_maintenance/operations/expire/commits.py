@@ -7,17 +7,19 @@ and again. Every commit leaves a valid table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from delta_maintenance.errors import CommitConflictError, RefusedError
-from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles
+from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire.changes import Change, parts, whole_files, with_vectors
+from delta_maintenance.operations.expire.feed import changes_of, has_feed
 from delta_maintenance.operations.expire.limit import Limit, limit_of
 from delta_maintenance.operations.expire.marking import Marked, marked
 from delta_maintenance.operations.expire.options import ExpirePlan, Mixed
@@ -40,10 +42,10 @@ from delta_maintenance.protocol.statistics.audit import (
     with_live_bounds,
 )
 from delta_maintenance.protocol.statistics.stats import num_records
-from delta_maintenance.table.commit.concurrent_commits import advance
-from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.concurrent_commits import Advance
+from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
-from delta_maintenance.table.data.bins import Bin, RewrittenBin
+from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.carried_deletions import write_vectors
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.read.log_view import VanishedFileError
@@ -59,10 +61,9 @@ FILES_PER_COMMIT = 50_000
 FILES_READ_PER_COMMIT = 1_000
 _BYTES_READ = 8 << 30
 """About how many bytes of files are read for one commit."""
-_TRIES = 20
-"""Attempts at one commit after conflicts; each attempt tries many versions."""
 _PASSES = 5
 """How often the files that other writers changed are examined again."""
+_REASON = ("expired-rows",)
 
 
 def require_expirable(snapshot: Snapshot, mixed: Mixed) -> None:
@@ -79,12 +80,6 @@ def require_expirable(snapshot: Snapshot, mixed: Mixed) -> None:
     elif mixed == "deletion-vectors" and not Contract.writes_vectors(snapshot):
         problem = "the table does not allow new deletion vectors (delta.enableDeletionVectors)"
         remedy = "enable them, rewrite mixed files instead, or leave them"
-    elif mixed == "rewrite" and properties.enable_change_data_feed:
-        problem = (
-            "the table has a change data feed (delta.enableChangeDataFeed), in which rewritten "
-            "files would show every row as deleted and inserted again"
-        )
-        remedy = "mark mixed files by deletion vectors, or leave them"
     if problem is not None:
         raise RefusedError(problem, remedy=remedy)
 
@@ -145,31 +140,20 @@ class ExpireRun:
     def _pass(self, snapshot: Snapshot, whole: pa.Table, mixed: pa.Table) -> int:
         """Returns the number of files that are left because other writers changed them."""
         overtaken = 0
-        base, touched = snapshot, TouchedFiles(snapshot.table)
-        own: Landed | None = None
+        beside = BesideWriters(snapshot, follow=self._follow)
         for planned in self._changes(snapshot, whole, mixed):
-            change, outcome = planned, None
-            for _ in range(_TRIES):
-                moved = advance(base, own=own)
-                base = moved.snapshot
-                self.version = max(self.version, base.version)
-                touched.offer(moved.commits)
-                self._require_same(base)
-                change = change.without(to_bools(touched.among(change.before)))
-                outcome = self._commit(base, change) if change.files else None
-                if not isinstance(outcome, Conflicted):
-                    break
-            else:
-                assert isinstance(outcome, Conflicted)
-                raise outcome.as_error(snapshot.table)
-            if isinstance(outcome, Landed):
-                own = outcome
-                self._count(change, outcome)
+            change, landed = beside.commit(planned, self._commit, untouched=_untouched)
+            if landed is not None:
+                self._count(change, landed)
             overtaken += planned.files - change.files
             if self._context.progress is not None:
                 most = max(self._done, whole.num_rows + mixed.num_rows)
                 self._context.progress("files", self._done, most)
         return overtaken
+
+    def _follow(self, moved: Advance) -> None:
+        self.version = max(self.version, moved.snapshot.version)
+        self._require_same(moved.snapshot)
 
     def _changes(self, snapshot: Snapshot, whole: pa.Table, mixed: pa.Table) -> Iterator[Change]:
         for adds in parts(whole, most_files=FILES_PER_COMMIT, most_bytes=1 << 62):
@@ -203,13 +187,11 @@ class ExpireRun:
             return
         adds = adds.take(pa.array(numbers, pa.int64()))
         found = [found[number] for number in numbers]
-        if options.mixed == "rewrite":
-            sources = tuple(sources[number] for number in numbers)
-            change = self._rewritten(snapshot, adds, sources, found)
-        else:
-            change = self._with_vectors(adds, found, required)
-        if change.files:
-            yield change
+        if options.mixed == "deletion-vectors":
+            yield self._with_vectors(adds, found, required)
+            return
+        sources = tuple(sources[number] for number in numbers)
+        yield from self._rewritten(snapshot, adds, sources, found)
 
     def _with_vectors(
         self, adds: pa.Table, found: list[Marked], required: RequiredStatistics
@@ -236,25 +218,22 @@ class ExpireRun:
         adds: pa.Table,
         sources: tuple[SourceFile, ...],
         found: list[Marked],
-    ) -> Change:
+    ) -> Iterator[Change]:
+        """Yields the change that writes the files again without their expired rows.
+
+        With a change data feed, files without other rows are removed in a change of their own:
+        readers of changes need no change data files for it.
+        """
         contract = Contract.of(snapshot, target_bytes=target_size(snapshot, 0), proof="rows")
-        bins = [
-            Bin(number=number, sources=(_without(source, each),), reasons=(("expired-rows",),))
-            for number, (source, each) in enumerate(zip(sources, found, strict=True))
-            if not each.is_whole
-        ]
-        engine = LocalEngine(self._table.store, new_id=self._context.new_id)
-        done: dict[int, RewrittenBin] = {}
-        for outcome in engine.rewrite(bins, contract.spec, workers=self._plan.options.workers):
-            source, result = sources[outcome.number], outcome.done
-            if result is None:
-                self._skip(source, outcome.problem or "the file cannot be rewritten")
-            elif not result.bin.sources:
-                refusal = result.refused[0]
-                self._skip(source, refusal.problem, damaged=refusal.damaged)
-            else:
-                done[outcome.number] = result
-        kept = [number for number, each in enumerate(found) if each.is_whole or number in done]
+        done, feed = self._written(snapshot, contract, sources, found)
+        whole = [number for number, each in enumerate(found) if each.is_whole]
+        if has_feed(snapshot):
+            if whole:
+                yield _whole(adds, found, whole)
+            whole = []
+        kept = sorted((*whole, *done))
+        if not kept:
+            return
         after, of = [], []
         for at, number in enumerate(kept):
             if number not in done:
@@ -268,20 +247,67 @@ class ExpireRun:
             after += [add | {"dataChange": True} for add in new]
             of += [at] * len(new)
         columns = contract.spec.naming.partition_columns
-        change = Change(
-            before=adds.take(pa.array(kept, pa.int64())),
-            rows=_expired([found[number] for number in kept]),
-            rewrites=True,
-        )
+        change = replace(_whole(adds, found, kept), rewrites=True)
         if after:
             added = staged_adds(after, partition_columns=columns)
             change = replace(change, after=added, of=np.array(of, np.int64))
+        if feed:
+            change = change.with_feed([feed[number] for number in kept])
         self._contract = contract
-        return change
+        yield change
 
-    def _commit(self, base: Snapshot, change: Change) -> CommitOutcome:
+    def _written(
+        self,
+        snapshot: Snapshot,
+        contract: Contract,
+        sources: tuple[SourceFile, ...],
+        found: list[Marked],
+    ) -> tuple[dict[int, RewrittenBin], dict[int, RewrittenBin]]:
+        """Returns the new files of the files with other rows, by number, and, with a change data
+        feed, the change data files of the same files.
+        """
+        mixed = [number for number, each in enumerate(found) if not each.is_whole]
+        done = self._bins(contract.spec, sources, {number: found[number].gone for number in mixed})
+        if not has_feed(snapshot):
+            return done, {}
+        feed = self._bins(
+            changes_of(contract.spec),
+            sources,
+            {number: found[number].not_expired for number in done},
+        )
+        return {number: each for number, each in done.items() if number in feed}, feed
+
+    def _bins(
+        self, spec: RewriteSpec, sources: tuple[SourceFile, ...], left_out: Mapping[int, BitMap64]
+    ) -> dict[int, RewrittenBin]:
+        """Writes the rows of files again, except those at some positions, and proves the result.
+
+        Files that cannot be written are skipped.
+        """
+        bins = [
+            Bin(number=number, sources=(_without(sources[number], gone),), reasons=(_REASON,))
+            for number, gone in left_out.items()
+        ]
+        engine = LocalEngine(self._table.store, new_id=self._context.new_id)
+        done: dict[int, RewrittenBin] = {}
+        for outcome in engine.rewrite(bins, spec, workers=self._plan.options.workers):
+            source, result = sources[outcome.number], outcome.done
+            if result is None:
+                self._skip(source, outcome.problem or "the file cannot be rewritten")
+            elif not result.bin.sources:
+                refusal = result.refused[0]
+                self._skip(source, refusal.problem, damaged=refusal.damaged)
+            else:
+                done[outcome.number] = result
+        return done
+
+    def _commit(self, base: Snapshot, change: Change) -> CommitOutcome | None:
+        if not change.files:
+            return None
         if change.rewrites:
             broken = self._contract.broken_by(base)
+            if broken is None and len(change.of) and has_feed(base) != bool(change.feed.num_rows):
+                broken = "the change data feed of the table was switched"
             if broken is not None:
                 raise self._conflict(base, broken)
             preserved = self._contract.spec.files.layout.tracks_rows
@@ -304,6 +330,8 @@ class ExpireRun:
         transaction.stage_removes(change.removes)
         if change.after.num_rows:
             transaction.stage_adds(change.after)
+        if change.feed.num_rows:
+            transaction.stage_changes(change.feed)
         return transaction.commit(metrics=change.metrics(), sleep=self._context.sleep)
 
     def _count(self, change: Change, outcome: Landed) -> None:
@@ -341,6 +369,16 @@ def _expired(found: list[Marked]) -> np.ndarray:
     return np.array([each.expired for each in found], np.int64)
 
 
-def _without(source: SourceFile, found: Marked) -> SourceFile:
-    """Returns the source of a bin that leaves out all rows that are gone."""
-    return replace(source, deletion_vector=DeletionVectorDescriptor.inline(found.gone))
+def _whole(adds: pa.Table, found: list[Marked], numbers: list[int]) -> Change:
+    """Returns the removal of some files, whose expired rows are known."""
+    before = adds.take(pa.array(numbers, pa.int64()))
+    return Change(before=before, rows=_expired([found[number] for number in numbers]))
+
+
+def _without(source: SourceFile, gone: BitMap64) -> SourceFile:
+    """Returns the source of a bin that leaves out the rows at some positions."""
+    return replace(source, deletion_vector=DeletionVectorDescriptor.inline(gone))
+
+
+def _untouched(touched: TouchedFiles, change: Change) -> Change:
+    return change.without(to_bools(touched.among(change.before)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -41,12 +41,22 @@ class Marked:
     """Physical rows."""
     gone: BitMap64
     """The positions of all deleted rows: those that were deleted before, and expired ones."""
-    expired: int = 0
-    """The number of live rows that have expired."""
+    now: BitMap64 = field(default_factory=BitMap64)
+    """The positions of the live rows that have expired."""
     remaining: ColumnBounds | None = None
     """The bounds of the live rows that remain; None if the column needs no statistics."""
     problem: DeltaMaintenanceError | None = None
     """Why the file cannot be read."""
+
+    @property
+    def expired(self) -> int:
+        """The number of live rows that have expired."""
+        return len(self.now)
+
+    @property
+    def not_expired(self) -> BitMap64:
+        """The positions of all rows that did not expire now, deleted ones included."""
+        return BitMap64(range(self.rows)) - self.now
 
     @property
     def is_damaged(self) -> bool:
@@ -108,7 +118,7 @@ def _marked(
     return Marked(
         rows=rows,
         gone=before | expired,
-        expired=len(expired - before),
+        now=expired - before,
         remaining=None if leaf is None else remaining.bounds(leaf.path),
     )
 

@@ -83,7 +83,7 @@ def read_clone(
             take_foreign_paths(snapshot, now=now, take=_adding_to(found))
             last = snapshot.log.segment.last_commit
     except DeltaMaintenanceError as error:
-        raise _unreadable(address, error) from error
+        raise unreadable(address, error) from error
     return (
         Clone(
             address=address,
@@ -114,7 +114,7 @@ class CloneWatch:
                         partial(_taken, table, clone, protected)
                     )
             except DeltaMaintenanceError as error:
-                raise _unreadable(clone.address, error) from error
+                raise unreadable(clone.address, error) from error
 
 
 def _taken(table: Table, clone: Clone, protected: ProtectedPaths) -> Clone:
@@ -216,7 +216,8 @@ def _take_absolute(actions: pa.Table, take: Take) -> None:
                 take(absolute)
 
 
-def _unreadable(address: str, error: DeltaMaintenanceError) -> RefusedError:
+def unreadable(address: str, error: DeltaMaintenanceError) -> RefusedError:
+    """Returns the error for a clone that cannot be read, which names it."""
     gone = isinstance(error, NotADeltaTableError)
     problem = "it is no table any more" if gone else error.problem
     refused = isinstance(error, RefusedError)

@@ -32,7 +32,8 @@ def find_holds(
     """Returns the holds of a table, whose latest version is `snapshot`.
 
     Raises `RefusedError`, which names the holder, if a held version cannot be opened, if two
-    holders contradict each other, or if a holder cannot be examined. Nothing may be deleted then.
+    holders contradict each other, or if a holder cannot be examined; `StorageError` if the store of
+    a reader fails. Nothing may be deleted then.
     """
     stored = read_kept_versions(snapshot.log.store)
     kept: list[Hold] = []

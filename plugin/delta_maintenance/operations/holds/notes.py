@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text, instant_text
 from delta_maintenance.operations.holds.find import find_holds
@@ -26,7 +26,7 @@ def kept_rows(
         holds = find_holds(
             snapshot, holders, now=context.started, storage_options=context.storage_options
         )
-    except RefusedError as error:
+    except (RefusedError, StorageError) as error:
         return (*notes, f"what keeps older versions is not known: {error.problem}")
     for hold in holds.holds:
         until = "" if hold.until is None else f" until {instant_text(hold.until)}"

@@ -14,6 +14,7 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     InvalidRequestError,
     RefusedError,
+    StorageError,
     VersionNotFoundError,
 )
 from delta_maintenance.operations.core.facts import duration_text
@@ -43,8 +44,9 @@ def reader_holds(
 ) -> ReaderHolds:
     """Returns the hold of one reader on a table, whose latest version is `snapshot`.
 
-    Raises `RefusedError`, which names the reader and the file, if its position cannot be read, and
-    `InvalidRequestError` for a reader that is described wrongly.
+    Raises an error that names the reader and the file if its position cannot be read: that of its
+    store, or else `RefusedError`. Raises `InvalidRequestError` for a reader that is described
+    wrongly.
     """
     holder = f"{reader.kind} {reader.name}"
     if reader.kind in ("stream", "last-read"):
@@ -148,11 +150,16 @@ def _state_of(
                 )
             return read_stream(store, table_id)
     except DeltaMaintenanceError as error:
-        raise RefusedError(
+        kind: type[DeltaMaintenanceError] = RefusedError
+        remedy = "restore it, or remove the reader"
+        if isinstance(error, StorageError):
+            # Its store may answer again, unlike a folder that is damaged.
+            kind, remedy = type(error), error.remedy or remedy
+        raise kind(
             f"the position of the {holder} cannot be read: {error.problem}",
             table=snapshot.table,
             file=f"{folder}/{error.file}" if error.file is not None else str(address),
-            remedy="restore it, or remove the reader; nothing is deleted until then",
+            remedy=f"{remedy}; nothing is deleted until then",
         ) from error
 
 

@@ -12,15 +12,16 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.operations.backfill_row_ids.batches import TouchedFiles, in_batches
+from delta_maintenance.operations.backfill_row_ids.batches import in_batches
+from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.recompute_stats.defects import affected_files, required_statistics
 from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.reading import StatisticsEngine
 from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.table.commit.concurrent_commits import advance
-from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
+from delta_maintenance.table.commit.concurrent_commits import Advance
+from delta_maintenance.table.commit.outcome import CommitOutcome
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_view import VanishedFileError
@@ -29,8 +30,6 @@ from delta_maintenance.table.read.table import Table
 
 OPERATION = "COMPUTE STATS"
 """As in Delta Spark."""
-_TRIES = 20
-"""Attempts at one commit after conflicts; each attempt tries many versions."""
 _RESTARTS = 5
 """How often the stream of files is restarted after files of the log were found damaged or missing.
 """
@@ -78,33 +77,23 @@ class StatisticsCommits:
         return self._pass(snapshot)
 
     def _pass(self, snapshot: Snapshot) -> None:
-        base, touched = snapshot, TouchedFiles(snapshot.table)
-        own: Landed | None = None
+        beside = BesideWriters(snapshot, follow=self._take_version)
         for files, decoded in self._repaired(snapshot):
-            count, outcome = files.num_rows, None
-            for _ in range(_TRIES):
-                moved = advance(base, own=own)
-                base = moved.snapshot
-                self.version = max(self.version, base.version)
-                touched.offer(moved.commits)
-                self._require_same_columns(base)
-                files = touched.left_out_of(files)
-                outcome = self._commit(base, files) if files.num_rows else None
-                if not isinstance(outcome, Conflicted):
-                    break
-            else:
-                assert isinstance(outcome, Conflicted)
-                raise outcome.as_error(snapshot.table)
+            _, commit = beside.commit(files, self._commit, untouched=TouchedFiles.left_out_of)
             landed = 0
-            if isinstance(outcome, Landed):
-                own, landed = outcome, outcome.num_adds
-                self.version = outcome.version
+            if commit is not None:
+                landed = commit.num_adds
+                self.version = commit.version
                 self.commits += 1
             self.files += landed
             self.decoded += landed if decoded else 0
-            self.overtaken += count - landed
+            self.overtaken += files.num_rows - landed
             if self._context.progress is not None:
                 self._context.progress("files", self.files, max(self._expected, self.files))
+
+    def _take_version(self, moved: Advance) -> None:
+        self.version = max(self.version, moved.snapshot.version)
+        self._require_same_columns(moved.snapshot)
 
     def _repaired(self, snapshot: Snapshot) -> Iterator[tuple[pa.Table, bool]]:
         affected = affected_files(
@@ -114,7 +103,9 @@ class StatisticsCommits:
             for part in self.repair.repaired(batch):
                 yield part.adds, part.decoded
 
-    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
+    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome | None:
+        if not files.num_rows:
+            return None
         context = self._context
         transaction = Transaction(
             base,

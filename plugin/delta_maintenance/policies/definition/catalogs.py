@@ -12,7 +12,8 @@ from delta_maintenance.catalogs.names import CatalogKind, CatalogName, is_catalo
 from delta_maintenance.catalogs.reference import ACCESS, LOCATION, MANAGED, NO_ACCESS, TABLE
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel, Settings
 from delta_maintenance.policies.definition.patterns import NamePattern
-from delta_maintenance.policies.definition.rules import Rules, StorageRule
+from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.policies.definition.storage import StorageRule
 
 _TWO_PARTS = (CatalogKind.GLUE, CatalogKind.HIVE)
 """Kinds whose names have no catalog unless the policy states it."""

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from delta_maintenance.operations.core.policy_values import Address, Duration, PolicyModel
 from delta_maintenance.operations.holds.options import Reader, ReaderKind
+from delta_maintenance.policies.definition.storage import StorageRule
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -37,6 +38,8 @@ class ReaderRule(PolicyModel):
     must_match: bool | None = None
     """For `stream` and `last_read`: whether it is an error if the reader is that of another table.
     By default, it is one for an entry of one table; otherwise the reader holds nothing."""
+    storage: StorageRule | None = None
+    """For `stream` and `last_read`: how to reach its store, if it is not that of the table."""
 
     @model_validator(mode="after")
     def _is_one_reader(self) -> Self:
@@ -49,12 +52,13 @@ class ReaderRule(PolicyModel):
             raise ValueError(
                 "a reader is a stream, a change_feed, a share or a last_read; give one of them"
             )
-        if self._address is None:
+        if self.address is None:
             if self.max_lag is None:
                 raise ValueError("a change_feed or a share needs max_lag")
-            if self.silent_after is not None or self.must_match is not None or self.name:
+            only = (self.silent_after, self.must_match, self.name, self.storage)
+            if any(each is not None for each in only):
                 raise ValueError(
-                    "only a stream or a last_read has silent_after, must_match or name"
+                    "only a stream or a last_read has silent_after, must_match, name or storage"
                 )
         elif self.max_lag is not None:
             raise ValueError("only a change_feed or a share has max_lag")
@@ -63,12 +67,13 @@ class ReaderRule(PolicyModel):
         return self
 
     @property
-    def _address(self) -> str | None:
+    def address(self) -> str | None:
+        """The address of a `stream` or of a `last_read`."""
         return self.stream or self.last_read
 
     def in_entry(self, *, of_one_table: bool) -> ReaderRule:
         """Returns the rule with the default of `must_match` for such an entry."""
-        if self._address is None or self.must_match is not None:
+        if self.address is None or self.must_match is not None:
             return self
         return self.model_copy(update={"must_match": of_one_table})
 
@@ -84,7 +89,7 @@ class ReaderRule(PolicyModel):
         return Reader(
             kind=kind,
             name=self.name or named,
-            address=self._address,
+            address=self.address,
             must_match=self.must_match is not False,
             max_lag=self.max_lag,
             silent_after=self.silent_after,

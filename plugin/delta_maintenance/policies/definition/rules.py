@@ -21,13 +21,14 @@ from pydantic_core import CoreSchema
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.operation import PolicyPart, load
-from delta_maintenance.operations.core.policy_values import PolicyModel, Settings
+from delta_maintenance.operations.core.policy_values import PolicyModel
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.policies.definition.hours import Hours
 from delta_maintenance.policies.definition.keeping import ClonesRule, KeepRule
 from delta_maintenance.policies.definition.reading import ReaderRule
+from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.submission.configuration import checked_conf
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -59,18 +60,6 @@ class SparkRule(PolicyModel):
     """A URL such as `spark://HOST:7077`, for the command line."""
     conf: Annotated[Mapping[str, str], AfterValidator(_spark_conf)] = Field(default_factory=dict)
     """Spark properties that are allowed (`submission.configuration`)."""
-
-
-class StorageRule(PolicyModel):
-    """How to reach the table's store: by references, never with secrets."""
-
-    connection: str | None = None
-    """The connection of an orchestrator."""
-    options: Settings = Field(default_factory=dict)
-    """Storage options (docs/stores.md). Secrets as `${env:NAME}`."""
-    catalog_connection: str | None = None
-    """The connection of an orchestrator to the catalog of the table. Set for tables that a catalog
-    names."""
 
 
 class _Switch:

@@ -68,11 +68,13 @@ REMOVE_TYPES: Mapping[str, pa.DataType] = {
 """All fields of `remove`, in their order in checkpoints."""
 
 _CDC_FIELDS = ("path", "partitionValues", "size", "dataChange", "tags")
+CDC_TYPES: Mapping[str, pa.DataType] = {name: ADD_TYPES[name] for name in _CDC_FIELDS}
+"""All fields of `cdc`."""
 FILE_ACTION_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
     "add": ADD_TYPES,
     "remove": REMOVE_TYPES,
     # Change data files are not part of the table state; only their lines need to be recognised.
-    "cdc": {name: ADD_TYPES[name] for name in _CDC_FIELDS},
+    "cdc": CDC_TYPES,
 }
 """The fields of each file action."""
 

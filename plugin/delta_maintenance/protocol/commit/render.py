@@ -32,6 +32,7 @@ def render_commit(commit_info: Json, actions: StagedActions) -> bytes:
     lines.extend(_line("domainMetadata", domain.to_json()) for domain in actions.domains)
     lines.extend(_file_lines("remove", actions.removes))
     lines.extend(_file_lines("add", actions.adds))
+    lines.extend(_file_lines("cdc", actions.changes))
     return b"".join(lines)
 
 

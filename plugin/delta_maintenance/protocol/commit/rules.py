@@ -2,8 +2,8 @@
 
 Implements the writer's part of "Delta Log Entries", "Add File and Remove File", "Append-only
 Tables" and "Domain Metadata", as far as the commit and the files its writer read can violate them.
-Our commits contain no `cdc` actions: they change no rows, except for commits that remove whole
-files, and readers derive the change data of these from the removes ("Add CDC File").
+Most of our commits change no rows, or remove whole files, and readers derive the change data of
+these from the removes ("Add CDC File"). The others bring `cdc` actions with all of their changes.
 """
 
 from __future__ import annotations

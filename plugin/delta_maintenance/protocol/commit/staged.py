@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
+    CDC_TYPES,
     COMMIT_VERSION,
     PARSED_COLUMNS,
     REMOVE_TYPES,
@@ -43,6 +44,8 @@ class StagedActions:
     before; other files get one when the commit is built."""
     removes: pa.Table = field(default_factory=lambda: empty(REMOVE_TYPES))
     """All columns of `REMOVE_TYPES`, then unknown ones."""
+    changes: pa.Table = field(default_factory=lambda: empty(CDC_TYPES))
+    """Change data files, with the columns of `CDC_TYPES`."""
 
     @property
     def changes_data(self) -> bool:

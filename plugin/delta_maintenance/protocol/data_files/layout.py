@@ -1,9 +1,9 @@
 """The columns of a table's data files, as readers expect and writers store them.
 
 Implements "Writer Requirements for Column Mapping", "Void Type", "Row Tracking" (materialised
-columns), "IcebergCompatV1", "IcebergCompatV2" and "materializePartitionColumns" for the contents of
-data files. A layout is a plain value that can be sent to executors. Versions of a table with equal
-layouts can use each other's data files.
+columns), "IcebergCompatV1", "IcebergCompatV2", "materializePartitionColumns" and "Change Data
+Files" for the contents of data files. A layout is a plain value that can be sent to executors.
+Versions of a table with equal layouts can use each other's data files.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ one.
 """
 PARQUET_ID = b"PARQUET:field_id"
 """The metadata key of an Arrow field that becomes the field ID in Parquet."""
+CHANGE_TYPE = "_change_type"
+"""The column of change data files that says what happened to a row. It is never mapped."""
 
 _VOID = PrimitiveType(name="void")
 
@@ -71,6 +73,8 @@ class DataFileLayout:
     """Whether elements, keys and values have field IDs in Parquet."""
     unmaps: bool = False
     """Whether new files have no mapping: files are read by `mode`, and names are logical names."""
+    change_type: str | None = None
+    """The value of the column `_change_type`, which only change data files have."""
 
     @classmethod
     def of(cls, protocol: Protocol, metadata: Metadata, *, unmaps: bool = False) -> DataFileLayout:
@@ -128,6 +132,8 @@ class DataFileLayout:
         for name in (self.row_id_column, self.row_version_column):
             if name is not None:
                 fields.append(pa.field(name, pa.int64()))
+        if self.change_type is not None:
+            fields.append(pa.field(CHANGE_TYPE, pa.string()))
         return pa.schema(fields)
 
     @property
@@ -142,6 +148,13 @@ class DataFileLayout:
     def untracked(self) -> DataFileLayout:
         """The layout of files without row IDs and row commit versions."""
         return replace(self, row_id_column=None, row_version_column=None)
+
+    def of_changes(self, change_type: str) -> DataFileLayout:
+        """The layout of change data files with changes of one type ("Change Data Files").
+
+        Their partition values are only in the log, and their rows have no row IDs.
+        """
+        return replace(self.untracked, materializes_partitions=False, change_type=change_type)
 
     def only(self, names: Collection[str]) -> DataFileLayout:
         """The layout for reading some stored columns, by physical name, and nothing else."""

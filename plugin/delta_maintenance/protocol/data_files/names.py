@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 
+CHANGE_DATA = "_change_data"
+"""The folder of change data files ("Change Data Files")."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The folder of a null or empty partition value."""
 
@@ -45,6 +47,8 @@ class FileNaming:
     """Physical names."""
     prefix_length: int | None = None
     """The length of random folder names; None to use partition folders."""
+    of_changes: bool = False
+    """Whether the files are change data files, which have a folder of their own."""
 
     @classmethod
     def of(
@@ -75,7 +79,8 @@ class FileNaming:
         if folder is None:
             folder = identifier.replace("-", "")[: self.prefix_length or 2]
         file = data_file_name(number, identifier, codec)
-        return f"{folder}/{file}" if folder else file
+        folders = (CHANGE_DATA if self.of_changes else "", folder, file)
+        return "/".join(each for each in folders if each)
 
 
 def data_file_name(number: int, identifier: str, codec: str) -> str:

@@ -7,17 +7,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from email.utils import format_datetime, parsedate_to_datetime
+from email.utils import format_datetime
 from functools import partial
 from typing import BinaryIO
-from urllib.parse import unquote
-from xml.etree import ElementTree
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import RequestFailure, patiently
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
+from delta_maintenance.storage.azure.listing import is_directory, listing_of, millis_of, name_of
+from delta_maintenance.storage.azure.old_versions import AzureOldVersions
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
@@ -96,6 +96,8 @@ class AzureStore(ObjectStore):
     larger than `multipart_size` bytes is uploaded in blocks of `part_size` bytes.
     """
 
+    tells_old_versions = True
+
     def __init__(
         self,
         address: Address,
@@ -115,6 +117,11 @@ class AzureStore(ObjectStore):
         )
         aliases = location.aliases(client.endpoint)
         super().__init__(address, _AzureBucket(client), location.prefix, creator, aliases=aliases)
+        self._old_versions = AzureOldVersions(client, location.prefix)
+
+    @property
+    def old_versions(self) -> AzureOldVersions:
+        return self._old_versions
 
 
 class _AzureBucket(Bucket):
@@ -151,7 +158,7 @@ class _AzureBucket(Bucket):
         return ObjectStatus(
             key=key,
             size=int(headers["Content-Length"]),
-            modified_ms=_modified(headers["Last-Modified"]),
+            modified_ms=millis_of(headers["Last-Modified"]),
             tag=headers["ETag"],
         )
 
@@ -195,38 +202,24 @@ class _AzureBucket(Bucket):
 
 
 def _page(answer: Answer) -> Page:
-    try:
-        listing = ElementTree.fromstring(answer.body)
-    except ElementTree.ParseError:
-        listing = None
-    if listing is None or listing.tag != "EnumerationResults":
-        # Sent by a proxy or a gateway, not by Azure.
-        raise AzureFailure(status=None, code="NotXML", detail="not an answer of the Blob API")
+    listing = listing_of(answer)
     objects = []
     for blob in listing.iterfind("Blobs/Blob"):
-        is_folder = (blob.findtext("Metadata/hdi_isfolder") or "").lower() == "true"
-        if is_folder or blob.findtext("Properties/ResourceType") == "directory":
+        if is_directory(blob):
             continue
         objects.append(
             ObjectStatus(
-                key=_name(blob),
+                key=name_of(blob),
                 size=int(blob.findtext("Properties/Content-Length", "")),
-                modified_ms=_modified(blob.findtext("Properties/Last-Modified", "")),
+                modified_ms=millis_of(blob.findtext("Properties/Last-Modified", "")),
                 storage_class=blob.findtext("Properties/AccessTier"),
             )
         )
     return Page(
         objects=objects,
         next=listing.findtext("NextMarker") or "",
-        prefixes=[_name(prefix) for prefix in listing.iterfind("Blobs/BlobPrefix")],
+        prefixes=[name_of(prefix) for prefix in listing.iterfind("Blobs/BlobPrefix")],
     )
-
-
-def _name(element: ElementTree.Element) -> str:
-    name = element.find("Name")
-    text = (name.text if name is not None else None) or ""
-    encoded = name is not None and name.get("Encoded") == "true"
-    return unquote(text, errors="strict") if encoded else text
 
 
 def _file(answer: Answer) -> Answer:
@@ -235,10 +228,6 @@ def _file(answer: Answer) -> Answer:
     if is_folder or answer.headers.get("x-ms-resource-type") == "directory":
         raise AzureFailure(status=404, code="IsDirectory", detail="")
     return answer
-
-
-def _modified(text: str) -> int:
-    return clock.epoch_millis(parsedate_to_datetime(text))
 
 
 _AT_ONCE = 16

@@ -18,6 +18,7 @@ from delta_maintenance.rest.failure import PAUSES, RequestFailure
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, failure_of
+from delta_maintenance.storage.gcs.old_versions import GCSOldVersions
 from delta_maintenance.storage.gcs.options import GCSOptions
 from delta_maintenance.storage.gcs.put import OBJECT, GCSPut
 
@@ -28,6 +29,8 @@ class GCSStore(ObjectStore):
     A file larger than `multipart_size` bytes is uploaded in parts of `part_size` bytes, which must
     be a multiple of 256 KiB.
     """
+
+    tells_old_versions = True
 
     def __init__(
         self,
@@ -46,6 +49,11 @@ class GCSStore(ObjectStore):
         location = f"{bucket}/{address.path}".rstrip("/")
         aliases = (f"gs://{location}", f"gcs://{location}")
         super().__init__(address, _GCSBucket(client), prefix, creator, aliases=aliases)
+        self._old_versions = GCSOldVersions(client, prefix)
+
+    @property
+    def old_versions(self) -> GCSOldVersions:
+        return self._old_versions
 
 
 class _GCSBucket(Bucket):

@@ -13,6 +13,7 @@ from delta_maintenance.storage.core.old_versions import OldVersion
 from delta_maintenance.storage.s3.client import S3Client, S3Failure
 
 _DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)
+_KEPT = "no lifecycle rule of the bucket deletes noncurrent versions: delete it there"
 
 
 class S3OldVersions:
@@ -43,8 +44,8 @@ class S3OldVersions:
                 path=key[len(self._prefix) :],
                 version_id=entry["VersionId"],
                 size=entry["Size"],
-                replaced_ms=replaced_ms,
                 ends_ms=None if days is None else replaced_ms + days * _DAY_MS,
+                ends_by=_KEPT if days is None else "a lifecycle rule of the bucket",
             )
 
     def read(self, version: OldVersion, first: int, last: int) -> bytes:

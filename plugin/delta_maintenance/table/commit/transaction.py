@@ -226,6 +226,14 @@ class Transaction:
         more = staged_removes(removes, partition_columns=columns)
         self._actions = replace(self._actions, removes=_concat(self._actions.removes, more))
 
+    def stage_changes(self, changes: pa.Table) -> None:
+        """Adds change data files, with the columns of `CDC_TYPES`.
+
+        They must contain all changes of the commit, because readers of changes then read nothing
+        else of it ("Add CDC File").
+        """
+        self._actions = replace(self._actions, changes=changes)
+
     def read_files(self, files: pa.Table) -> None:
         """Declares live files, by `path` and `deletionVector`, that the commit depends on."""
         self._reads = replace(self._reads, files=files)

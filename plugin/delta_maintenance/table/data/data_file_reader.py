@@ -309,6 +309,8 @@ class _FileColumns:
             arrays.append(self._row_ids(batch, first))
         if self._layout.row_version_column is not None:
             arrays.append(self._row_versions(batch))
+        if self._layout.change_type is not None:
+            arrays.append(pa.repeat(self._layout.change_type, batch.num_rows))
         return arrays
 
     def _row_ids(self, batch: pa.RecordBatch, first: int) -> pa.Array:

@@ -1,0 +1,108 @@
+"""The previous versions, the snapshots and the soft-deleted blobs of a container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from xml.etree import ElementTree
+
+from delta_maintenance import clock
+from delta_maintenance.errors import StorageError
+from delta_maintenance.rest.failure import patiently, storage_error
+from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
+from delta_maintenance.storage.azure.listing import is_directory, listing_of, name_of
+from delta_maintenance.storage.core.old_versions import SOFT_DELETED, OldVersion
+
+_DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)
+_READER = "Storage Blob Data Reader"
+
+
+class AzureOldVersions:
+    """The old versions below a prefix of a container.
+
+    The Blob service does not tell the lifecycle rules of the account, so only soft-deleted blobs
+    have a known end.
+    """
+
+    def __init__(self, client: AzureClient, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def list(self) -> Iterator[OldVersion]:
+        """Lists the old versions. Soft-deleted ones cannot be read."""
+        which = [{"include": "deleted,metadata,snapshots,versions"}]
+        if self._is_hierarchical():
+            # Such an account has no versions, and lists soft-deleted blobs only by themselves.
+            which = [{"include": "metadata,snapshots"}, {"showonly": "deleted"}]
+        now_ms = clock.epoch_millis(clock.now())
+        for query in which:
+            for blob in self._entries(query):
+                found = self._old(blob, now_ms)
+                if found is not None:
+                    yield found
+
+    def read(self, version: OldVersion, first: int, last: int) -> bytes:
+        """Reads a range of bytes of a previous version or of a snapshot."""
+        parameter, _, value = version.version_id.partition("=")
+        key, headers = self._prefix + version.path, {"x-ms-range": f"bytes={first}-{last}"}
+        try:
+            return self._client.call("GET", key, query={parameter: value}, headers=headers).body
+        except AzureFailure as failure:
+            raise storage_error(failure, permission=_READER, file=version.path) from failure
+
+    def _old(self, blob: ElementTree.Element, now_ms: int) -> OldVersion | None:
+        is_deleted = blob.findtext("Deleted") == "true"
+        version, snapshot = blob.findtext("VersionId"), blob.findtext("Snapshot")
+        is_current = not version or blob.findtext("IsCurrentVersion") == "true"
+        if not is_deleted and (is_directory(blob) or (is_current and not snapshot)):
+            return None
+        if snapshot:
+            version_id = f"snapshot={snapshot}"
+        elif version:
+            version_id = f"versionid={version}"
+        else:
+            version_id = f"deletionid={blob.findtext('DeletionId') or 'unknown'}"
+        days = blob.findtext("Properties/RemainingRetentionDays")
+        ends_by = "the lifecycle rules of the account, which its Blob service does not tell"
+        if is_deleted:
+            ends_by = "the soft-delete retention of the account"
+        return OldVersion(
+            path=name_of(blob)[len(self._prefix) :],
+            version_id=version_id,
+            size=int(blob.findtext("Properties/Content-Length") or 0),
+            # A part of a day is not told.
+            ends_ms=now_ms + (int(days) + 1) * _DAY_MS if is_deleted and days else None,
+            ends_by=ends_by,
+            problem=SOFT_DELETED if is_deleted else None,
+        )
+
+    def _entries(self, which: Mapping[str, str]) -> Iterator[ElementTree.Element]:
+        query = {"restype": "container", "comp": "list", **which}
+        if self._prefix:
+            query["prefix"] = self._prefix
+        while True:
+            try:
+                page = patiently(
+                    lambda: listing_of(self._client.send("GET", query=query)),
+                    self._client.sleep,
+                    self._client.pauses,
+                )
+            except AzureFailure as failure:
+                raise storage_error(failure, permission=_READER) from failure
+            yield from page.iterfind("Blobs/Blob")
+            marker = page.findtext("NextMarker") or ""
+            if not marker:
+                return
+            if marker == query.get("marker"):
+                raise StorageError(
+                    "the store returned the same page of a listing twice", remedy="run again"
+                )
+            query["marker"] = marker
+
+    def _is_hierarchical(self) -> bool:
+        try:
+            query = {"restype": "account", "comp": "properties"}
+            headers = self._client.call("GET", query=query).headers
+        except AzureFailure as failure:
+            raise storage_error(failure, permission=_READER) from failure
+        return headers.get("x-ms-is-hns-enabled", "").lower() == "true"

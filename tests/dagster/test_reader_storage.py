@@ -1,0 +1,33 @@
+"""The storage of readers that are on a store of their own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import dagster as dg
+
+from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.table_run import Resources
+from delta_maintenance_dagster.tables import DeltaTable
+
+STATE = "s3://state/query"
+
+
+def test_a_reader_names_a_resource_of_its_own() -> None:
+    readers = [{"stream": STATE, "storage": {"connection": "team-state"}}]
+    entry = {"uri": "s3://lake/t", "readers": readers}
+    (policy,) = Policy.from_json({"version": 1, "tables": [entry]}).named_tables
+    table = DeltaTable(policy=policy, key=dg.AssetKey("t"))
+    lake = DeltaStorageResource(options={"AWS_REGION": "lake"})
+    resources = Resources.for_all(
+        [table], storage=Reference(lake), spark=Reference(DeltaSparkResource())
+    ).of(table)
+    assert resources.required == {"team_state"}
+    provided = SimpleNamespace(team_state=DeltaStorageResource(options={"AWS_REGION": "state"}))
+    clones = resources.clones(provided)
+    (reader,) = policy.rules.readers
+    assert reader.storage is not None
+    assert clones.options_at(reader.storage, STATE) == {"AWS_REGION": "state"}
+    assert clones.storage_options("s3://lake/t") == {"AWS_REGION": "lake"}

@@ -1,0 +1,157 @@
+"""Listings of old versions that are far longer than what may be in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from delta_maintenance.operations import erasure_report
+from delta_maintenance.operations.erasure_report import ErasureReportOptions
+from delta_maintenance.rest.client import Answer
+from delta_maintenance.storage.azure.old_versions import AzureOldVersions
+from delta_maintenance.storage.core.old_versions import OldVersions
+from delta_maintenance.storage.gcs.old_versions import GCSOldVersions
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.s3.client import S3Failure
+from delta_maintenance.storage.s3.old_versions import S3OldVersions
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.actions import metadata, protocol
+from delta_maintenance.testing.table_builder import TableBuilder
+
+PER_PAGE = 1000
+WATCHED = 40
+"""The pages at the end of a listing during which memory is watched, which takes time."""
+MOST_BYTES = 6 << 20
+"""A page takes less than 2 MiB, and the entries of these pages more than 10 MiB."""
+
+
+class S3Pages:
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+
+    def call(self, method: str, **asked: Any) -> Mapping[str, Any]:
+        if method == "get_bucket_versioning":
+            return {"Status": "Enabled"}
+        if method == "get_bucket_lifecycle_configuration":
+            raise S3Failure(status=404, code="NoSuchLifecycleConfiguration", detail="")
+        number = int(asked.get("KeyMarker", "0"))
+        if number == self.pages - WATCHED:
+            tracemalloc.start()
+        entries = [
+            {
+                "Key": f"t/.{number:06}-{entry:04}.crc",
+                "VersionId": str(entry),
+                "Size": 8,
+                "ETag": "x",
+                "IsLatest": False,
+                "LastModified": datetime(2026, 1, 1, tzinfo=UTC),
+            }
+            for entry in range(PER_PAGE)
+        ]
+        return {
+            "Versions": entries,
+            "IsTruncated": number + 1 < self.pages,
+            "NextKeyMarker": str(number + 1),
+        }
+
+
+class GCSPages:
+    bucket_path = "/b"
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+
+    def ask(self, path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
+        if path == "/b":
+            rule = {"action": {"type": "Delete"}, "condition": {"numNewerVersions": 3}}
+            return {"lifecycle": {"rule": [rule]}}
+        if "softDeleted" in query:
+            return {}
+        number = int(query.get("pageToken", "0"))
+        time = "2026-01-01T00:00:00Z"
+        items = [
+            # All of them are versions of one object.
+            {
+                "name": "t/_delta_log/_last_checkpoint",
+                "generation": str(number * PER_PAGE + entry),
+                "size": "8",
+                "timeCreated": time,
+                "timeDeleted": time,
+            }
+            for entry in range(PER_PAGE)
+        ]
+        following = {"nextPageToken": str(number + 1)} if number + 1 < self.pages else {}
+        return {"items": items, **following}
+
+
+class AzurePages:
+    pauses = ()
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError
+
+    def call(self, method: str, key: str = "", **asked: Any) -> Answer:
+        return Answer(status=200, headers={}, body=b"")
+
+    def send(self, method: str, key: str = "", *, query: Mapping[str, str]) -> Answer:
+        number = int(query.get("marker", "0"))
+        blobs = "".join(
+            f"<Blob><Name>t/{number}-{entry}</Name><VersionId>1</VersionId>"
+            "<Properties><Content-Length>8</Content-Length></Properties></Blob>"
+            for entry in range(PER_PAGE)
+        )
+        following = number + 1 if number + 1 < self.pages else ""
+        text = (
+            f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker>{following}</NextMarker>"
+            "</EnumerationResults>"
+        )
+        return Answer(status=200, headers={}, body=text.encode())
+
+
+def most_memory() -> int:
+    """The bytes that Python has held at most since memory is watched."""
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.parametrize("store", ["gcs", "azure"])
+def test_a_long_listing_takes_the_memory_of_a_page(store: str) -> None:
+    old: OldVersions = (
+        GCSOldVersions(cast(Any, GCSPages(WATCHED)), "t/")
+        if store == "gcs"
+        else AzureOldVersions(cast(Any, AzurePages(WATCHED)), "t/")
+    )
+    tracemalloc.start()
+    counted = sum(1 for _ in old.list())
+    assert most_memory() < MOST_BYTES
+    assert counted == WATCHED * PER_PAGE
+
+
+class VersionedStore(MemoryStore):
+    """A store that keeps a million old versions."""
+
+    @property
+    def old_versions(self) -> OldVersions:
+        return S3OldVersions(cast(Any, S3Pages(1000)), "bucket", "t/")
+
+
+@pytest.mark.cases
+def test_a_report_over_a_million_old_versions_takes_the_memory_of_a_page() -> None:
+    table = TableBuilder(VersionedStore())
+    schema = (
+        '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+    )
+    table.commit([protocol(), metadata(schema=schema)])
+    opened = Table(table.store)
+    plan = erasure_report.plan(opened.snapshot(), ErasureReportOptions(where="id = 7"))
+    result = erasure_report.apply(opened, plan)
+    assert most_memory() < MOST_BYTES
+    assert result.status == "erased"
