@@ -117,6 +117,8 @@ class MemoryStore(Store):
     def archived(self, paths: pa.ChunkedArray) -> pa.Table:
         import pyarrow.compute as pc
 
+        if not self.storage_classes:
+            return super().archived(paths)
         (tree,) = self.list_tree()
         tree = tree.filter(pc.is_valid(tree["archive"]))
         return tree.filter(pc.is_in(tree["path"], value_set=paths))
