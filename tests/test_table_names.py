@@ -17,7 +17,7 @@ from delta_maintenance.errors import (
     NotADeltaTableError,
     StorageError,
 )
-from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.table_names import name_at, remember_name, table_text
 from delta_maintenance_dagster import DeltaMaintenanceComponent
 from tests.cli.test_policies import neglected
@@ -83,7 +83,7 @@ def test_a_log_line_names_both(
 
 def test_dagster_and_executors_of_spark_know_the_name() -> None:
     table = PolicyTable.from_json({"name": ORDERS, "uri": "s3://lake/orders", "rules": {}})
-    DeltaMaintenanceComponent()._table(table, kept=False)
+    DeltaMaintenanceComponent()._table(table, Policy(version=1), kept=False)
     assert name_at("s3://lake/orders") == ORDERS
     options = {
         "catalog_table": "uc://prod.sales.other",

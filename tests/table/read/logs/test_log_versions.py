@@ -121,7 +121,7 @@ def test_a_nonexistent_version_is_not_found(version: int) -> None:
 def test_a_directory_without_a_log_is_no_table(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     with fails(
-        NotADeltaTableError, "_delta_log does not exist", table=table, version=None, file=None
+        NotADeltaTableError, "_delta_log is missing or empty", table=table, version=None, file=None
     ):
         table.open().snapshot()
 
