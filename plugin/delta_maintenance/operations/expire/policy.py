@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
@@ -37,6 +39,9 @@ class ExpireRule(Rule):
     `rewrite`."""
     unit: Unit | None = None
     """The unit of a column of integers, which count from 1970-01-01 UTC."""
+    then: tuple[Literal["purge", "vacuum"], ...] = ()
+    """What removes the rows from files with deletion vectors, and the files from the store: `purge`
+    and `vacuum` run as often as `every`, unless they have rules of their own."""
     time_zone: str | None = None
     """The time zone of dates and of timestamps without a zone; by default rows stay until they are
     old enough in every zone."""

@@ -276,7 +276,7 @@ def _table(
 ) -> PolicyTable:
     """`layers` are rules with the part of the policy that they come from, the weakest first."""
     entries = [rules for _, rules in reversed(layers) if isinstance(rules, TableEntry)]
-    merged = _merged(defaults, [rules for _, rules in layers])
+    merged = _with_followers(_merged(defaults, [rules for _, rules in layers]))
     if merged.readers:
         by = next(
             (each for _, each in reversed(layers) if "readers" in each.model_fields_set), None
@@ -302,6 +302,19 @@ def _merged(defaults: Rules, layers: Sequence[Rules]) -> Rules:
     for each in layers_given:
         merged = _over(merged, each)
     return Rules.model_validate(merged)
+
+
+def _with_followers(rules: Rules) -> Rules:
+    """Adds the operations that follow an expiry, if they have no rules of their own."""
+    expire: Any = rules.value("expire")
+    followers = {
+        name: {"every": expire.every}
+        for name in getattr(expire, "then", ())
+        if name not in rules.model_fields_set
+    }
+    if not followers:
+        return rules
+    return Rules.model_validate(rules.model_dump(exclude_unset=True) | followers)
 
 
 def _over(lower: Any, upper: Any) -> Any:
