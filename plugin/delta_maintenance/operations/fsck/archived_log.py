@@ -4,15 +4,15 @@ store may answer with an error, or begin to retrieve the file, which costs money
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import BinaryIO, NoReturn
 
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.storage.core.base import FileStatus, Store
-from delta_maintenance.storage.core.listing import ARCHIVES, Skip
-from delta_maintenance.storage.core.read_only import ReadOnlyStore
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.listing import ARCHIVES
+from delta_maintenance.storage.core.read_only import WrappedStore
 from delta_maintenance.table.read.log_inventory import LogInventory
 
 
@@ -32,39 +32,12 @@ def cannot_be_read(storage_class: str) -> str:
     return f"the file is in the storage class {storage_class} and cannot be read at once"
 
 
-class UnretrievedLog(ReadOnlyStore):
+class UnretrievedLog(WrappedStore):
     """A store whose archived files count as damaged, and are not requested."""
 
     def __init__(self, store: Store, classes: Mapping[str, str]) -> None:
-        self.address = store.address
-        self.parallel_reads = store.parallel_reads
-        self.read_limits = store.read_limits
-        self.is_near = store.is_near
-        self._store = store
+        super().__init__(store)
         self._classes = classes
-
-    @property
-    def root(self) -> str:
-        return self._store.root
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._store.addresses
-
-    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
-        return self._store.list_from(directory, start)
-
-    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        return self._store.list_tree(directory, skip=skip)
-
-    def list_level(self, directory: str = "") -> pa.Table | None:
-        return self._store.list_level(directory)
-
-    def stat(self, path: str) -> FileStatus | None:
-        return self._store.stat(path)
-
-    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
-        return self._store.statuses(paths)
 
     def read(self, path: str) -> bytes:
         self._require_readable(path)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import BinaryIO, NoReturn, TypeVar
 
-import pyarrow as pa
-
 from delta_maintenance.catalogs.models import CatalogTable, ManagedState
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.vending import catalog_of
@@ -31,36 +29,23 @@ from delta_maintenance.protocol.delta_log.file_names import (
     version_prefix,
 )
 from delta_maintenance.storage.core.base import FileStatus, Store
-from delta_maintenance.storage.core.listing import Skip
-from delta_maintenance.storage.core.read_only import ReadOnlyStore
+from delta_maintenance.storage.core.read_only import WrappedStore
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 T = TypeVar("T")
 
 
-class ManagedStore(ReadOnlyStore):
+class ManagedStore(WrappedStore):
     """A store whose log is that of the catalog. Thread-safe, as the store behind it.
 
     `state` asks the catalog; it is called before each listing of the log.
     """
 
     def __init__(self, store: Store, state: Callable[[], ManagedState]) -> None:
-        self.address = store.address
-        self.parallel_reads = store.parallel_reads
-        self.read_limits = store.read_limits
-        self.is_near = store.is_near
-        self._store = store
+        super().__init__(store)
         self._ask = state
         self._lock = threading.Lock()
         self._state: ManagedState | None = None
-
-    @property
-    def root(self) -> str:
-        return self._store.root
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._store.addresses
 
     @property
     def state(self) -> ManagedState:
@@ -114,15 +99,6 @@ class ManagedStore(ReadOnlyStore):
 
     def open(self, path: str) -> BinaryIO:
         return self._published_instead(self._store.open, path)
-
-    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        return self._store.list_tree(directory, skip=skip)
-
-    def list_level(self, directory: str = "") -> pa.Table | None:
-        return self._store.list_level(directory)
-
-    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
-        return self._store.statuses(paths)
 
     def close(self) -> None:
         self._store.close()
