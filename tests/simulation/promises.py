@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ PROPERTIES = {
     "delta.logRetentionDuration": "interval 7 days",
 }
 LIMIT = timedelta(days=20)
-STEPS = 25
+STEPS = int(os.environ.get("DELTA_MAINTENANCE_STEPS", "25"))
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Random schedules of writers, kept versions, streams, clones, and all that deletes.
 
-`DELTA_MAINTENANCE_SEED` plays one seed, `DELTA_MAINTENANCE_SCHEDULES` this number of seeds.
+`DELTA_MAINTENANCE_SEED` plays one seed, `DELTA_MAINTENANCE_SCHEDULES` this number of seeds, and
+`DELTA_MAINTENANCE_STEPS` changes their length.
 """
 
 from __future__ import annotations
