@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.promises import play
+from tests.simulation.promises import STEPS, play
 
 SCHEDULES = int(os.environ.get("DELTA_MAINTENANCE_SCHEDULES", "10"))
 _OCCUR = (
@@ -24,7 +24,8 @@ _OCCUR = (
     "vacuumed files",
 )
 
-
+_ENOUGH = 250
+"""The number of steps in which each of them is looked for."""
 _MANY = 100
 """The number of schedules in which a row that is erased everywhere is looked for."""
 
@@ -41,6 +42,6 @@ def test_no_holder_loses_what_it_was_promised(count_cases: Callable[[str, int], 
             raise AssertionError(f"schedule {seed}; to play it again: {again}") from error
     for what, number in told.items():
         count_cases(f"promises, {what}", number)
-    if one is None:
+    if one is None and SCHEDULES * STEPS >= _ENOUGH:
         assert all(told[what] > 0 for what in _OCCUR), told
         assert told["erased"] > 0 or SCHEDULES < _MANY, told
