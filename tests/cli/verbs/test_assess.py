@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -86,6 +86,8 @@ def test_tables_are_counted_by_owner_and_by_reason(cli: Any, config: Path) -> No
     assert cli("assess", config, "--group-by", "owner", "--json").status == 2
 
 
+@example(rows=[("t", "due", "long " * 18)], width=60)
+@example(rows=[("name" * 20, "due", "宽" * 40)], width=60)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=5), st.integers(60, 200))
 def test_no_line_is_wider_than_the_terminal_but_a_name(
     rows: list[tuple[str, str, str]], width: int
