@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from delta_maintenance.policies.tree_search import tables_in_first
 from delta_maintenance.storage import open_store
+from delta_maintenance.storage.core.listing import EntryKind, tree_of
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.s3_server import S3Server
@@ -37,6 +42,24 @@ def test_credentials_of_the_environment_are_enough(
     document = cli("inspect", table, "--json").document
     assert (document["num_files"], document["log"]["checkpoint"]["version"]) == (2, 0)
     assert len(cli("files", table).lines) == 2
+    for folder, told in (
+        ("s3://lake/warehouse", "the folder contains orders"),
+        (f"{table}/_delta_log", f"belongs to, {table}"),
+    ):
+        assert cli("history", folder).err.rstrip().endswith(told)
+
+
+def test_a_folder_of_very_many_objects_is_searched_in_its_first_pages_only() -> None:
+    def pages() -> Iterator[pa.Table]:
+        yield tree_of(["a/_delta_log/0.json"], EntryKind.FILE)
+        yield tree_of(["b/part.parquet"], EntryKind.FILE)
+        raise AssertionError("one more page was requested")
+
+    class Endless(MemoryStore):
+        def list_tree(self, directory: str = "", *, skip: Any = None) -> Iterator[pa.Table]:
+            return pages()
+
+    assert [*tables_in_first(Endless(), batches=2)] == ["a"]
 
 
 def test_storage_options_are_passed_on(cli: Any, server: S3Server, table: str) -> None:

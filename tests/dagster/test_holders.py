@@ -47,6 +47,7 @@ def clone(path: Path) -> None:
 def holders(result: dg.ExecuteInProcessResult) -> dict[str, tuple[int, int]]:
     (event,) = result.get_asset_materialization_events()
     (metadata,) = [event.materialization.metadata]
+    # The value of each kind of metadata has another type.
     rows = metadata["held_by"].value.records  # type: ignore[union-attr]
     return {row.data["holder"]: (row.data["files"], row.data["bytes"]) for row in rows}
 

@@ -7,13 +7,15 @@ from itertools import islice
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.policies.tree_search import tables_in
+from delta_maintenance.policies.tree_search import tables_in, tables_in_first
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 _LEVELS_ABOVE = 4
 _FOLDERS_BELOW = 200
-"""The number of folders that are searched."""
+"""The number of folders that are searched on this machine."""
+_PAGES_BELOW = 10
+"""The number of pages of a listing that are searched elsewhere."""
 _SHOWN = 5
 
 
@@ -43,10 +45,11 @@ def _within(address: Address, storage_options: Mapping[str, str]) -> str | None:
 
 def _above(address: str, storage_options: Mapping[str, str]) -> str | None:
     store = open_store(address, storage_options)
-    if store.list_level() is None:
-        return None
-    budget = iter(range(_FOLDERS_BELOW))
-    found = tables_in(store, leads_on=lambda folder: next(budget, None) is not None)
+    if store.is_near:
+        budget = iter(range(_FOLDERS_BELOW))
+        found = tables_in(store, leads_on=lambda folder: next(budget, None) is not None)
+    else:
+        found = tables_in_first(store, batches=_PAGES_BELOW)
     names = [*islice(filter(None, found), _SHOWN + 1)]
     if not names:
         return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,8 @@ def tables_in(
     """
     first = store.list_level()
     if first is None:
-        yield from _tables_in_tree(store)
+        # Such stores can only list everything.
+        yield from _outermost(store.list_tree())
         return
     with ThreadPoolExecutor(parallel) as pool:
         level, listed = [""], [first]
@@ -47,6 +49,13 @@ def tables_in(
             listed = list(pool.map(store.list_level, level))
 
 
+def tables_in_first(store: Store, *, batches: int) -> Iterator[str]:
+    """Yields the folders that contain a log according to the first batches of a listing of
+    everything, for a search that must end soon.
+    """
+    return _outermost(islice(store.list_tree(), batches))
+
+
 def _is_hidden(folder: str) -> bool:
     return folder.rpartition("/")[2].startswith((".", "_"))
 
@@ -57,12 +66,10 @@ def _folders(entries: pa.Table) -> list[str]:
     return paths
 
 
-def _tables_in_tree(store: Store) -> Iterator[str]:
-    """Like `tables_in`, for stores that can only list everything: derives the folders from the
-    files.
-    """
+def _outermost(batches: Iterable[pa.Table]) -> Iterator[str]:
+    """Derives the folders of tables that are in no other table from listed files."""
     found: set[str] = set()
-    for batch in store.list_tree():
+    for batch in batches:
         logs = batch.filter(pc.match_substring_regex(batch["path"], _IN_LOG))
         tables = pc.replace_substring_regex(logs["path"], rf"(^|/){LOG_DIRECTORY}/.*$", "")
         found.update(pc.unique(tables).to_pylist())

@@ -113,6 +113,10 @@ def _default_policy(arguments: argparse.Namespace) -> Policy | None:
             "a run is either for a policy or for --all-due TABLE", remedy="give one of them"
         )
     if arguments.table is None:
+        if arguments.other_writers is not None:
+            raise InvalidRequestError(
+                "--other-writers belongs to --all-due", remedy="set other_writers in the policy"
+            )
         return None
     return policy_for(arguments.table, other_writers=arguments.other_writers)
 
