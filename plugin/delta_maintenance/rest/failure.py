@@ -117,6 +117,13 @@ def patiently(
     return attempt()
 
 
+def repeated_page(*, file: str | None = None) -> StorageError:
+    """Returns the error for a listing that would never end."""
+    return StorageError(
+        "the store returned the same page of a listing twice", file=file, remedy="run again"
+    )
+
+
 def storage_error(
     failure: RequestFailure, *, permission: str, file: str | None = None
 ) -> StorageError:

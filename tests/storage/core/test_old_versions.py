@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
+from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
 from delta_maintenance.rest.client import Answer
@@ -155,3 +156,52 @@ def test_a_report_over_a_million_old_versions_takes_the_memory_of_a_page() -> No
     result = erasure_report.apply(opened, plan)
     assert most_memory() < MOST_BYTES
     assert result.status == "erased"
+
+
+class Repeating:
+    """The clients of three stores whose listings name their first page as the next one."""
+
+    bucket_path, pauses = "/b", ()
+    page = b"<EnumerationResults><Blobs/><NextMarker>1</NextMarker></EnumerationResults>"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def call(self, method: str, *_: Any, **__: Any) -> Any:
+        if method == "get_bucket_lifecycle_configuration":
+            raise S3Failure(status=404, code="NoSuchLifecycleConfiguration", detail="")
+        if method == "get_bucket_versioning":
+            return {"Status": "Enabled"}
+        if method == "GET":
+            return Answer(status=200, headers={}, body=b"")
+        self._count()
+        return {"IsTruncated": True, "NextKeyMarker": "1"}
+
+    def ask(self, path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._count()
+        return {"nextPageToken": "1"}
+
+    def send(self, method: str, **_: Any) -> Answer:
+        self._count()
+        return Answer(status=200, headers={}, body=self.page)
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing failed that a pause could mend")
+
+    def _count(self) -> None:
+        self.asked += 1
+        assert self.asked < 10, "the listing does not end"
+
+
+@pytest.mark.parametrize(
+    "versions_of",
+    [
+        lambda client: S3OldVersions(client, "b", "t/"),
+        lambda client: GCSOldVersions(client, "t/"),
+        lambda client: AzureOldVersions(client, "t/"),
+    ],
+    ids=["s3", "gcs", "azure"],
+)
+def test_a_listing_that_repeats_a_page_ends(versions_of: Callable[[Any], OldVersions]) -> None:
+    with pytest.raises(StorageError, match="same page of a listing twice"):
+        list(versions_of(Repeating()).list())

@@ -7,8 +7,7 @@ from datetime import timedelta
 from xml.etree import ElementTree
 
 from delta_maintenance import clock
-from delta_maintenance.errors import StorageError
-from delta_maintenance.rest.failure import patiently, storage_error
+from delta_maintenance.rest.failure import patiently, repeated_page, storage_error
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.listing import is_directory, listing_of, name_of
 from delta_maintenance.storage.core.old_versions import SOFT_DELETED, OldVersion
@@ -94,9 +93,7 @@ class AzureOldVersions:
             if not marker:
                 return
             if marker == query.get("marker"):
-                raise StorageError(
-                    "the store returned the same page of a listing twice", remedy="run again"
-                )
+                raise repeated_page()
             query["marker"] = marker
 
     def _is_hierarchical(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
-from delta_maintenance.rest.failure import RequestFailure, storage_error
+from delta_maintenance.rest.failure import RequestFailure, repeated_page, storage_error
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.conditional_put import ConditionalPut
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
@@ -304,11 +304,7 @@ class ObjectStore(Store):
             if not page.next:
                 return
             if page.next == token:
-                raise StorageError(
-                    "the store returned the same page of a listing twice",
-                    file=file,
-                    remedy="run again",
-                )
+                raise repeated_page(file=file)
             token = page.next
 
     def _delete(

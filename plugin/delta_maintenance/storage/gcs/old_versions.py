@@ -10,7 +10,7 @@ from typing import Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
-from delta_maintenance.rest.failure import storage_error
+from delta_maintenance.rest.failure import repeated_page, storage_error
 from delta_maintenance.storage.core.old_versions import SOFT_DELETED, OldVersion
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
 
@@ -102,9 +102,7 @@ class GCSOldVersions:
             if not token:
                 return
             if token == query.get("pageToken"):
-                raise StorageError(
-                    "the store returned the same page of a listing twice", remedy="run again"
-                )
+                raise repeated_page()
             query["pageToken"] = token
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
-from delta_maintenance.rest.failure import storage_error
+from delta_maintenance.rest.failure import repeated_page, storage_error
 from delta_maintenance.storage.core.old_versions import OldVersion
 from delta_maintenance.storage.s3.client import S3Client, S3Failure
 
@@ -82,9 +82,7 @@ class S3OldVersions:
                 "VersionIdMarker": page.get("NextVersionIdMarker", ""),
             }
             if following == markers:
-                raise StorageError(
-                    "the store returned the same page of a listing twice", remedy="run again"
-                )
+                raise repeated_page()
             markers = following
 
     def _days(self) -> int | None:
