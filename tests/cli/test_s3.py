@@ -99,3 +99,21 @@ def test_a_policy_reaches_a_bucket_by_references_to_the_environment(
     assert [value["status"] for value in done.document] == ["done", "done"]
     for said in (outcome, done, cli("run", config)):
         assert "testing-secret" not in said.out + said.err
+
+
+def test_a_scan_of_a_bucket_names_its_writers_and_no_secret(
+    cli: Any, server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    builder = TableBuilder(open_store("s3://lake/other", server.storage_options))
+    hostile = "delta-rs:1.0\u2028tables: []\n  - {uri: /etc}"
+    builder.commit([protocol(), metadata(), {"commitInfo": {"engineInfo": hostile}}])
+    options = [f"--storage-option={name}={value}" for name, value in server.storage_options.items()]
+    told = cli("init", "policy", "s3://lake", *options, "--folder", tmp_path)
+    assert told.status == 0, told.err
+    text = (tmp_path / "policy.yaml").read_text()
+    assert "# Seen: delta-rs:1.0?tables: ???  - ?uri: /etc?" in text
+    assert not any(value in text for value in server.storage_options.values() if len(value) > 4)
+    for name, value in server.storage_options.items():
+        monkeypatch.setenv(name, value)
+    assessed = cli("assess", tmp_path / "policy.yaml", "--json").document
+    assert {row["uri"] for row in assessed} == {ADDRESS, "s3://lake/other"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.models import Assessment, LastRun, RunResult
     from delta_maintenance.table.read.table import Table
+
+
+_PARALLEL = 8
 
 
 def add_policy_verb(
@@ -167,6 +171,27 @@ class PolicyTables:
             yield opened
         finally:
             opened.store.close()
+
+    def assessments(self) -> list[Assessment]:
+        """Assesses the tables, and stores the results; then what could not be listed."""
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            return [*pool.map(self._assessed, self.tables), *self.unlisted]
+
+    def _assessed(self, table: PolicyTable) -> Assessment:
+        from delta_maintenance.errors import failure_of
+        from delta_maintenance.policies.assess import assess_table, failed_assessment
+
+        now = clock.now()
+        try:
+            last_runs, previous = self.known(table)
+            with self.opened(table) as opened:
+                assessment = assess_table(
+                    opened, table, now=now, last_runs=last_runs, previous=previous
+                )
+            self.keep(assessment)
+        except Exception as error:
+            return failed_assessment(table, failure_of(error, where=table.name), now=now)
+        return assessment
 
     def known(self, table: PolicyTable) -> tuple[tuple[LastRun, ...], TableHealth | None]:
         """Returns the stored state of a table: the last runs, and its last health."""

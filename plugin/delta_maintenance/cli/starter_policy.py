@@ -1,17 +1,22 @@
-"""The policy that `init` writes, which also applies to a table without a policy."""
+"""The policies that `init` writes, and the one that applies to a table without a policy."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy
 
-POLICY = """\
+_HEADER = """\
 # The tables that are maintained, and how. Check this file with:
 #
 #     delta-maintenance assess policy.yaml
 #
+"""
+_DEFAULTS = """\
 version: 1
 
 defaults:
@@ -20,8 +25,15 @@ defaults:
   clean_log: true             # deletes history that is older than the log retention
   optimize: true              # merges small files, and files with many deleted rows
   vacuum: {every: 7 days}     # deletes files that no retained version needs
+"""
+_CLUSTER = """\
+  cluster: true               # sorts the rows of tables that have clustering columns
+"""
+_LIMITS = """\
   approval: [vacuum]          # run only after a person has agreed to the plan
   limits: {max_deleted_bytes: 1 TiB}
+"""
+_EXAMPLES = """\
 
 tables:
   # Every table below a folder on this machine:
@@ -34,6 +46,45 @@ tables:
   #   storage: {connection: lake}
   #   other_writers: conditional_put      # delta-rs, Trino and the like; `spark` for Delta Spark
 """
+_OTHER_WRITERS = """\
+    # Operations that commit on S3 need to know the other writers: `conditional_put` (delta-rs,
+    # Trino and the like), `spark` or `none`.
+    # other_writers: conditional_put
+"""
+POLICY = f"{_HEADER}{_DEFAULTS}{_LIMITS}{_EXAMPLES}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedPlace:
+    """An address that was scanned for tables."""
+
+    address: str
+    is_table: bool
+    """Whether it is the address of one table, and not that of a folder of tables."""
+    writers: tuple[str, ...] = ()
+    """For tables on S3: the writers that their newest commits name."""
+
+
+def policy_for_places(
+    places: Sequence[ScannedPlace], *, heading: str, clusters: bool, options: Mapping[str, str]
+) -> str:
+    """Returns the text of a policy for the tables at some places.
+
+    `options` are storage options, of which secrets belong into the environment: each value becomes
+    a reference to the variable of the same name. `clusters` adds a rule for clustered tables.
+    """
+    lines = [f"# {heading}\n", _DEFAULTS, _CLUSTER if clusters else "", _LIMITS]
+    if options:
+        references = ", ".join(f'{name}: "${{env:{name}}}"' for name in sorted(options))
+        lines.append(f"  storage: {{options: {{{references}}}}}\n")
+    lines.append("\ntables:\n")
+    for place, name in zip(places, _names(place.address for place in places), strict=True):
+        key, address = ("uri", place.address) if place.is_table else ("pattern", _below(place))
+        lines.append(f"  - name: {_quoted(name)}\n    {key}: {_quoted(address)}\n")
+        if place.address.startswith("s3"):
+            lines.append(_OTHER_WRITERS)
+            lines += [f"    # Seen: {_plain(writer)}\n" for writer in place.writers]
+    return "".join([_HEADER, *lines])
 
 
 def policy_for(address: str, *, other_writers: str | None) -> Policy:
@@ -45,3 +96,29 @@ def policy_for(address: str, *, other_writers: str | None) -> Policy:
     table = {"name": address, "uri": address, "other_writers": other_writers}
     defaults = yaml.safe_load(POLICY)["defaults"]
     return Policy.model_validate({"version": 1, "defaults": defaults, "tables": [table]})
+
+
+def _quoted(text: str) -> str:
+    import yaml
+
+    quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 16)
+    return quoted.strip()
+
+
+def _plain(writer: str) -> str:
+    """Returns the name of a writer without anything that could end the comment."""
+    return re.sub(r"[^\w./:+ -]", "?", writer, flags=re.ASCII)[:80]
+
+
+def _below(place: ScannedPlace) -> str:
+    return f"{place.address.rstrip('/')}/**"
+
+
+def _names(addresses: Iterable[str]) -> list[str]:
+    """The last folders of addresses, with a number where one repeats."""
+    names: list[str] = []
+    for address in addresses:
+        last = re.split(r"[/?#]", address.rstrip("/"))[-1] or "tables"
+        taken = sum(re.fullmatch(rf"{re.escape(last)}(-\d+)?", each) is not None for each in names)
+        names.append(f"{last}-{taken + 1}" if taken else last)
+    return names

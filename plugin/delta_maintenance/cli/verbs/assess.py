@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING
 
-from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs
 from delta_maintenance.cli.output import (
     count_text,
@@ -27,10 +24,8 @@ from delta_maintenance.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import AssessedOperation, Assessment
 
-_PARALLEL = 8
 _WAITS, _THEY_WAIT = "needs approval", "need approval"
 _STATUSES = ("due", _WAITS, "blocked", "failed", "nothing due")
 
@@ -71,9 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequestError("--json has all assessments", remedy="omit --group-by")
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
-    look = partial(_assessed, tables)
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        assessments = [*pool.map(look, tables.tables), *tables.unlisted]
+    assessments = tables.assessments()
     chosen = _chosen(assessments, arguments)
     if arguments.json:
         print_json([assessment.to_json() for assessment in chosen])
@@ -103,23 +96,6 @@ def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
         say(f"{name}: {problem}")
         statuses.add(status)
     return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
-
-
-def _assessed(tables: PolicyTables, table: PolicyTable) -> Assessment:
-    from delta_maintenance.errors import failure_of
-    from delta_maintenance.policies.assess import assess_table, failed_assessment
-
-    now = clock.now()
-    try:
-        last_runs, previous = tables.known(table)
-        with tables.opened(table) as opened:
-            assessment = assess_table(
-                opened, table, now=now, last_runs=last_runs, previous=previous
-            )
-        tables.keep(assessment)
-    except Exception as error:
-        return failed_assessment(table, failure_of(error, where=table.name), now=now)
-    return assessment
 
 
 def _chosen(

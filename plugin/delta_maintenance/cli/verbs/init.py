@@ -1,4 +1,4 @@
-"""`init`: writes initial configuration files."""
+"""`init`: scans for tables, and writes initial configuration files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json
+from delta_maintenance.cli.scan import addresses_of, print_scan, scan
 from delta_maintenance.cli.starter_policy import POLICY
 from delta_maintenance.errors import InvalidRequestError
 
@@ -45,6 +46,14 @@ attributes:
     # the environment.
     # - {{uri: s3://lake/sales/orders, key: sales/orders, other_writers: conditional_put}}
 """
+_DAGSTER_POLICY = """\
+# Assets, checks, a sensor and a job for the tables of the policy; put this file into a folder of
+# its own in `defs` of a Dagster project.
+type: delta_maintenance_dagster.DeltaMaintenanceComponent
+
+attributes:
+  policy: {policy}
+"""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -55,12 +64,21 @@ def add_parser(verbs: Verbs) -> None:
         summary="write a policy, or the files that connect it to Airflow or Dagster",
         description="Write commented files for a first setup into a folder: a policy; for "
         "Airflow a policy\nand a file for the Dags folder; for Dagster a component. Existing "
-        "files are not changed.",
-        json_help="print the files as one JSON document",
-        example="init airflow --folder dags",
-        opens_stores=False,
+        "files are not changed.\nWith addresses, find the tables there, show their state and what "
+        "a first run would do, and\nwrite a policy for them. Reads logs, and changes no table.",
+        json_help="print the files, and the Assessments of the tables, as one JSON document",
+        example="init airflow s3://lake/sales s3://lake/ops --folder dags",
     )
     parser.add_argument("kind", choices=["policy", "airflow", "dagster"], help="the kind of setup")
+    parser.add_argument(
+        "addresses",
+        metavar="ADDRESS",
+        nargs="*",
+        help="a bucket, a folder above tables, or a table, which is scanned; repeatable",
+    )
+    parser.add_argument(
+        "--list", metavar="FILE", help="a file with further addresses, one in each line"
+    )
     parser.add_argument(
         "--folder",
         metavar="FOLDER",
@@ -70,26 +88,38 @@ def add_parser(verbs: Verbs) -> None:
     parser.set_defaults(run=run, table=None)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Writes the files, and lists them."""
+def run(arguments: argparse.Namespace) -> int:
+    """Scans the addresses, writes the files, and lists them."""
     folder = Path(os.path.abspath(arguments.folder))
-    files = _files(arguments.kind, folder)
+    addresses = addresses_of(arguments)
+    scanned = scan(addresses, arguments) if addresses else None
+    files = _files(arguments.kind, folder, None if scanned is None else scanned.policy)
     written = {path: _write(path, text) for path, text in files.items()}
-    if arguments.json:
-        print_json([{"file": str(path), "written": new} for path, new in written.items()])
-        return
-    for path, new in written.items():
-        print(f"{path}{'' if new else ': exists, not changed'}")
-    print(_next(arguments.kind, folder))
+    told = [{"file": str(path), "written": new} for path, new in written.items()]
+    if arguments.json and scanned is None:
+        print_json(told)
+    elif arguments.json and scanned is not None:
+        tables = [assessment.to_json() for assessment in scanned.assessments]
+        print_json({"files": told, "tables": tables})
+    else:
+        if scanned is not None:
+            print_scan(scanned)
+            print()
+        for path, new in written.items():
+            print(f"{path}{'' if new else ': exists, not changed; --folder names another folder'}")
+        print(_next(arguments.kind, folder))
+    return 0
 
 
-def _files(kind: str, folder: Path) -> dict[Path, str]:
-    if kind == "dagster":
-        return {folder / "defs.yaml": _DAGSTER.format(folder=folder)}
+def _files(kind: str, folder: Path, proposed: str | None) -> dict[Path, str]:
     policy = folder / "policy.yaml"
-    files = {policy: POLICY.replace("${env:PWD}", str(folder))}
+    if kind == "dagster" and proposed is None:
+        return {folder / "defs.yaml": _DAGSTER.format(folder=folder)}
+    files = {policy: proposed or POLICY.replace("${env:PWD}", str(folder))}
     if kind == "airflow":
         files[folder / "delta_maintenance_dags.py"] = _AIRFLOW.format(policy=policy)
+    if kind == "dagster":
+        files[folder / "defs.yaml"] = _DAGSTER_POLICY.format(policy=policy)
     return files
 
 

@@ -1,0 +1,209 @@
+"""The scan of `init`: the tables at some addresses, their state, and what a first run would do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delta_maintenance import clock
+from delta_maintenance.address import Address
+from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.cli.output import count_text, print_lines, print_table, say, size_text, warn
+from delta_maintenance.cli.policy_tables import PolicyTables
+from delta_maintenance.cli.starter_policy import ScannedPlace, policy_for_places
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.models import AssessedOperation, Assessment
+
+_PARALLEL = 8
+_SHOWN = 20
+"""The number of tables that are listed; `assess` lists all of them."""
+_PROBLEMS = 5
+_COMMITS = 5
+"""The newest commits of a table on S3 whose writers are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What a scan found."""
+
+    policy: str
+    """The text of the proposed policy."""
+    assessments: tuple[Assessment, ...]
+    """The tables by that policy, those with the most work first; then what could not be read."""
+
+
+def addresses_of(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the addresses on the command line and in the file of `--list`, each of them once."""
+    given = [*arguments.addresses]
+    if arguments.list is not None:
+        try:
+            lines = Path(arguments.list).read_text(encoding="utf-8").split("\n")
+        except (OSError, ValueError) as error:
+            raise InvalidRequestError(
+                "the list of addresses cannot be read: "
+                f"{error.strerror if isinstance(error, OSError) else 'it is not UTF-8'}",
+                file=arguments.list,
+                remedy="give a file with one address in each line",
+            ) from error
+        named = (line.strip(" \t\r") for line in lines)
+        given += [line for line in named if line and not line.startswith("#")]
+    return tuple(dict.fromkeys(map(_checked, given)))
+
+
+def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
+    """Finds the tables at and below the addresses, assesses them, and proposes a policy.
+
+    Opens logs only, and changes nothing. Raises the error of an address that cannot be listed if no
+    table is found, and `InvalidRequestError` if there is none.
+    """
+    options = dict(arguments.storage_options)
+    found = _tables(_policy(addresses, clusters=True), options)
+    warn(found.found.warnings())
+    if not found.tables:
+        found.found.complete()
+        raise InvalidRequestError(
+            f"there is no Delta table at or below {', '.join(addresses)}",
+            remedy="give a folder above tables, a bucket or a table; a Delta table has a folder "
+            "_delta_log",
+        )
+    assessments = found.assessments()
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        writers = {
+            table.uri: seen
+            for table, seen in zip(
+                found.tables, pool.map(partial(_writers, found), found.tables), strict=True
+            )
+        }
+    clusters = any(each.health and each.health.clustering_columns for each in assessments)
+    places = [_place(address, writers) for address in addresses]
+    heading = f"Written on {clock.now():%F} for {count_text(len(found.tables), 'table')}."
+    return Scan(
+        policy=policy_for_places(places, heading=heading, clusters=clusters, options=options),
+        assessments=tuple(sorted(assessments, key=_work)),
+    )
+
+
+def print_scan(result: Scan) -> None:
+    """Prints the tables with the most work, the problems, and what the first run would do."""
+    read = [each for each in result.assessments if each.health is not None]
+    failed = [each for each in result.assessments if each.status == "failed"]
+    print_lines(
+        ("table", "files", "small", "log to open", "due"),
+        [
+            (
+                each.name,
+                f"{health.num_files:,}",
+                f"{health.small_file_share:.0%}",
+                size_text(health.bytes_to_open),
+                ", ".join(due.operation for due in each.due) or "nothing",
+            )
+            for each in read[:_SHOWN]
+            if (health := each.health) is not None
+        ],
+    )
+    if len(read) > _SHOWN:
+        print(f"and {count_text(len(read) - _SHOWN, 'more table')} with less work")
+    for each in failed[:_PROBLEMS]:
+        say(f"{each.name}: {each.problem}")
+    if len(failed) > _PROBLEMS:
+        say(f"{len(failed) - _PROBLEMS:,} more cannot be read; `assess --failed` lists them")
+    of_all = f" of {len(read) + len(failed):,}" if failed else ""
+    first_run = [*_first_run(read)]
+    print(f"\nA first run by the proposed policy, on {len(read):,}{of_all} tables:")
+    if first_run:
+        print_table(("operation", "tables", "would"), first_run)
+    else:
+        print("  nothing is due")
+
+
+def _first_run(assessments: Iterable[Assessment]) -> Iterable[tuple[object, ...]]:
+    due: dict[str, list[AssessedOperation]] = {}
+    for assessment in assessments:
+        for each in assessment.operations:
+            if each.status == "due":
+                due.setdefault(each.operation, []).append(each)
+    for operation, those in due.items():
+        yield operation, f"{len(those):,}", "; ".join(_would(those))
+
+
+def _would(due: Sequence[AssessedOperation]) -> Iterable[str]:
+    if any(each.needs_approval for each in due):
+        yield "wait for your approval of its plan"
+    files, size = sum(e.reclaims_files for e in due), sum(e.reclaims_bytes for e in due)
+    if files:
+        yield f"delete at least {count_text(files, 'file')}, {size_text(size)}"
+    replayed = [e for e in due if e.commits_to_replay is not None]
+    if replayed:
+        before = sum(e.commits_to_replay or 0 for e in replayed)
+        after = sum(e.commits_to_replay_after or 0 for e in replayed)
+        yield f"leave {after:,} of {count_text(before, 'commit')} to replay"
+    if to_read := sum(e.bytes_to_read for e in due):
+        yield f"read {size_text(to_read)}"
+    if on_spark := sum(e.engine == "spark" for e in due):
+        yield f"use Spark for {on_spark:,}"
+
+
+def _policy(addresses: Sequence[str], *, clusters: bool) -> str:
+    places = [ScannedPlace(address=address, is_table=False) for address in addresses]
+    return policy_for_places(places, heading="", clusters=clusters, options={})
+
+
+def _tables(policy: str, options: Mapping[str, str]) -> PolicyTables:
+    import yaml
+
+    from delta_maintenance.policies.definition.policy import Policy
+
+    selected = argparse.Namespace(
+        names=[], state=None, config=None, storage_options=[*options.items()]
+    )
+    return PolicyTables(selected, Policy.model_validate(yaml.safe_load(policy)))
+
+
+def _place(address: str, writers: Mapping[str, Sequence[str]]) -> ScannedPlace:
+    """`writers` are those of each table, by its address."""
+    below = [uri for uri in writers if f"{uri}/".startswith(f"{address.rstrip('/')}/")]
+    seen = dict.fromkeys(writer for uri in below for writer in writers[uri])
+    return ScannedPlace(address=address, is_table=below == [address], writers=tuple(seen))
+
+
+def _writers(tables: PolicyTables, table: PolicyTable) -> Sequence[str]:
+    """Returns who wrote the newest commits of a table on S3."""
+    if not table.uri.startswith("s3"):
+        return ()
+    try:
+        with tables.opened(table) as opened:
+            commits = opened.history(limit=_COMMITS)
+    except DeltaMaintenanceError:
+        # The assessment of the table has the same problem.
+        return ()
+    found = (commit.commit_info.get("engineInfo") for commit in commits)
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, str)))
+
+
+def _work(assessment: Assessment) -> tuple[bool, int, str]:
+    """The order of tables: those with the most bytes to read first."""
+    to_read = sum(each.bytes_to_read for each in assessment.due)
+    return assessment.health is None, -to_read, assessment.name
+
+
+def _checked(address: str) -> str:
+    if is_catalog_name(address):
+        raise InvalidRequestError(
+            f"{address} is a name in a catalog, which cannot be scanned",
+            remedy="name the catalog under `catalogs` in a policy, as docs/catalogs.md shows, and "
+            "list its tables with `delta-maintenance tables`",
+        )
+    if re.search(r"[*?]", address):
+        raise InvalidRequestError(
+            f"{address} contains a wildcard", remedy="give the folder, which is searched whole"
+        )
+    return str(Address.parse(address).absolute()).rstrip("/") or "/"
