@@ -32,6 +32,9 @@ class RequestFailure(Exception):
     access_codes: ClassVar[frozenset[str]] = frozenset()
     """Codes that only other credentials, permissions or another address can resolve."""
 
+    bucket_codes: ClassVar[frozenset[str]] = frozenset(("NoSuchBucket", "ContainerNotFound"))
+    """Codes for a bucket or a container that does not exist."""
+
     def __init__(self, *, status: int | None, code: str, detail: str) -> None:
         self.status = status
         self.code = code
@@ -134,6 +137,12 @@ def storage_error(
             file=file,
             remedy="retrieve it with the tools of the store, then run again; nothing is retrieved "
             "unasked",
+        )
+    if failure.code in failure.bucket_codes:
+        return StorageAccessError(
+            f"{failure.service} has no bucket or container of this name ({failure})",
+            file=file,
+            remedy="check its name in the address, and the account, region and endpoint",
         )
     if failure.access:
         return StorageAccessError(

@@ -103,7 +103,7 @@ def test_a_scan_lists_the_tables_and_writes_a_policy_that_finds_them(
 
 
 def test_a_list_names_tables_and_folders_with_any_names(cli: Any, tmp_path: Path) -> None:
-    one = _table(tmp_path / 'it\'s "é: {x} #1\u2028')
+    one = _table(tmp_path / "it's \"é: {x} #1\u2028")
     two = _table(tmp_path / "a/same")
     three = _table(tmp_path / "b/same/inner")
     file = tmp_path / "tables.txt"

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
-from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark
+from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
 from delta_maintenance.cli.output import (
     Progress,
     count_text,
@@ -24,7 +24,7 @@ from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -118,6 +118,13 @@ def _default_policy(arguments: argparse.Namespace) -> Policy | None:
                 "--other-writers belongs to --all-due", remedy="set other_writers in the policy"
             )
         return None
+    try:
+        open_table(arguments).latest_version()
+    except NotADeltaTableError:
+        # The remedy will name the tables near the address.
+        raise
+    except DeltaMaintenanceError:
+        pass  # The run reports it.
     return policy_for(arguments.table, other_writers=arguments.other_writers)
 
 

@@ -6,6 +6,7 @@ it would still be proposed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import Prepared, RunContext
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.parquet_report import write_rows
 from delta_maintenance.operations.fsck.examination import ContentsCheck, Examination, examine
 from delta_maintenance.operations.fsck.findings import KINDS, Findings
@@ -29,6 +31,7 @@ from delta_maintenance.operations.fsck.options import (
     status_of,
 )
 from delta_maintenance.operations.fsck.repair import Repairing, proposed_repairs
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
@@ -111,6 +114,7 @@ def survey(
             report=report,
             repairs=repairs,
             reason=_reason(counts, repairs),
+            checked=_checked(found, options),
             notes=(*_notes(found), *notes),
         ),
         found,
@@ -205,6 +209,7 @@ def _result(
         counts=counts,
         report=report,
         repairs=repairs,
+        checked=plan.checked,
         notes=plan.notes,
     )
 
@@ -223,6 +228,29 @@ def _reason(counts: Sequence[FindingCount], repairs: Sequence[Repair]) -> str:
     if not repairs:
         return f"{found}; no repair is planned"
     return f"{found}; planned repairs: {', '.join(repair.action for repair in repairs)}"
+
+
+def _checked(found: Examination, options: FsckOptions) -> tuple[str, ...]:
+    numbers = Counter(entry.file.kind for entry in found.inventory.entries)
+    kinds = {
+        LogFileKind.COMMIT: "commit",
+        LogFileKind.SIDECAR: "sidecar",
+        LogFileKind.COMPACTION: "log compaction",
+        LogFileKind.CHECKSUM: "checksum",
+    }
+    listed = [count_text(numbers[kind], noun) for kind, noun in kinds.items() if numbers[kind]]
+    listed.insert(1, count_text(len(found.inventory.listing.checkpoints), "checkpoint"))
+    told = [f"the log: {', '.join(listed)}"]
+    if found.presence is None:
+        return (*told, "no data file, because the newest version cannot be read")
+    files = count_text(
+        found.presence.present.num_rows + found.presence.missing.num_rows, "live file"
+    )
+    opened = options.deep and not found.unopened
+    how = (
+        "in a listing, and opened" if opened else "in a listing, and not opened; --deep opens them"
+    )
+    return (*told, f"{files}: {how}")
 
 
 def _notes(found: Examination) -> tuple[str, ...]:

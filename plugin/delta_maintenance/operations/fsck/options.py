@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -156,6 +157,8 @@ class FsckPlan(Document):
     repairs: tuple[Repair, ...] = ()
     reason: str
     """The findings and the planned repairs, in a sentence."""
+    checked: tuple[str, ...] = ()
+    """What was checked: the files of the log by kind, and the data files."""
     notes: tuple[str, ...] = ()
     """Omitted checks, and problems that are not repaired, with the reason."""
 
@@ -190,7 +193,9 @@ class RepairOutcome(Record):
     reason: str | None = None
 
     def __str__(self) -> str:
-        return ": ".join([self.action, *filter(None, [self.path]), self.status])
+        told = [self.action, *filter(None, [self.path]), self.status]
+        told += [count_text(self.count, "file")] if self.count else []
+        return ": ".join([*told, *filter(None, [self.reason])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +212,8 @@ class FsckResult(Document):
     report: str | None = None
     """The address of a Parquet file with all findings."""
     repairs: tuple[RepairOutcome, ...] = ()
+    checked: tuple[str, ...] = ()
+    """What was checked: the files of the log by kind, and the data files."""
     notes: tuple[str, ...] = ()
 
     @property

@@ -19,16 +19,15 @@ def facts(document: FsckPlan | FsckResult) -> Facts:
         "table": document.table,
         "version": document.version,
         "status": document.status,
+        "checked": document.checked,
         "findings": [f"{c.kind}: {c.count:,} ({c.severity})" for c in document.counts],
         "repairs": [str(repair) for repair in document.repairs],
         "report": document.report,
         "notes": document.notes,
+        "remedies": list(dict.fromkeys(f"{f.kind}: {f.remedy}" for f in document.findings)),
         "details": Grid(
-            ("severity", "kind", "version", "path", "problem", "remedy"),
-            [
-                (f.severity, f.kind, f.version, f.path, f.problem, f.remedy)
-                for f in document.findings
-            ],
+            ("kind", "version", "path", "problem"),
+            [(f.kind, f.version, f.path, f.problem) for f in document.findings],
         ),
     }
 
