@@ -64,7 +64,14 @@ def test_the_starter_policy_says_how_others_write(root: Path) -> None:
     assert rules.other_writers == "spark" and rules.optimize and rules.approval == ("vacuum",)
 
 
-def test_a_table_in_error_is_named(cli: Any, tmp_path: Path) -> None:
-    outcome = cli("run", "--all-due", tmp_path)
+def test_a_table_in_error_is_named(cli: Any, table: str) -> None:
+    (Path(table) / "_delta_log/00000000000000000001.json").unlink()
+    outcome = cli("run", "--all-due", table)
     assert outcome.status == 5 and "1 table: 1 failed" in outcome.out
-    assert outcome.err.count("\n") == 1
+    assert outcome.err.count("\n") == 1 and table in outcome.err
+
+
+def test_a_folder_above_tables_is_no_table_and_names_them(cli: Any, table: str) -> None:
+    outcome = cli("run", "--all-due", Path(table).parent)
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (5, "", 1)
+    assert outcome.err.rstrip().endswith("the folder contains table")

@@ -90,7 +90,7 @@ def test_a_full_vacuum_leaves_the_mark_that_the_mode_lite_begins_at() -> None:
     table.drop(*(f"{version:020}.json" for version in (0, 1)))
     table.log(removed("b.parquet", 3), days=3)
     table.file("a.parquet", "b.parquet")
-    with pytest.raises(RefusedError, match="vacuum with the mode full"):
+    with pytest.raises(RefusedError, match="vacuum with --mode full"):
         table.survey(mode="lite")
     assert table.vacuum(retention=timedelta(days=25)).deleted == 1
     mark = {"latestCommitVersionOutsideOfRetentionWindow": last - 1}

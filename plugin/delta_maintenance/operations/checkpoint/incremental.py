@@ -138,7 +138,7 @@ def _impossible(
             f"an incremental checkpoint is not possible: {why}",
             table=snapshot.table,
             version=snapshot.version,
-            remedy="ask for incremental auto or never, which write it in full",
+            remedy="give --incremental auto or never (incremental), which write it in full",
         ) from None
     return _in_full(snapshot, f"since {why}")
 

@@ -149,7 +149,8 @@ def apply(
         )
     if plan.engine == "spark" and context.engine is None:
         raise InvalidRequestError(
-            "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
+            "the plan is for Spark",
+            remedy="run it by delta_maintenance.spark, or plan with --engine local (engine)",
         )
     if snapshot is None or snapshot.version != plan.version:
         snapshot = table.snapshot(version=plan.version)

@@ -78,7 +78,7 @@ def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
     if not options.by and not current:
         raise InvalidRequestError(
             "the table has no clustering columns, and none are named",
-            remedy="set some with set-clustering, or name columns with by",
+            remedy="set some with set-clustering, or name columns with --by (by)",
         )
     wanted = current or named_columns(options.by, protocol, metadata)
     partitioned = {name.lower() for name in metadata.partition_columns}

@@ -108,7 +108,7 @@ def apply(
         raise InvalidRequestError(
             "the plan requires Spark, and this process has no session",
             table=plan.table,
-            remedy="submit the Spark job, or plan with the local engine",
+            remedy="submit the Spark job, or plan with --engine local (engine)",
         )
     require_writable(snapshot or table.snapshot(), Operation.COMPACT_LOG)
     commits = _commits(table, plan, snapshot)

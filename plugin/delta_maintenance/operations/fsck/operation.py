@@ -137,7 +137,8 @@ def apply(
     context = context or RunContext()
     if plan.engine == "spark" and context.engine is None:
         raise InvalidRequestError(
-            "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
+            "the plan is for Spark",
+            remedy="run it by delta_maintenance.spark, or plan with --engine local (engine)",
         )
     if plan.is_noop:
         return _result(plan, plan.findings, plan.counts, report=plan.report)

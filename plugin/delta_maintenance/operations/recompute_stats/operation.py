@@ -118,7 +118,7 @@ def apply(
             "the plan is for Spark",
             table=table.uri,
             version=plan.version,
-            remedy="submit the Spark job, or plan with the local engine",
+            remedy="submit the Spark job, or plan with --engine local (engine)",
         )
     engine = context.engine if plan.engine == "spark" else LocalStatistics(table.store)
     snapshot = snapshot if snapshot is not None else table.snapshot()

@@ -79,7 +79,7 @@ class RewriteVerb(Generic[Options, Plan, Result]):
                 "the plan is for Spark",
                 table=table.uri,
                 version=plan.version,
-                remedy="submit the Spark job, or plan with the local engine",
+                remedy="submit the Spark job, or plan with --engine local (engine)",
             )
         if surveyed is None:
             surveyed = self._survey(table.snapshot(), options, context.now())

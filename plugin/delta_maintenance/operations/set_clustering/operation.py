@@ -128,7 +128,7 @@ def _decide(
     if bool(options.by) == options.none:
         raise InvalidRequestError(
             "either clustering columns or their removal must be requested",
-            remedy="name columns with by, or set none",
+            remedy="name columns with --by (by), or give --none (none)",
         )
     require_consistent(snapshot)
     try:

@@ -156,7 +156,7 @@ class _VacuumRun:
             raise RefusedError(
                 planned.large,
                 version=planned.version,
-                remedy="check the dry run, then allow a large delete",
+                remedy="check the dry run, then give --allow-large-delete (allow_large_delete)",
             )
         require_same_clock(self.store, self.now, new_id=self.new_id)
         start = self._log(

@@ -251,7 +251,7 @@ class _SurveyRun:
         if self.engine is None:
             raise InvalidRequestError(
                 "the plan is for Spark",
-                remedy="submit it as a Spark job, or plan with the local engine",
+                remedy="submit it as a Spark job, or plan with --engine local (engine)",
             )
         return None, self.engine
 

@@ -236,7 +236,7 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
             f"the commits before version {earliest} were deleted, and no vacuum is known to have "
             "deleted the files that they removed",
             file=LOG_DIRECTORY,
-            remedy="vacuum with the mode full",
+            remedy="vacuum with --mode full (mode)",
         )
     return LogWindow(max(earliest, 0 if done is None else done + 1), last)
 
