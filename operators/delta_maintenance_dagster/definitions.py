@@ -86,6 +86,8 @@ class Execution(dg.Model, dg.Resolvable):
 
 
 _EXECUTION = Execution()
+_CONSOLE: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}
+"""`dg launch` prints what was done, without Dagster's own events, which the web pages have."""
 
 
 def build_definitions(
@@ -142,12 +144,14 @@ def build_definitions(
     job = dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*maintenance).without_checks(),
+        config=_CONSOLE,
         executor_def=execution.executor(),
         description="Runs the operations that are due on each Delta table.",
     )
     health_job = dg.define_asset_job(
         f"{name}_health",
         selection=dg.AssetSelection.checks(*health),
+        config=_CONSOLE,
         executor_def=execution.executor(),
         description="Compares the health of each Delta table with its policy.",
     )
