@@ -91,6 +91,8 @@ PARTS = {
         overlay=("psycopg2-binary==2.9.13", "asyncpg==0.32.0"),
         variables={"DELTA_MAINTENANCE_TABLES": "2000"},
     ),
+    # A newcomer's walks, from the wheel: the only part that installs packages by pip.
+    "newcomer": Part(tests=("-s", "tests/packaging/nightly_newcomer.py")),
     "triggerer": Part(tests=("-s", "tests/stack/nightly_triggerer.py")),
     "deferral": Part(tests=("tests/airflow/spark/nightly_deferral.py", *LENIENT)),
     "dagster-many-tables": Part(

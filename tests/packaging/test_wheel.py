@@ -162,7 +162,7 @@ def test_the_commands_of_a_tutorial_run_in_an_empty_folder(
     lines = [line for line in shell.splitlines() if line.startswith("delta-maintenance ")]
     assert lines
     if page == "airflow":
-        assert "delta-maintenance init airflow" in lines
+        assert "delta-maintenance init airflow lake" in lines
         lines.append("delta-maintenance run policy.yaml")
     else:
         (policy,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
