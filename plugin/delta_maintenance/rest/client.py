@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 from delta_maintenance.redaction import redact
 from delta_maintenance.rest.failure import RequestFailure
+from delta_maintenance.rest.usage import Meter, Usage, class_of_http
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class HttpSession:
         import requests
         from requests.adapters import HTTPAdapter
 
+        self.meter = Meter()
         self._timeout = timeout
         self._most_bytes = most_bytes
         self._session = requests.Session()
@@ -99,6 +102,8 @@ class HttpSession:
         import requests
         import urllib3
 
+        kind, sent = class_of_http(method, url), _length(body)
+        data = b""
         try:
             with self._session.request(
                 method,
@@ -111,7 +116,7 @@ class HttpSession:
             ) as response:
                 most = self._most_bytes
                 wanted = None if most is None else most + 1
-                data: bytes = response.raw.read(wanted, decode_content=False)
+                data = response.raw.read(wanted, decode_content=False)
                 if most is not None and len(data) > most:
                     raise TooLong(f"the answer is longer than {most:,} bytes")
             announced = response.headers.get("Content-Length")
@@ -127,12 +132,24 @@ class HttpSession:
             EOFError,
         ) as error:
             failure = NoAnswer(code=type(error).__name__, detail=_reason(error))
+        finally:
+            self.meter.count(kind, received=len(data), sent=sent)
         # Raised outside the handler: the caught error contains the address with its signature.
         raise failure
 
     def close(self) -> None:
         """Closes the connections."""
         self._session.close()
+
+
+def _length(body: bytes | BinaryIO | None) -> int:
+    """Returns the bytes from the current position of a body to its end."""
+    if body is None or isinstance(body, bytes):
+        return len(body or b"")
+    at = body.tell()
+    end = body.seek(0, os.SEEK_END)
+    body.seek(at)
+    return end - at
 
 
 def _as_it_is(request: Any) -> Any:
@@ -177,6 +194,11 @@ class RestClient:
     """The HTTP statuses that count as success."""
 
     _session: HttpSession
+
+    @property
+    def usage(self) -> Usage:
+        """The requests until now."""
+        return self._session.meter.usage
 
     def close(self) -> None:
         """Closes the connections."""

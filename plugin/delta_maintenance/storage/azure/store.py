@@ -15,6 +15,7 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import RequestFailure, patiently
+from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.listing import is_directory, listing_of, millis_of, name_of
 from delta_maintenance.storage.azure.old_versions import AzureOldVersions
@@ -185,6 +186,10 @@ class _AzureBucket(Bucket):
         return {
             key: failure for key, failure in zip(keys, failures, strict=True) if failure is not None
         }
+
+    @property
+    def usage(self) -> Usage:
+        return self._client.usage
 
     def close(self) -> None:
         self._client.close()

@@ -16,6 +16,7 @@ from delta_maintenance.storage.core.paths import FileStatus, check_directory, ch
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_maintenance.rest.usage import Usage
     from delta_maintenance.storage.core.listing import Skip
     from delta_maintenance.storage.core.old_versions import OldVersions
 
@@ -205,6 +206,11 @@ class Store(ABC):
             except DeltaMaintenanceError:
                 removed = False
             yield removed
+
+    @property
+    def usage(self) -> Usage | None:
+        """The requests that this store has sent; None if it does not count them."""
+        return None
 
     @property
     def old_versions(self) -> OldVersions | None:

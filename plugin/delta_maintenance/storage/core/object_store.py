@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.rest.failure import RequestFailure, repeated_page, storage_error
+from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.conditional_put import ConditionalPut
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
@@ -94,6 +95,11 @@ class Bucket(ABC):
         can compare them, an object with a later time is kept and its failure is `changed`.
         """
 
+    @property
+    @abstractmethod
+    def usage(self) -> Usage:
+        """The requests that were sent."""
+
     @abstractmethod
     def close(self) -> None:
         """Closes the connections."""
@@ -123,6 +129,10 @@ class ObjectStore(Store):
     @property
     def addresses(self) -> tuple[str, ...]:
         return self._addresses
+
+    @property
+    def usage(self) -> Usage:
+        return self._bucket.usage
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         within = check_directory(directory)

@@ -10,6 +10,7 @@ from typing import BinaryIO, NoReturn
 import pyarrow as pa
 
 from delta_maintenance.errors import StorageError
+from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.listing import Skip
 
@@ -58,6 +59,10 @@ class WrappedStore(ReadOnlyStore):
     @property
     def root(self) -> str:
         return self._store.root
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._store.usage
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES, RequestFailure
+from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, failure_of
@@ -115,6 +116,10 @@ class _GCSBucket(Bucket):
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
         return delete_objects(self._client, keys)
+
+    @property
+    def usage(self) -> Usage:
+        return self._client.usage
 
     def close(self) -> None:
         self._client.close()

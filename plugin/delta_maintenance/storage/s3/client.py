@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.rest.usage import Meter, Usage, class_of_s3
 from delta_maintenance.storage.core.vended import VendedOptions
 from delta_maintenance.storage.s3.options import S3Options
 
@@ -138,6 +139,7 @@ class S3Client:
                 remedy="install delta-maintenance[s3]",
             ) from error
         self.sleep = sleep
+        self._meter = Meter()
         self._pauses = pauses
         self._read_timeout = read_timeout
         self._options = options
@@ -221,6 +223,11 @@ class S3Client:
         """Divides keys to delete, so that the credentials of a request are those of all keys."""
         return [keys] if self._vended is None else self._vended.divided(keys)
 
+    @property
+    def usage(self) -> Usage:
+        """The requests until now, and the bytes of objects in them."""
+        return self._meter.usage
+
     def close(self) -> None:
         """Closes the connections."""
         if self._opened is None:
@@ -229,15 +236,21 @@ class S3Client:
 
     def _send_as(self, method: str, parameters: dict[str, Any], options: S3Options) -> Reply:
         session = self._session(options)
+        received = 0
         try:
             reply: Reply = self._sync(
                 session.loop, self._send, session, method, parameters, options
             )
+            body = reply.get("Body", b"")
+            received = len(body)
             return reply
         # Connection, TLS, parser and credential errors come from four libraries and have no common
         # base class. An error that is not recognised as "no answer" could lose a commit.
         except Exception as error:
             raise _failure(error, options) from error
+        finally:
+            sent = len(parameters.get("Body", b""))
+            self._meter.count(class_of_s3(method), received=received, sent=sent)
 
     @staticmethod
     async def _send(

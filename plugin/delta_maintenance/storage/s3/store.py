@@ -12,6 +12,7 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import RequestFailure
+from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory, just_before
@@ -203,6 +204,10 @@ class _S3Bucket(Bucket):
             for first in range(0, len(part), _KEYS_PER_DELETE):
                 kept |= self._delete(part[first : first + _KEYS_PER_DELETE])
         return kept
+
+    @property
+    def usage(self) -> Usage:
+        return self._client.usage
 
     def close(self) -> None:
         self._client.close()
