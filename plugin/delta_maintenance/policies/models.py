@@ -9,6 +9,7 @@ from delta_maintenance.operations.core.assessed import AssessedOperation, LastRu
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.policies.measuring import Cost, TableState
 
 __all__ = ["AssessedOperation", "Assessment", "LastRun", "OperationOutcome", "RunResult"]
 
@@ -77,6 +78,10 @@ class OperationOutcome(Record):
     """The exit status of the command line."""
     retryable: bool = False
     """Whether a repetition may succeed."""
+    before: TableState | None = None
+    """The table before the operation, as it was last assessed."""
+    after: TableState | None = None
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

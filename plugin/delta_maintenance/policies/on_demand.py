@@ -20,6 +20,7 @@ from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, last_run
+from delta_maintenance.policies.measuring import TableState, measured
 from delta_maintenance.policies.models import Assessment, OperationOutcome, PausedRun, RunResult
 from delta_maintenance.policies.run import RunStatus, result_of_failure
 from delta_maintenance.submission import JobLeftRunningError
@@ -103,6 +104,11 @@ def run_operation(
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
         runs = (*(run for run in runs if run.operation != operation), last_run(outcome, runs))
     after = None if plan_only else assess(policy_table, runs, before)
+    outcome = replace(
+        outcome,
+        before=TableState.of(before.health),
+        after=None if after is None else TableState.of(after.health),
+    )
     good = outcome.status in ("done", "nothing-to-do", "planned")
     return RunResult(
         name=policy_table.name,
@@ -181,19 +187,23 @@ def _outcome(
     approved: ApprovedPlan | None,
 ) -> OperationOutcome:
     started, asked = context.environment.now(), None
-    try:
-        asked = ask()
-        outcome = execute(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
-    except Exception as error:
-        blank = OperationOutcome(
-            operation=record.name,
-            status="failed",
-            reason=_REASON,
-            started_at=started,
-            engine=asked.engine if asked is not None else "local",
-        )
-        outcome = failed(context, blank, error)
-    return replace(outcome, seconds=(context.environment.now() - started).total_seconds())
+    with measured(context.table.store) as found:
+        try:
+            asked = ask()
+            outcome = execute(
+                context, asked, commits_made=0, plan_only=plan_only, approved=approved
+            )
+        except Exception as error:
+            blank = OperationOutcome(
+                operation=record.name,
+                status="failed",
+                reason=_REASON,
+                started_at=started,
+                engine=asked.engine if asked is not None else "local",
+            )
+            outcome = failed(context, blank, error)
+    seconds = (context.environment.now() - started).total_seconds()
+    return replace(outcome, seconds=seconds, cost=found.cost)
 
 
 def _asked(

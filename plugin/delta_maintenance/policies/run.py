@@ -26,6 +26,7 @@ from delta_maintenance.policies.execute import (
     last_run,
     plan_for_approval,
 )
+from delta_maintenance.policies.measuring import TableState, measured
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -131,15 +132,24 @@ class _Run:
             started, before, due = paused.started_at, paused.before, paused.operation.due
             latest = self._restored(paused)
         while due is not None:
-            outcome = self._outcome_or_pause(due, started, before)
+            was = TableState.of(latest.health)
+            outcome = replace(self._outcome_or_pause(due, started, before), before=was)
             self.outcomes.append(outcome)
             if outcome.status in _ENDING:
                 break
             if outcome.status in ("done", "nothing-to-do"):
                 latest = self._assess(latest)
+                self._ended_at(latest)
             due = self._next(latest)
-        after = self._assess(latest) if self._ended_early(latest) else latest
+        after = latest
+        if self._ended_early(latest):
+            after = self._assess(latest)
+            self._ended_at(after)
         return self._result(started, before, None if after is before else after)
+
+    def _ended_at(self, after: Assessment) -> None:
+        """Completes the last outcome by the state of the table after it."""
+        self.outcomes[-1] = replace(self.outcomes[-1], after=TableState.of(after.health))
 
     def _restored(self, paused: PausedRun) -> Assessment:
         """Restores the state of a paused run; returns the newest assessment."""
@@ -215,20 +225,22 @@ class _Run:
                 exit_status=RefusedError.exit_status,
             )
         made = sum(outcome.commits for outcome in self.outcomes)
-        try:
-            if needed and approved is None:
-                outcome = plan_for_approval(self.context, due, commits_made=made)
-            else:
-                outcome = execute(
-                    self.context,
-                    due,
-                    commits_made=made,
-                    plan_only=self.plan_only,
-                    approved=approved,
-                )
-        except Exception as error:
-            outcome = failed(self.context, blank, error)
-        outcome = replace(outcome, seconds=(self.context.environment.now() - now).total_seconds())
+        with measured(self.context.table.store) as found:
+            try:
+                if needed and approved is None:
+                    outcome = plan_for_approval(self.context, due, commits_made=made)
+                else:
+                    outcome = execute(
+                        self.context,
+                        due,
+                        commits_made=made,
+                        plan_only=self.plan_only,
+                        approved=approved,
+                    )
+            except Exception as error:
+                outcome = failed(self.context, blank, error)
+        seconds = (self.context.environment.now() - now).total_seconds()
+        outcome = replace(outcome, seconds=seconds, cost=found.cost)
         if outcome.status not in ("planned", "stopped", "needs-approval"):
             self.last_runs[outcome.operation] = last_run(outcome, self.last_runs.values())
         return outcome

@@ -1,0 +1,147 @@
+"""Delivering rows to the ledger: kept in the state folder until they are in the table.
+
+The rows of a run are written to the state folder first, appended to the ledger, and then removed
+from the folder. A process that ends in between leaves them there; the next run delivers them, and
+the ledger recognises rows that it has. A ledger that cannot be written never fails a run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
+from delta_maintenance.ledger.rows import SCHEMA, Origin, rows_of
+from delta_maintenance.ledger.table import Delivery, LedgerTable
+from delta_maintenance.policies.models import RunResult
+from delta_maintenance.storage import Store
+
+FOLDER = "ledger"
+_MOST_BYTES = 16 << 20
+_FORM = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder:
+    """Records runs in a ledger."""
+
+    open_ledger: Callable[[], LedgerTable]
+    state: Store | None
+    """The state folder; without it, rows that cannot be delivered are lost."""
+
+    def record(self, result: RunResult, origin: Origin) -> Iterator[str]:
+        """Delivers the rows of a run, and those that earlier runs left; yields warnings.
+
+        Raises nothing.
+        """
+        try:
+            rows = rows_of(result, origin)
+            if not rows.num_rows:
+                return
+            yield from self._delivered(origin.run_id, rows)
+        except Exception as error:
+            yield _warning(failure_of(error, where="the ledger"), kept=False)
+
+    def _delivered(self, run_id: str, rows: pa.Table) -> Iterator[str]:
+        kept = False
+        try:
+            ledger = self.open_ledger()
+            delivery = Delivery(run_id=run_id, rows=rows, since_version=ledger.version())
+        except Exception as error:
+            kept = self._keep(Delivery(run_id=run_id, rows=rows))
+            yield _warning(failure_of(error, where="the ledger"), kept=kept)
+            return
+        kept = self._keep(delivery)
+        try:
+            ledger.append(delivery)
+        except Exception as error:
+            yield _warning(failure_of(error, where="the ledger"), kept=kept)
+            return
+        self._forget(run_id)
+        yield from self._catch_up(ledger, run_id)
+
+    def _catch_up(self, ledger: LedgerTable, own: str) -> Iterator[str]:
+        """Delivers what earlier runs left behind."""
+        if self.state is None:
+            return
+        for status in [*self.state.list_from(FOLDER)]:
+            name = status.path.rpartition("/")[2]
+            if not name.endswith(".json") or name == f"{own}.json":
+                continue
+            try:
+                delivery = _read(self.state, status.path)
+            except FileNotFoundError:
+                continue  # Another process has delivered it.
+            except DeltaMaintenanceError as error:
+                yield _warning(error.located(file=status.path), kept=True)
+                continue
+            try:
+                ledger.append(delivery)
+            except Exception as error:
+                yield _warning(failure_of(error, where="the ledger"), kept=True)
+                return
+            self._forget(delivery.run_id)
+
+    def _keep(self, delivery: Delivery) -> bool:
+        if self.state is None:
+            return False
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as stream:
+            stream.write_table(delivery.rows)
+        document = {
+            "form": _FORM,
+            "run_id": delivery.run_id,
+            "since_version": delivery.since_version,
+            "rows": base64.b64encode(sink.getvalue()).decode(),
+        }
+        try:
+            self.state.put_if_absent(_path(delivery.run_id), json.dumps(document).encode())
+        except DeltaMaintenanceError:
+            return False
+        return True
+
+    def _forget(self, run_id: str) -> None:
+        if self.state is not None:
+            self.state.delete(_path(run_id))
+
+
+def _path(run_id: str) -> str:
+    return f"{FOLDER}/{run_id}.json"
+
+
+def _read(state: Store, path: str) -> Delivery:
+    status = state.stat(path)
+    if status is None:
+        raise FileNotFoundError(path)
+    problem = InvalidRequestError(
+        "rows for the ledger are damaged", remedy="delete the file; its rows are lost"
+    )
+    if status.size > _MOST_BYTES:
+        raise problem
+    try:
+        document: dict[str, Any] = json.loads(state.read(path))
+        if document["form"] != _FORM:
+            raise problem
+        with pa.ipc.open_stream(base64.b64decode(document["rows"])) as stream:
+            rows = stream.read_all()
+        return Delivery(
+            run_id=str(document["run_id"]),
+            rows=rows,
+            since_version=int(document["since_version"]),
+        )
+    except (ValueError, KeyError, TypeError, pa.ArrowException):
+        raise problem from None
+
+
+def _warning(error: DeltaMaintenanceError, *, kept: bool) -> str:
+    rest = (
+        "the next run delivers its rows"
+        if kept
+        else "its rows are lost, because there is no state folder that keeps them"
+    )
+    return f"the ledger was not written: {error}; {rest}"

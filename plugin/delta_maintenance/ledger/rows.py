@@ -1,0 +1,145 @@
+"""Rows of the ledger from the results of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from delta_maintenance import __version__
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.ledger.columns import COLUMNS, PARTITION, ColumnType
+from delta_maintenance.operations.core.operation import Amounts
+from delta_maintenance.operations.core.registry import known
+from delta_maintenance.operations.core.rendering import printable
+from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.redaction import redact
+
+DoneBy = Literal["cli", "airflow", "dagster", "python", "spark", "other"]
+_LONGEST = 500
+"""The most characters of a text."""
+_TYPES: Mapping[ColumnType, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "boolean": pa.bool_(),
+    "metrics": pa.map_(pa.string(), pa.int64()),
+}
+SCHEMA = pa.schema([(column.name, _TYPES[column.kind]) for column in COLUMNS])
+_PROBLEMS = ("failed", "stopped", "incomplete")
+_NOTHING_DONE = ("planned", "needs-approval", "stopped")
+_NOTHING = Amounts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who ran something, as far as the result does not say."""
+
+    done_by: DoneBy
+    run_id: str
+    approved_by: str | None = None
+    link: str | None = None
+
+
+def rows_of(result: RunResult, origin: Origin) -> pa.Table:
+    """Returns a row for each operation of a run, with the columns of the ledger.
+
+    A table that could not be read has one row without an operation. A run that found nothing to do
+    has none. Neither secrets nor values of the table's rows are taken over.
+    """
+    rows = [_row(result, outcome, origin) for outcome in result.outcomes]
+    if not rows and result.status == "failed":
+        rows.append({**_common(result, origin, result.started_at), **_unread(result)})
+    for number, row in enumerate(rows):
+        row["row_id"] = f"{origin.run_id}-{number}"
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _common(result: RunResult, origin: Origin, started: datetime) -> dict[str, Any]:
+    before = result.before
+    return {
+        PARTITION: f"{started:%Y-%m}",
+        "run_id": origin.run_id,
+        "started_at": started,
+        "done_by": origin.done_by,
+        "engine_info": f"delta-maintenance/{__version__}",
+        "table_uri": _text(result.uri),
+        "table_name": _text(result.name),
+        "table_id": before.health.table_id if before and before.health else None,
+        "owner": _text(before.owner) if before else None,
+        "link": _text(origin.link),
+    }
+
+
+def _unread(result: RunResult) -> dict[str, Any]:
+    return {
+        "ended_at": result.ended_at,
+        "outcome": "failed",
+        "error": _text(result.problem),
+        "seconds": (result.ended_at - result.started_at).total_seconds(),
+    }
+
+
+def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[str, Any]:
+    planned, done = _amounts(outcome)
+    row = {
+        **_common(result, origin, outcome.started_at),
+        "ended_at": outcome.started_at + timedelta(seconds=outcome.seconds),
+        "engine": outcome.engine,
+        "operation": outcome.operation,
+        "reason": _text(outcome.reason),
+        "outcome": outcome.status,
+        "error": _text(outcome.reason) if outcome.status in _PROBLEMS else None,
+        "approved_by": _text(origin.approved_by) if _was_done(outcome) else None,
+        "planned_files": planned.deleted_files,
+        "planned_bytes": planned.deleted_bytes,
+        "bytes_deleted": done.deleted_bytes,
+        "versions": outcome.commits,
+        "seconds": outcome.seconds,
+        "metrics": [*_metrics(outcome.result or {})],
+    }
+    for name, state in (("before", outcome.before), ("after", outcome.after)):
+        if state is not None:
+            row |= {
+                f"version_{name}": state.version,
+                f"files_{name}": state.files,
+                f"bytes_{name}": state.bytes,
+                f"small_share_{name}": state.small_file_share,
+                f"replay_bytes_{name}": state.replay_bytes,
+            }
+    return row | (outcome.cost.to_json() if outcome.cost is not None else {})
+
+
+def _was_done(outcome: OperationOutcome) -> bool:
+    return outcome.status not in _NOTHING_DONE
+
+
+def _amounts(outcome: OperationOutcome) -> tuple[Amounts, Amounts]:
+    """Returns what was planned and what was done; nothing for documents of other releases."""
+    record = known(outcome.operation)
+    if record is None or outcome.result is None:
+        return _NOTHING, _NOTHING
+    try:
+        if not _was_done(outcome):
+            return record.planned_amounts(record.plan.from_json(outcome.result)), _NOTHING
+        return _NOTHING, record.done_amounts(record.result.from_json(outcome.result))
+    except InvalidRequestError:
+        return _NOTHING, _NOTHING
+
+
+def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in result.items():
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+            yield name, value
+
+
+def _text(value: str | None) -> str | None:
+    """Returns a text on one line, without credentials in addresses."""
+    if value is None:
+        return None
+    line = printable(redact(" ".join(value.split())))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -1,0 +1,99 @@
+"""What an operation costs, and the state of the table before and after it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.storage import Store
+
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState(Record):
+    """The size of a table, and of the log that its readers open."""
+
+    version: int
+    files: int
+    bytes: int
+    small_file_share: float
+    replay_bytes: int
+
+    @classmethod
+    def of(cls, health: TableHealth | None) -> TableState | None:
+        """Returns the state that an assessment found."""
+        if health is None:
+            return None
+        return cls(
+            version=health.version,
+            files=health.num_files,
+            bytes=health.total_bytes,
+            small_file_share=health.small_file_share,
+            replay_bytes=health.bytes_to_open,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost(Record):
+    """What an operation cost in this process. Work on Spark is not part of it.
+
+    Other threads of the process count, too.
+    """
+
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    """The most memory of the process until the end of the operation; None if unknown."""
+    requests_read: int | None = None
+    """Requests to the store of the table; None if the store does not count them."""
+    requests_write: int | None = None
+    requests_list: int | None = None
+    requests_delete: int | None = None
+    requests_other: int | None = None
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+
+
+class Measured:
+    """The cost of a block; complete after its end."""
+
+    cost = Cost()
+
+
+@contextmanager
+def measured(store: Store) -> Iterator[Measured]:
+    """Measures the block."""
+    found, began, before = Measured(), time.process_time(), store.usage
+    try:
+        yield found
+    finally:
+        cost = Cost(
+            cpu_seconds=round(time.process_time() - began, 6), peak_memory_bytes=_peak_memory()
+        )
+        usage = store.usage
+        if usage is not None and before is not None:
+            used = usage.since(before)
+            cost = replace(
+                cost,
+                requests_read=used.read,
+                requests_write=used.write,
+                requests_list=used.list,
+                requests_delete=used.delete,
+                requests_other=used.other,
+                bytes_read=used.bytes_received,
+                bytes_written=used.bytes_sent,
+            )
+        found.cost = cost
+
+
+def _peak_memory() -> int | None:
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
