@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_verb
 from delta_maintenance.cli.output import warn
+from delta_maintenance.cli.policy_ledger import record, recorder_of
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ class PolicyTables:
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
         memory = CatalogMemory(self._state.store) if self._state is not None else None
         policy = load_policy(arguments.config) if policy is None else policy
+        state = self._state.store if self._state is not None else None
+        self._recorder = (
+            None
+            if policy.ledger is None
+            else recorder_of(policy.ledger, given=self._given, state=state)
+        )
         self._discover = partial(
             discover,
             policy,
@@ -150,6 +157,11 @@ class PolicyTables:
             state=self._state.store if self._state is not None else None,
             writes=not dry_run,
         )
+
+    def record(self, result: RunResult) -> None:
+        """Records a run in the ledger of the policy, if it has one. Problems are warnings."""
+        if self._recorder is not None:
+            record(self._recorder, result)
 
     def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
         """Returns the storage options of a rule; those of the command line take precedence and

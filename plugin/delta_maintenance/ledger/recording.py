@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,13 +27,15 @@ _MOST_BYTES = 16 << 20
 _FORM = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Records runs in a ledger."""
+    """Records the runs of a process in a ledger."""
 
     open_ledger: Callable[[], LedgerTable]
     state: Store | None
     """The state folder; without it, rows that cannot be delivered are lost."""
+    has_caught_up: bool = False
+    """Whether the rows that earlier processes left have been delivered."""
 
     def record(self, result: RunResult, origin: Origin) -> Iterator[str]:
         """Delivers the rows of a run, and those that earlier runs left; yields warnings.
@@ -53,7 +56,7 @@ class Recorder:
             ledger = self.open_ledger()
             delivery = Delivery(run_id=run_id, rows=rows, since_version=ledger.version())
         except Exception as error:
-            kept = self._keep(Delivery(run_id=run_id, rows=rows))
+            kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
             yield _warning(failure_of(error, where="the ledger"), kept=kept)
             return
         kept = self._keep(delivery)
@@ -63,7 +66,10 @@ class Recorder:
             yield _warning(failure_of(error, where="the ledger"), kept=kept)
             return
         self._forget(run_id)
-        yield from self._catch_up(ledger, run_id)
+        if not self.has_caught_up:
+            # Once for each process: the next one delivers what is left behind meanwhile.
+            self.has_caught_up = True
+            yield from self._catch_up(ledger, run_id)
 
     def _catch_up(self, ledger: LedgerTable, own: str) -> Iterator[str]:
         """Delivers what earlier runs left behind."""
@@ -81,37 +87,48 @@ class Recorder:
                 yield _warning(error.located(file=status.path), kept=True)
                 continue
             try:
+                if delivery.since_version is None:
+                    delivery = replace(delivery, since_version=ledger.version())
+                    # From now on, a process that ends may have appended the rows.
+                    self.state.put(status.path, _document(delivery))
                 ledger.append(delivery)
+                self._forget(delivery.run_id)
             except Exception as error:
                 yield _warning(failure_of(error, where="the ledger"), kept=True)
                 return
-            self._forget(delivery.run_id)
 
     def _keep(self, delivery: Delivery) -> bool:
         if self.state is None:
             return False
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as stream:
-            stream.write_table(delivery.rows)
-        document = {
-            "form": _FORM,
-            "run_id": delivery.run_id,
-            "since_version": delivery.since_version,
-            "rows": base64.b64encode(sink.getvalue()).decode(),
-        }
         try:
-            self.state.put_if_absent(_path(delivery.run_id), json.dumps(document).encode())
+            self.state.put_if_absent(_path(delivery.run_id), _document(delivery))
         except DeltaMaintenanceError:
             return False
         return True
 
     def _forget(self, run_id: str) -> None:
-        if self.state is not None:
+        if self.state is None:
+            return
+        # A file that stays is delivered again, and recognised.
+        with suppress(DeltaMaintenanceError):
             self.state.delete(_path(run_id))
 
 
 def _path(run_id: str) -> str:
     return f"{FOLDER}/{run_id}.json"
+
+
+def _document(delivery: Delivery) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as stream:
+        stream.write_table(delivery.rows)
+    document = {
+        "form": _FORM,
+        "run_id": delivery.run_id,
+        "since_version": delivery.since_version,
+        "rows": base64.b64encode(sink.getvalue()).decode(),
+    }
+    return json.dumps(document).encode()
 
 
 def _read(state: Store, path: str) -> Delivery:
@@ -129,10 +146,11 @@ def _read(state: Store, path: str) -> Delivery:
             raise problem
         with pa.ipc.open_stream(base64.b64decode(document["rows"])) as stream:
             rows = stream.read_all()
+        since = document["since_version"]
         return Delivery(
             run_id=str(document["run_id"]),
             rows=rows,
-            since_version=int(document["since_version"]),
+            since_version=None if since is None else int(since),
         )
     except (ValueError, KeyError, TypeError, pa.ArrowException):
         raise problem from None

@@ -52,8 +52,10 @@ class Delivery:
     run_id: str
     rows: pa.Table
     """Columns of the ledger, in any number."""
-    since_version: int = -1
-    """A version of the ledger without the rows; -1 if the ledger did not exist."""
+    since_version: int | None = -1
+    """A version of the ledger without the rows: -1 if it did not exist, None if no delivery was
+    begun.
+    """
 
 
 class LedgerTable:
@@ -85,7 +87,7 @@ class LedgerTable:
         `InvalidRequestError` if the table is no ledger; otherwise the errors of a transaction.
         """
         snapshot = self._with_columns(self._open())
-        if self._has(snapshot, delivery):
+        if delivery.since_version is not None and self._has(snapshot, delivery):
             return
         layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         adds = self._written(delivery.rows, snapshot, layout)
@@ -164,8 +166,9 @@ class LedgerTable:
         return later
 
     def _has(self, snapshot: Snapshot, delivery: Delivery) -> bool:
+        since = -1 if delivery.since_version is None else delivery.since_version
         try:
-            return commit_after(snapshot, [delivery.run_id], delivery.since_version) is not None
+            return commit_after(snapshot, [delivery.run_id], since) is not None
         except RefusedError:
             # Commits since then were cleaned up, but rows stay.
             months = pc.min(delivery.rows[PARTITION]).as_py()

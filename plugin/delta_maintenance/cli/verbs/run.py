@@ -161,7 +161,9 @@ def _run(
             tables.keep(latest, result)
     except Exception as error:
         failure = failure_of(error, where=table.name)
-        return failed_run(table, failure, now=started, last_runs=last_runs)
+        result = failed_run(table, failure, now=started, last_runs=last_runs)
+    if not arguments.dry_run:
+        tables.record(result)
     return result
 
 

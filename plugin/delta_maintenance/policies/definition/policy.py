@@ -23,6 +23,7 @@ from delta_maintenance.policies.definition.catalogs import (
     Where,
     catalog_name_of,
 )
+from delta_maintenance.policies.definition.ledger import Ledger
 from delta_maintenance.policies.definition.patterns import NamePattern, Pattern
 from delta_maintenance.policies.definition.reader import read_document
 from delta_maintenance.policies.definition.rules import Rules
@@ -148,6 +149,8 @@ class Policy(PolicyModel):
     """Catalogs by a key, with which patterns of names start."""
     tables: tuple[TableEntry, ...] = ()
     """Tables by address or by name, and patterns."""
+    ledger: Ledger | None = None
+    """The Delta table that gets a row for each operation that ran, or only its address."""
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:

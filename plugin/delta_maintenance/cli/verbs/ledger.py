@@ -1,0 +1,131 @@
+"""`ledger`: what ran on the tables of a policy, what it brought and what it cost."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from delta_maintenance import clock
+from delta_maintenance.cli.arguments import Verbs, add_verb
+from delta_maintenance.cli.output import count_text, print_json, print_lines, print_table, size_text
+from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
+from delta_maintenance.operations.core.durations import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+    from typing import Any
+
+    from delta_maintenance.ledger.summary import LedgerSum
+
+_GROUPS = ("table", "operation", "day", "owner")
+_SHOWN = 50
+
+
+def add_parser(verbs: Verbs) -> None:
+    """Adds the verb to the command line."""
+    parser = add_verb(
+        verbs,
+        "ledger",
+        summary="show what ran on the tables of a policy, what it brought and what it cost",
+        description=(
+            "Read the ledger that a policy names with `ledger:`, a Delta table with a row for each "
+            "operation\nthat ran: the newest operations, or sums by table, operation, day or owner."
+        ),
+        json_help="print one JSON document, a list",
+        example="ledger policy.yaml --since '30 days' --by table",
+    )
+    parser.add_argument("config", metavar="CONFIG", help="the policy, a YAML file")
+    parser.add_argument(
+        "--since",
+        metavar="DURATION",
+        default="30 days",
+        help="how far to look back, by default 30 days",
+    )
+    parser.add_argument("--by", choices=_GROUPS, help="sums for each of these")
+    parser.set_defaults(run=run, table=None)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Prints the newest operations, or the sums."""
+    from delta_maintenance.cli.policy_ledger import open_ledger
+    from delta_maintenance.ledger import summary
+    from delta_maintenance.policies.definition.policy import load_policy
+
+    policy = load_policy(arguments.config)
+    if policy.ledger is None:
+        raise InvalidRequestError(
+            "the policy names no ledger",
+            file=arguments.config,
+            remedy="add a line such as `ledger: s3://lake/_maintenance/ledger`",
+        )
+    since = clock.now() - parse_duration(arguments.since)
+    ledger = open_ledger(policy.ledger, dict(arguments.storage_options))
+    try:
+        if arguments.by is None:
+            rows = summary.newest(ledger, since=since, most=_SHOWN).to_pylist()
+            _print_newest(rows, arguments)
+        else:
+            _print_sums(summary.sums(ledger, since=since, by=arguments.by), arguments)
+    except NotADeltaTableError as error:
+        error.remedy = "run the policy once: the first run that does something creates the ledger"
+        raise
+
+
+def _print_newest(rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print_json([{name: _plain(value) for name, value in row.items()} for row in rows])
+        return
+    print_lines(
+        ("when", "table", "operation", "outcome", "brought"),
+        [
+            (
+                f"{row['started_at']:%F %R}",
+                row["table_name"],
+                row["operation"] or "",
+                row["outcome"],
+                ", ".join(_brought(row)) or row["error"] or "",
+            )
+            for row in rows
+        ],
+    )
+    if len(rows) == _SHOWN:
+        print(f"the newest {_SHOWN}; sums of all with --by")
+
+
+def _brought(row: Mapping[str, Any]) -> Iterator[str]:
+    before, after = row["files_before"], row["files_after"]
+    if before is not None and after is not None and after < before:
+        yield f"{before:,} → {after:,} files"
+    if row["bytes_deleted"]:
+        yield f"{size_text(row['bytes_deleted'])} deleted"
+    before, after = row["replay_bytes_before"], row["replay_bytes_after"]
+    if before is not None and after is not None and after < before:
+        yield f"{size_text(before)} → {size_text(after)} to open"
+
+
+def _print_sums(found: Sequence[LedgerSum], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print_json([each.to_json() for each in found])
+        return
+    print_table(
+        (arguments.by, "ran", "failed", "merged", "deleted", "to open", "requests", "seconds"),
+        [
+            (
+                each.group or "",
+                f"{each.operations:,}",
+                f"{each.failed:,}" if each.failed else "",
+                count_text(each.files_merged, "file") if each.files_merged else "",
+                size_text(each.bytes_deleted) if each.bytes_deleted else "",
+                f"-{size_text(each.replay_bytes_spared)}" if each.replay_bytes_spared else "",
+                f"{each.requests:,}" if each.requests else "",
+                f"{each.seconds:,.1f}",
+            )
+            for each in found
+        ],
+    )
+
+
+def _plain(value: Any) -> Any:
+    instant: datetime | None = value if hasattr(value, "isoformat") else None
+    return value if instant is None else instant.isoformat()

@@ -1,0 +1,126 @@
+"""Sums over the rows of a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.operations.core.record import Record
+
+GroupBy = Literal["table", "operation", "day", "owner"]
+GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
+_KEYS = {"table": "table_name", "operation": "operation", "owner": "owner"}
+_SUMMED = ("bytes_deleted", "seconds", "cpu_seconds", "bytes_read", "bytes_written")
+_REQUESTS = (
+    "requests_read",
+    "requests_write",
+    "requests_list",
+    "requests_delete",
+    "requests_other",
+)
+_NEWEST = (
+    "started_at",
+    "table_name",
+    "operation",
+    "outcome",
+    "done_by",
+    "seconds",
+    "bytes_deleted",
+    "replay_bytes_before",
+    "replay_bytes_after",
+    "files_before",
+    "files_after",
+    "reason",
+    "error",
+)
+_READ = tuple(dict.fromkeys((*_NEWEST, "owner", *_SUMMED, *_REQUESTS)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSum(Record):
+    """What the rows of one group have in common, and their sums."""
+
+    group: str | None
+    """The table, the operation, the owner or the day; None for rows without one."""
+    operations: int
+    """Rows: operations that ran, also those that failed."""
+    failed: int
+    files_merged: int
+    """Fewer live files after the operations than before."""
+    bytes_deleted: int
+    replay_bytes_spared: int
+    """Fewer bytes of log that readers open."""
+    seconds: float
+    cpu_seconds: float
+    requests: int
+    bytes_read: int
+    bytes_written: int
+
+
+def sums(ledger: LedgerTable, *, since: datetime | None, by: GroupBy) -> tuple[LedgerSum, ...]:
+    """Returns the sums of each group, those with the most operations first; days in order.
+
+    `NotADeltaTableError` if there is no ledger.
+    """
+    rows = _rows(ledger, since)
+    key = pc.strftime(rows["started_at"], "%Y-%m-%d") if by == "day" else rows[_KEYS[by]]
+    table = pa.table(
+        {
+            "group": key,
+            "failed": pc.equal(pc.fill_null(rows["outcome"], ""), "failed").cast(pa.int64()),
+            "files_merged": _less(rows, "files"),
+            "replay_bytes_spared": _less(rows, "replay_bytes"),
+            "requests": _total(rows, _REQUESTS),
+            **{name: pc.fill_null(rows[name], 0) for name in _SUMMED},
+        }
+    )
+    names = [name for name in table.column_names if name != "group"]
+    grouped = table.group_by("group").aggregate(
+        [([], "count_all"), *((name, "sum") for name in names)]
+    )
+    found = [
+        LedgerSum(
+            group=row["group"],
+            operations=row["count_all"],
+            **{name: row[f"{name}_sum"] for name in names},
+        )
+        for row in grouped.to_pylist()
+    ]
+    if by == "day":
+        return tuple(sorted(found, key=lambda each: each.group or ""))
+    return tuple(sorted(found, key=lambda each: (-each.operations, each.group or "")))
+
+
+def newest(ledger: LedgerTable, *, since: datetime | None, most: int) -> pa.Table:
+    """Returns the newest rows, the newest first."""
+    rows = _rows(ledger, since).select(_NEWEST)
+    order = pc.sort_indices(rows, sort_keys=[("started_at", "descending")])
+    return rows.take(order[:most])
+
+
+def _rows(ledger: LedgerTable, since: datetime | None) -> pa.Table:
+    month = None if since is None else f"{since:%Y-%m}"
+    rows = ledger.read(_READ, since_month=month)
+    if since is None:
+        return rows
+    at = pa.scalar(since, rows.schema.field("started_at").type)
+    return rows.filter(pc.greater_equal(rows["started_at"], at))
+
+
+def _less(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    """How much less there was after each operation; 0 if it was more, or is unknown."""
+    less = pc.subtract(rows[f"{name}_before"], rows[f"{name}_after"])
+    return pc.max_element_wise(pc.fill_null(less, 0), 0)
+
+
+def _total(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    total = pc.fill_null(rows[names[0]], 0)
+    for name in names[1:]:
+        total = pc.add(total, pc.fill_null(rows[name], 0))
+    return total
