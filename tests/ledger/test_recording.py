@@ -157,7 +157,7 @@ def test_no_fault_loses_or_doubles_a_row(tmp_path: Path, broken: str, left_behin
         _record(ledger, state, "first")
         if left_behind:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(LedgerTable, "append", _fail)
+                patch.setattr(LedgerTable, "version", _fail)
                 _record(ledger, state, "late")
         return ledger, state
 
