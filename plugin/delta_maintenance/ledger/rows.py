@@ -67,11 +67,11 @@ def _common(result: RunResult, origin: Origin, started: datetime) -> dict[str, A
         "started_at": started,
         "done_by": origin.done_by,
         "engine_info": f"delta-maintenance/{__version__}",
-        "table_uri": _text(result.uri),
-        "table_name": _text(result.name),
+        "table_uri": one_line(result.uri),
+        "table_name": one_line(result.name),
         "table_id": before.health.table_id if before and before.health else None,
-        "owner": _text(before.owner) if before else None,
-        "link": _text(origin.link),
+        "owner": one_line(before.owner) if before else None,
+        "link": one_line(origin.link),
     }
 
 
@@ -79,7 +79,7 @@ def _unread(result: RunResult) -> dict[str, Any]:
     return {
         "ended_at": result.ended_at,
         "outcome": "failed",
-        "error": _text(result.problem),
+        "error": one_line(result.problem),
         "seconds": (result.ended_at - result.started_at).total_seconds(),
     }
 
@@ -91,10 +91,10 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
         "ended_at": outcome.started_at + timedelta(seconds=outcome.seconds),
         "engine": outcome.engine,
         "operation": outcome.operation,
-        "reason": _text(outcome.reason),
+        "reason": one_line(outcome.reason),
         "outcome": outcome.status,
-        "error": _text(outcome.reason) if outcome.status in _PROBLEMS else None,
-        "approved_by": _text(origin.approved_by) if _was_done(outcome) else None,
+        "error": one_line(outcome.reason) if outcome.status in _PROBLEMS else None,
+        "approved_by": one_line(origin.approved_by) if _was_done(outcome) else None,
         "planned_files": planned.deleted_files,
         "planned_bytes": planned.deleted_bytes,
         "bytes_deleted": done.deleted_bytes,
@@ -137,7 +137,7 @@ def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield name, value
 
 
-def _text(value: str | None) -> str | None:
+def one_line(value: str | None) -> str | None:
     """Returns a text on one line, without credentials in addresses."""
     if value is None:
         return None

@@ -31,7 +31,7 @@ from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage import Store
 from delta_maintenance.table.commit.idempotency import commit_after
-from delta_maintenance.table.commit.outcome import Conflicted
+from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, DataFileWriter
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
@@ -80,15 +80,15 @@ class LedgerTable:
         except NotADeltaTableError:
             return -1
 
-    def append(self, delivery: Delivery) -> None:
-        """Appends the rows of a run, unless an earlier delivery has.
+    def append(self, delivery: Delivery) -> bool:
+        """Appends the rows of a run, unless an earlier delivery has; returns whether it did.
 
         Creates the table if it does not exist, and adds the columns of this release that it lacks.
         `InvalidRequestError` if the table is no ledger; otherwise the errors of a transaction.
         """
         snapshot = self._with_columns(self._open())
         if delivery.since_version is not None and self._has(snapshot, delivery):
-            return
+            return False
         layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         adds = self._written(delivery.rows, snapshot, layout)
         transaction = self._begin(snapshot, _APPEND, operation_id=delivery.run_id)
@@ -96,6 +96,7 @@ class LedgerTable:
         outcome = transaction.commit()
         if isinstance(outcome, Conflicted):
             raise outcome.as_error(self._store.root)
+        return isinstance(outcome, Landed)
 
     def read(self, columns: Sequence[str], *, since_month: str | None = None) -> pa.Table:
         """Reads columns of the rows of all months, or of those from a month on.

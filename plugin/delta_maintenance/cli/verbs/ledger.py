@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_verb
-from delta_maintenance.cli.output import count_text, print_json, print_lines, print_table, size_text
+from delta_maintenance.cli.output import count_text, print_json, print_lines, say, size_text, warn
+from delta_maintenance.cli.policy_tables import PolicyTables
+from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.durations import parse_duration
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from delta_maintenance.ledger.summary import LedgerSum
+    from delta_maintenance.ledger.table import LedgerTable
+    from delta_maintenance.policies.definition.policy import Policy
 
 _GROUPS = ("table", "operation", "day", "owner")
 _SHOWN = 50
@@ -43,10 +47,16 @@ def add_parser(verbs: Verbs) -> None:
         help="how far to look back, by default 30 days",
     )
     parser.add_argument("--by", choices=_GROUPS, help="sums for each of these")
-    parser.set_defaults(run=run, table=None)
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="store_true",
+        help="first add the maintenance by other engines that the logs of the tables show",
+    )
+    parser.set_defaults(run=run, table=None, names=[], state=None)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     """Prints the newest operations, or the sums."""
     from delta_maintenance.cli.policy_ledger import open_ledger
     from delta_maintenance.ledger import summary
@@ -61,6 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
     since = clock.now() - parse_duration(arguments.since)
     ledger = open_ledger(policy.ledger, dict(arguments.storage_options))
+    status = _import(ledger, policy, arguments) if arguments.imports else 0
     try:
         if arguments.by is None:
             rows = summary.newest(ledger, since=since, most=_SHOWN).to_pylist()
@@ -70,6 +81,27 @@ def run(arguments: argparse.Namespace) -> None:
     except NotADeltaTableError as error:
         error.remedy = "run the policy once: the first run that does something creates the ledger"
         raise
+    return status
+
+
+def _import(ledger: LedgerTable, policy: Policy, arguments: argparse.Namespace) -> int:
+    """Imports the histories of all tables. A table that cannot be read hides no other."""
+    from delta_maintenance.errors import failure_of
+    from delta_maintenance.ledger.imports import import_history, imported_versions
+
+    tables = PolicyTables(arguments, policy)
+    warn(tables.found.warnings())
+    failures = [(each.name, each.problem, each.exit_status) for each in tables.unlisted]
+    rows, imported = 0, imported_versions(ledger)
+    for table in tables.tables:
+        try:
+            with tables.opened(table) as opened:
+                rows += import_history(ledger, opened, table, imported=imported)
+        except Exception as error:
+            failure = failure_of(error, where=table.name).located(table=table.uri)
+            failures.append((table.name, str(failure), failure.exit_status))
+    say(f"{count_text(rows, 'operation')} of other engines imported")
+    return worst(iter(failures))
 
 
 def _print_newest(rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
@@ -108,7 +140,7 @@ def _print_sums(found: Sequence[LedgerSum], arguments: argparse.Namespace) -> No
     if arguments.json:
         print_json([each.to_json() for each in found])
         return
-    print_table(
+    print_lines(
         (arguments.by, "ran", "failed", "merged", "deleted", "to open", "requests", "seconds"),
         [
             (
