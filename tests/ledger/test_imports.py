@@ -90,7 +90,7 @@ def test_only_the_maintenance_of_others_is_imported(
         ("vacuum", "failed", "FAILED", None, "other"),
     ]
     named = rows(ledger, "table_name", "owner", "engine_info", "metrics")
-    assert named[0] == ("orders", "sales", SPARK, [("numRemovedFiles", 12)])
+    assert named[0] == ("orders", "sales", SPARK, [("files_before", 12)])
     assert named[2][2] == "delta-rs.1"
 
 

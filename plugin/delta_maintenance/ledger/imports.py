@@ -29,6 +29,17 @@ _OPERATIONS = {
     "ROW TRACKING BACKFILL": "backfill-row-ids",
 }
 """Our operations by the names that engines give to theirs. VACUUM START goes into VACUUM END."""
+_METRICS = {
+    "numRemovedFiles": "files_before",
+    "numFilesRemoved": "files_before",
+    "numAddedFiles": "files_after",
+    "numFilesAdded": "files_after",
+    "numRemovedBytes": "bytes_before",
+    "numAddedBytes": "bytes_after",
+    "numDeletedFiles": "deleted",
+}
+"""The metrics of our results by the names that Delta Spark and delta-rs give to theirs. Others keep
+their names."""
 _SORTED = ("zOrderBy", "clusterBy")
 _DONE = ("COMPLETED", "SUCCEEDED", None)
 
@@ -128,14 +139,14 @@ def _metrics(value: Any) -> dict[str, int]:
     for name, each in value.items():
         text = str(each)
         if not isinstance(each, bool) and re.fullmatch(r"-?\d{1,18}", text):
-            found[str(name)] = int(text)
+            found[_METRICS.get(str(name), str(name))] = int(text)
     return found
 
 
 def _deleted_bytes(metrics: Mapping[str, int], planned: Mapping[str, int]) -> int | None:
     """Returns the bytes that a vacuum announced, if it deleted as many files as announced."""
     files = planned.get("numFilesToDelete")
-    whole = files is not None and metrics.get("numDeletedFiles") == files
+    whole = files is not None and metrics.get("deleted") == files
     return planned.get("sizeOfDataToDelete") if whole else None
 
 

@@ -50,6 +50,10 @@ class DuckDb:
         self._connection.execute(f"SELECT * FROM delta_scan('{table}')")
         return _arrow(self._connection)
 
+    def execute(self, query: str) -> list[tuple[Any, ...]]:
+        """Executes a statement; returns the rows."""
+        return self._connection.execute(query).fetchall()
+
     def number(self, query: str) -> Any:
         """Returns the first value of a query."""
         [value, *_] = self._connection.execute(query).fetchone()
