@@ -25,6 +25,7 @@ from delta_maintenance.cli.arguments import (
     key_value,
     open_table,
 )
+from delta_maintenance.cli.ledger_row import LedgerRow, ledger_row
 from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
@@ -76,6 +77,9 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
             "written before anything is changed",
         )
     parser.add_argument("--dry-run", action="store_true", help="only print the plan and its reason")
+    parser.add_argument(
+        "--ledger", metavar="URI", help="add a row to this ledger, which is created if it is new"
+    )
     if record.spark is not None:
         add_spark(parser)
     parser.set_defaults(
@@ -88,14 +92,19 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
     """Plans, and applies the plan unless this is a dry run."""
-    started = clock.now()
-    verb = _Verb(record, arguments)
+    with ledger_row(record, arguments) as row:
+        _run(_Verb(record, arguments, row))
+
+
+def _run(verb: _Verb) -> None:
+    started, record, arguments = clock.now(), verb.record, verb.arguments
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
     if spark is not None and not dry_run and _asks_for_spark(options) and spark.skips_plan(options):
         verb.conclude(verb.submitted(options))
         return
     table = open_table(arguments)
+    verb.row.measure(table.store)
     with Progress() as progress:
         context = RunContext(
             started=started,
@@ -130,9 +139,10 @@ def _access(record: AnyOperation, arguments: argparse.Namespace) -> Access:
 class _Verb:
     """The execution of one command line."""
 
-    def __init__(self, record: AnyOperation, arguments: argparse.Namespace) -> None:
+    def __init__(self, record: AnyOperation, arguments: argparse.Namespace, row: LedgerRow) -> None:
         self.record = record
         self.arguments = arguments
+        self.row = row
 
     def submitted(self, options: Any, plan: Any = None) -> Any:
         """Returns the Result of a Spark job, or its Plan for a dry run. The job plans again."""
@@ -151,6 +161,7 @@ class _Verb:
     def conclude(self, document: Any, listing: Listing | None = None) -> None:
         """Prints a Plan or a Result, and raises the error that it implies."""
         record, arguments = self.record, self.arguments
+        self.row.document = document
         name = arguments.catalog_name
         if arguments.json:
             named = {} if name is None else {"catalog_name": name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from typing import Any, Literal, Protocol
 
@@ -25,6 +26,7 @@ from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.discovery import environment_options
+from delta_maintenance.policies.measuring import Cost
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.progress import Progress
@@ -174,6 +176,43 @@ def failed(context: Context, blank: OperationOutcome, error: Exception) -> Opera
         reason=str(failure.located(table=context.table.uri)),
         exit_status=failure.exit_status,
         retryable=failure.retryable,
+    )
+
+
+def outcome_of_document(
+    record: AnyOperation,
+    document: Any,
+    *,
+    planned: bool,
+    failure: Exception | None,
+    started: datetime,
+    seconds: float,
+    cost: Cost | None,
+) -> OperationOutcome:
+    """Returns the outcome of an operation that ran without a policy.
+
+    `document` is its Plan or its Result; None if it failed before it had one.
+    """
+    blank = OperationOutcome(
+        operation=record.name,
+        status="failed",
+        reason=str(failure_of(failure, where=record.name)) if failure is not None else "requested",
+        started_at=started,
+        seconds=seconds,
+        cost=cost,
+    )
+    if document is None:
+        return blank
+    engine: Literal["local", "spark"] = getattr(document, "engine", "local")
+    blank = replace(blank, engine=engine, result=document.to_json())
+    if planned:
+        return replace(blank, status="planned", reason=document.reason)
+    conclusion = record.conclusion(document)
+    return replace(
+        blank,
+        status=_STATUSES[conclusion.outcome],
+        reason=str(conclusion) or blank.reason,
+        commits=record.done_amounts(document).commits,
     )
 
 

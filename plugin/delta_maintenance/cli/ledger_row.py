@@ -1,0 +1,92 @@
+"""The row in a ledger for one verb of an operation (`--ledger`)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+from delta_maintenance.operations.core.registry import AnyOperation
+
+if TYPE_CHECKING:
+    from delta_maintenance.policies.measuring import Measured
+    from delta_maintenance.storage import Store
+
+
+class LedgerRow:
+    """What a verb says of its work while it goes on."""
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self.document: Any = None
+        """The Plan or the Result."""
+
+        self._is_wanted = is_wanted
+        self._measuring = ExitStack()
+        self._measured: Measured | None = None
+
+    def measure(self, store: Store) -> None:
+        """Counts the requests of the store from now on."""
+        if self._is_wanted:
+            from delta_maintenance.policies.measuring import measured
+
+            self._measured = self._measuring.enter_context(measured(store))
+
+    @property
+    def cost(self) -> Any:
+        """The cost until now."""
+        self._measuring.close()
+        return None if self._measured is None else self._measured.cost
+
+
+@contextmanager
+def ledger_row(record: AnyOperation, arguments: argparse.Namespace) -> Iterator[LedgerRow]:
+    """Records the work of the block, also if it fails; problems of the ledger are warnings."""
+    row, started = LedgerRow(is_wanted=arguments.ledger is not None), clock.now()
+    failure: Exception | None = None
+    try:
+        yield row
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        if arguments.ledger is not None:
+            _record(record, arguments, row, started=started, failure=failure)
+
+
+def _record(
+    record: AnyOperation,
+    arguments: argparse.Namespace,
+    row: LedgerRow,
+    *,
+    started: datetime,
+    failure: Exception | None,
+) -> None:
+    from delta_maintenance.cli import policy_ledger
+    from delta_maintenance.policies.definition.ledger import LedgerRule
+    from delta_maintenance.policies.execute import outcome_of_document
+    from delta_maintenance.policies.models import RunResult
+
+    ended = clock.now()
+    outcome = outcome_of_document(
+        record,
+        row.document,
+        planned=arguments.dry_run,
+        failure=failure,
+        started=started,
+        seconds=(ended - started).total_seconds(),
+        cost=row.cost,
+    )
+    result = RunResult(
+        name=arguments.catalog_name or arguments.table,
+        uri=arguments.table,
+        status="failed" if failure is not None else "done",
+        started_at=started,
+        ended_at=ended,
+        outcomes=(outcome,),
+    )
+    given = dict(arguments.storage_options)
+    rule = LedgerRule(uri=arguments.ledger)
+    policy_ledger.record(policy_ledger.recorder_of(rule, given=given, state=None), result)
