@@ -32,7 +32,10 @@ output is incomplete.
 """
 
 _READING = ("inspect", "files", "history", "health")
-_TABLES = ("init", "tables", "assess", "run", "orphans", "spark-spec", "spark-stage")
+_TABLES = (
+    *("init", "tables", "assess", "run", "acknowledge", "orphans"),
+    *("spark-spec", "spark-stage"),
+)
 _MODULES = {
     **dict.fromkeys(_READING, "reading"),
     "spark-spec": "spark_spec",
