@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, StorageError
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.acknowledgements import Acknowledgement
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -25,6 +30,7 @@ from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperat
 from delta_maintenance_airflow.operators.batches import BatchLimits, batched
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from tests.support.tables.assessed_tables import assessment, run_result
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -258,3 +264,27 @@ def test_a_manual_run_waits_for_the_task_that_changes_its_table(
     ):
         manual.execute(task_context)
     assert 300 <= now[0] < 400
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_failed_operation_is_logged_as_an_error_and_a_known_one_as_a_warning(
+    batch: DeltaPolicyBatchOperator,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    known: bool,
+) -> None:
+    run = run_result("orders", status="failed", problem="it is broken", exit_status=1)
+    done = replace(run.outcomes[0], result=None)
+    outcome = replace(done, status="failed", exit_status=1, reason="it is broken")
+    due = assessment("orders", assessed_at=clock.now())
+    run = replace(run, before=due, outcomes=(done, outcome))
+    entry = AssessmentEntry(assessment=due, run=run)
+    if known:
+        assert entry.failure is not None
+        kept = Acknowledgement(failure=entry.failure, reason="known", at=clock.now())
+        entry = replace(entry, acknowledgement=kept)
+    log = MagicMock()
+    monkeypatch.setattr(DeltaPolicyBatchOperator, "log", log)
+    batch._ended(task_context, run, entry)
+    levels = [call.args[0] for call in log.log.call_args_list]
+    assert levels == [logging.INFO, logging.WARNING if known else logging.ERROR]
