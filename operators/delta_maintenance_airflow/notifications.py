@@ -12,6 +12,7 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowFailExcept
 from delta_maintenance_airflow.operators.scheduled import FAILED, summary_text
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import assessment_store, notify_conn_id
+from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,6 +45,9 @@ class DeltaFailureNotifier(BaseNotifier):
         failed = ti.xcom_pull(task_ids=ti.task_id, key=FAILED)
         rules = self._rules()
         if failed is None or (rules.default is None and not rules.owners):
+            return
+        if as_flag(context["params"].get("plan_only", False)):
+            # The stored runs are plans, which say nothing about failures.
             return
         from delta_maintenance import clock
         from delta_maintenance.policies.alerts import tell
