@@ -14,6 +14,8 @@ from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.settings import assessment_store
+from tests.support.orchestrators.airflow_versions import DagBag
+from tests.support.orchestrators.policy_dags import DAGS
 from tests.support.tables.overdue_tables import overdue_table
 
 pytestmark = [
@@ -157,3 +159,15 @@ def test_small_work_is_batched_and_a_failure_leaves_the_rest_of_its_batch_alone(
     again = run("delta_maintenance")
     # Now their times are known, and nothing else is due.
     assert again["run[0]"].told["name"] == "u" and "run[1]" not in again
+
+
+def test_tasks_of_manual_runs_are_queued_before_those_of_scheduled_ones(airflow_db: None) -> None:
+    bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
+    manual = bag.dags["delta_manual"].tasks
+    assert {task.priority_weight for task in manual} == {1_000}
+    assert {type(task.weight_rule).__name__ for task in manual} == {
+        "_AbsolutePriorityWeightStrategy"
+    }
+    # Theirs is the sum over the tasks that follow.
+    others = [*bag.dags["delta_maintenance"].tasks, *bag.dags["delta_on_commit"].tasks]
+    assert sum(task.priority_weight for task in others) < 1_000
