@@ -45,13 +45,18 @@ class ReportsLineage:
         """The facts so far; None without a table."""
         raise NotImplementedError
 
+    def lineages(self) -> Sequence[LineageFacts]:
+        """The facts of each table, of a task for several tables."""
+        own = self.lineage()
+        return [own] if own is not None else []
+
     def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
         """Called by the OpenLineage provider when the task begins."""
-        return _facets(self.lineage())
+        return _facets_of(self.lineages())
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
         """Called by the OpenLineage provider when the task has ended, successfully or not."""
-        return _facets(self.lineage())
+        return _facets_of(self.lineages())
 
 
 def dataset_name(table_uri: str) -> tuple[str, str] | None:
@@ -83,9 +88,20 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _AUTHORITIES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
 
 
-def _facets(lineage_facts: LineageFacts | None) -> OperatorLineage | None:
-    if lineage_facts is None:
-        return None
+def _facets_of(tables: Sequence[LineageFacts]) -> OperatorLineage | None:
+    found = [each for each in map(_facets, tables) if each is not None]
+    if len(found) < 2:
+        return next(iter(found), None)
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    # The run facet is about one table.
+    return OperatorLineage(
+        inputs=[dataset for each in found for dataset in each.inputs],
+        outputs=[dataset for each in found for dataset in each.outputs],
+    )
+
+
+def _facets(lineage_facts: LineageFacts) -> OperatorLineage | None:
     try:
         from airflow.providers.common.compat.openlineage.facet import (
             InputDataset,

@@ -2,19 +2,95 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException, mask
-from delta_maintenance_airflow.operators.scheduled import summary_text
-from delta_maintenance_airflow.settings import notify_conn_id
+from delta_maintenance_airflow.operators.scheduled import FAILED, summary_text
+from delta_maintenance_airflow.policy_work import PolicyWork
+from delta_maintenance_airflow.settings import assessment_store, notify_conn_id
+from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_SECONDS = 20
+    from delta_maintenance.policies.definition.alerts import AlertRules, Webhook
+
+
+class DeltaFailureNotifier(BaseNotifier):
+    """Tells the owners of tables what has failed since the last run of the Dag `delta_maintenance`,
+    and which tables are well again, each once, by the `alerts` of the policy.
+
+    For the callbacks of the task of `DeltaSummaryOperator`. A failure that stays the same, or is
+    acknowledged, is not told. A message that is not delivered is part of the next run's.
+
+    :param policy: the file with the policy; the default is `[delta_maintenance] policy` in
+        Airflow's configuration. (templated)
+    :param conn_id: the connection for owners whom the policy gives no webhook, unless it has a
+        default; by default `[delta_maintenance] notify_conn_id`. (templated)
+    """
+
+    template_fields = ("policy", "conn_id")
+
+    def __init__(self, *, policy: str | None = None, conn_id: str | None = None) -> None:
+        super().__init__()
+        self.policy = policy
+        self.conn_id = conn_id
+
+    def notify(self, context: Context) -> None:
+        ti = context["ti"]
+        failed = ti.xcom_pull(task_ids=ti.task_id, key=FAILED)
+        rules = self._rules()
+        if failed is None or (rules.default is None and not rules.owners):
+            return
+        if as_flag(context["params"].get("plan_only", False)):
+            # The stored runs are plans, which say nothing about failures.
+            return
+        from delta_maintenance import clock
+        from delta_maintenance.policies.alerts import tell
+
+        lost = tell(
+            rules,
+            assessment_store(),
+            failed["tables"],
+            self.deliver,
+            title=ti.dag_id,
+            now=clock.now(),
+            of_run=failed["of_run"],
+        )
+        if lost:
+            raise AirflowException("; ".join(map(str, lost)))
+
+    def deliver(self, webhook: Webhook, text: str) -> bool:
+        """Posts a message; returns false if the webhook has neither a connection nor a variable.
+
+        Override this method to send messages by another notifier of Airflow.
+        """
+        from delta_maintenance.policies.webhook import post_by_environment
+
+        if webhook.connection is None:
+            return post_by_environment(webhook, text, environment=os.environ)
+        from delta_maintenance.errors import AlertError
+
+        try:
+            _post(webhook.connection, {"text": text})
+        except AirflowException as error:
+            problem = str(error)
+        else:
+            return True
+        raise AlertError(problem, remedy="the next run sends it again")
+
+    def _rules(self) -> AlertRules:
+        from delta_maintenance.policies.definition.alerts import Webhook
+
+        rules = PolicyWork(self.policy).policy.alerts
+        conn_id = self.conn_id or notify_conn_id()
+        if rules.default is not None or conn_id is None:
+            return rules
+        return rules.model_copy(update={"default": Webhook(connection=conn_id)})
 
 
 class MaintenanceSummaryNotifier(BaseNotifier):
@@ -73,8 +149,8 @@ class ApprovalNotifier(BaseNotifier):
 
 
 def _post(conn_id: str, message: dict[str, Any]) -> None:
-    # Airflow's own HTTP client, imported here because it would slow down Dag parsing.
-    import httpx
+    from delta_maintenance.errors import DeltaMaintenanceError
+    from delta_maintenance.policies.webhook import post
 
     connection = BaseHook.get_connection(conn_id)
     address = connection.host or ""
@@ -84,16 +160,11 @@ def _post(conn_id: str, message: dict[str, Any]) -> None:
         )
     # The path of a webhook is a secret, and the log of the HTTP client contains it.
     mask(address)
-    mask(httpx.URL(address).raw_path.decode())
-    token = connection.password
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    mask("/" + address.partition("://")[2].partition("/")[2])
     try:
-        answer = httpx.post(address, json=message, headers=headers, timeout=_SECONDS)
-    except httpx.HTTPError as error:
-        raise AirflowException(f"{_lost(conn_id)}: {type(error).__name__}") from None
-    if not answer.is_success:
-        raise AirflowException(f"{_lost(conn_id)}: HTTP status {answer.status_code}")
-
-
-def _lost(conn_id: str) -> str:
-    return f"the notification through the connection {conn_id} was not accepted"
+        post(address, message["text"], name=f"the connection {conn_id}", token=connection.password)
+    except DeltaMaintenanceError as error:
+        problem = str(error)
+    else:
+        return
+    raise AirflowException(problem)

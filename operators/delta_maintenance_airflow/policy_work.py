@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.policies.approval import ApprovedPlan
+    from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.catalogs import CatalogMemory
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
@@ -113,6 +114,22 @@ class PolicyWork:
         stated = PolicyHook(table.rules.storage).other_writers
         rules = table.rules.model_copy(update={"other_writers": stated})
         return table.model_copy(update={"rules": rules})
+
+
+def entry_of(store: AssessmentStore, name: str) -> AssessmentEntry | None:
+    """Returns the stored state of a table; None if it is missing or unreadable."""
+    from delta_maintenance.policies.assessments import AssessmentEntry
+
+    found = store.load(name)
+    return found if isinstance(found, AssessmentEntry) else None
+
+
+def told_of(entry: AssessmentEntry | None) -> str | None:
+    """Returns the acknowledgement of the current failure of a table as one line."""
+    from delta_maintenance import clock
+
+    known = entry.acknowledged(now=clock.now()) if entry is not None else None
+    return str(known) if known is not None else None
 
 
 def _options_at(rule: StorageRule, root: str) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from delta_maintenance_airflow import URL_PREFIX, __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
-_OPERATORS = ("approvals", "manual", "policy", "scheduled")
+_OPERATORS = ("approvals", "batch_run", "manual", "policy", "scheduled")
 _LINKS = ("HealthPageLink", "ReportLink", "SparkUILink")
 _TRIGGERS = ("commit", "commit_event", "policy_commits", "spark_job")
 
@@ -52,7 +52,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "notifications": [
             f"{_PACKAGE}.notifications.{name}"
-            for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")
+            for name in ("ApprovalNotifier", "DeltaFailureNotifier", "MaintenanceSummaryNotifier")
         ],
         "connection-types": [
             _connection_type(),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.bases.xcom import BaseXCom
@@ -43,10 +44,44 @@ def task_key(task: BaseOperator, context: Context) -> list[Any]:
     return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
 
 
+def is_retry(task: BaseOperator, context: Context) -> bool:
+    """Whether an earlier try of the task ended without success, since it was last cleared."""
+    return bool(context["ti"].try_number > task_key(task, context)[-1])
+
+
+def holder(context: Context) -> str:
+    """Returns the name of a task for processes that wait for it; the same in every try of it."""
+    ti = context["ti"]
+    mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
+    return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
+
+
+def link_to(context: Context) -> str:
+    """Returns the page of a task, relative to Airflow's address."""
+    ti = context["ti"]
+    dag, run, task = (quote(part, safe=":+") for part in (ti.dag_id, ti.run_id, ti.task_id))
+    page = f"/dags/{dag}/runs/{run}/tasks/{task}"
+    return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
+
+
+def _is_mapped(ti: Any) -> bool:
+    return ti.map_index is not None and ti.map_index >= 0
+
+
 def returned_values(ti: Any, task_id: str) -> list[Any]:
     """Returns the values of mapped tasks, including failed ones, by one request."""
     found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
     return [each for each in found if each is not None]
+
+
+def returned_rows(ti: Any, task_id: str) -> list[Any]:
+    """Returns the values of mapped tasks, some of which return lists of them."""
+    return flattened(returned_values(ti, task_id))
+
+
+def flattened(values: Iterable[Any]) -> list[Any]:
+    """Returns the values, with the items of a list in its place."""
+    return [row for each in values for row in (each if isinstance(each, list) else [each])]
 
 
 @contextmanager

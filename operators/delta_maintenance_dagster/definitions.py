@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import Field
 
+from delta_maintenance.policies.definition.alerts import AlertRules
 from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits import CommitSensor, build_commit_sensor, build_table_asset
+from delta_maintenance_dagster.failures import SharedState
 from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_step
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, build_maintenance_step
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
@@ -27,7 +29,7 @@ def _retry_policy(context: dg.ResolutionContext, given: Any) -> dg.RetryPolicy:
 
 
 class Execution(dg.Model, dg.Resolvable):
-    """How runs over many tables are divided."""
+    """How runs over many tables are divided, and what they share."""
 
     tables_per_step: int = Field(
         default=1,
@@ -73,6 +75,15 @@ class Execution(dg.Model, dg.Resolvable):
         ),
     )
 
+    state: str | None = Field(
+        default=None,
+        description=(
+            "A folder in any store, used for nothing else, that keeps assessments: failures are "
+            "acknowledged there with `delta-maintenance acknowledge`, and the `alerts` of the "
+            "policy need it. Its storage options are those of the component."
+        ),
+    )
+
     def executor(self) -> dg.ExecutorDefinition | None:
         """Returns the executor of the jobs; None for that of the project."""
         if self.in_process:
@@ -115,6 +126,10 @@ def build_definitions(
         storage=Reference(storage if storage is not None else DeltaStorageResource()),
         spark=Reference(spark if spark is not None else DeltaSparkResource()),
     )
+    shared = None
+    if execution.state is not None:
+        alerts = next((each.among.alerts for each in tables if each.among), AlertRules())
+        shared = SharedState(uri=execution.state, storage=resources.storage, alerts=alerts)
     approved = [table for table in tables if table.policy.rules.approval]
     settings = StepSettings(
         thresholds=thresholds,
@@ -122,6 +137,7 @@ def build_definitions(
         pool=execution.pool,
         with_other_assets=execution.with_other_assets,
         approval_job=f"{name}_approve" if approved else None,
+        state=shared,
     )
     steps = list(_steps(tables, name, execution.tables_per_step))
     maintenance = [
@@ -136,7 +152,11 @@ def build_definitions(
     ]
     health = [
         build_health_step(
-            some, name=f"{step}__health", storage=resources.storage, thresholds=thresholds
+            some,
+            name=f"{step}__health",
+            storage=resources.storage,
+            thresholds=thresholds,
+            state=shared,
         )
         for step, some in steps
         if thresholds is not None

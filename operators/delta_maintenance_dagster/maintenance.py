@@ -15,6 +15,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance.operations.core import registry
+from delta_maintenance_dagster.failures import SharedState
 from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
@@ -82,6 +83,8 @@ class StepSettings:
     """Whether the tables are maintained by *Materialize all*, together with other assets."""
     approval_job: str | None = None
     """The job that runs approved plans, if there is one."""
+    state: SharedState | None = None
+    """Where failures are acknowledged, and who is told of new ones."""
 
 
 def build_maintenance_asset(
@@ -123,6 +126,9 @@ def build_maintenance_step(
     settings = settings or StepSettings()
     of_tables = {table.maintenance_key: table for table in tables}
     each = {key: resources.of(table) for key, table in of_tables.items()}
+    required = set().union(*(found.required for found in each.values()))
+    if settings.state is not None:
+        required |= settings.state.storage.required
 
     @dg.multi_asset(
         name=name,
@@ -130,7 +136,7 @@ def build_maintenance_step(
         can_subset=len(tables) > 1,
         pool=settings.pool,
         retry_policy=settings.retry_policy,
-        required_resource_keys=set().union(*(found.required for found in each.values())),
+        required_resource_keys=required,
     )
     def maintenance(
         context: dg.AssetExecutionContext, config: MaintenanceConfig
@@ -140,6 +146,8 @@ def build_maintenance_step(
             return
         _check(config)
         selected = context.selected_asset_keys
+        # A person waits for other runs.
+        state = settings.state if config.operation is None and not config.plan_only else None
         clones = resources.clones(context.resources)
         runs = [
             TableRun(
@@ -148,20 +156,24 @@ def build_maintenance_step(
                 resources=each[key],
                 approval_job=settings.approval_job,
                 clones=clones,
+                state=state,
             )
             for key, table in of_tables.items()
             if key in selected
         ]
         failed: list[FinishedRun] = []
+        names: list[str] = []
         try:
             for run, finished in all_of(runs, lambda run: _work(run, config)):
                 if settings.thresholds is not None:
                     run.evaluate_checks(finished, settings.thresholds)
                 if finished.problem is not None:
                     failed.append(finished)
+                if finished.result.exit_status:
+                    names.append(run.table.policy.name)
                 # A plan materialises nothing. Dagster keeps no output of failed steps, although
                 # completed work should be visible.
-                if finished.problem is not None or config.plan_only:
+                if finished.result.exit_status or config.plan_only:
                     key = run.table.maintenance_key
                     context.log_event(dg.AssetObservation(key, metadata=finished.facts))
                 else:
@@ -173,6 +185,8 @@ def build_maintenance_step(
             raise dg.Failure(
                 "the run was terminated; another run continues from there", allow_retries=False
             ) from interrupt
+        if state is not None:
+            state.tell(context.resources, context.log, names, title=context.run.job_name)
         if failed:
             raise failure_of(failed, of=len(runs))
 

@@ -14,6 +14,7 @@ from delta_maintenance.errors import BusyError, InvalidRequestError
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.table_names import name_at
 from delta_maintenance_dagster import memory
+from delta_maintenance_dagster.failures import SharedState
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
 from delta_maintenance_dagster.health.metadata import in_dagster
@@ -127,18 +128,22 @@ class FinishedRun:
     pending: tuple[PendingPlan, ...]
     approval: metadata.Metadata
     """How to approve the pending plans."""
+    acknowledged: str | None = None
+    """Who knows of the failure, and for how long; None if nobody does."""
 
     @property
     def facts(self) -> metadata.Metadata:
         """The metadata of the materialization, observation or failure."""
         left = memory.Memory(last_runs=self.result.last_runs, pending=self.pending)
         told = metadata.of_run(self.result, self.pending)
+        if self.acknowledged is not None:
+            told = {**told, "acknowledged": dg.MetadataValue.text(self.acknowledged)}
         return {**told, **self.approval, **left.to_metadata()}
 
     @property
     def problem(self) -> str | None:
-        """One line about a failed run; None if it did not fail."""
-        if not self.result.exit_status:
+        """One line about a failed run; None if it did not fail, or the failure is acknowledged."""
+        if not self.result.exit_status or self.acknowledged is not None:
             return None
         return in_dagster(self.result.problem or f"{self.table.label}: {self.result.status}")
 
@@ -154,6 +159,8 @@ class TableRun:
     """The job that runs approved plans."""
     clones: PolicyClones | None = None
     """The search for clones, which the runs of a step share."""
+    state: SharedState | None = None
+    """Where failures are acknowledged; None for runs for which a person waits."""
 
     def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> FinishedRun:
         """Runs the operations that are due by the policy.
@@ -219,7 +226,14 @@ class TableRun:
         latest = finished.result.after or finished.result.before
         if latest is None:
             return
-        for judgement in judge(latest, self.table, thresholds, pending=finished.pending):
+        judgements = judge(
+            latest,
+            self.table,
+            thresholds,
+            pending=finished.pending,
+            acknowledged=finished.acknowledged,
+        )
+        for judgement in judgements:
             evaluation = judgement.evaluation(self.table)
             # The type annotation of OpExecutionContext lacks check evaluations, which it accepts.
             self.context.log_event(evaluation)  # type: ignore[arg-type]
@@ -288,14 +302,29 @@ class TableRun:
         log = self.context.log
         for assessed in _operations(result.before):
             log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
+        latest, told = result.after or result.before, None
+        if self.state is not None and latest is not None:
+            told = self.state.keep(self.context.resources, log, latest, result)
+        failed = log.error if told is None else log.warning
         for outcome in result.outcomes:
             reason = in_dagster(outcome.reason)
-            log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
-        log.info(f"{self.table.label}: {result.status}")
+            tell = failed if outcome.exit_status else log.info
+            tell(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
+        if result.exit_status:
+            problem = in_dagster(told or result.problem or "")
+            failed(f"{self.table.label}: {result.status}; {problem}")
+        else:
+            log.info(f"{self.table.label}: {result.status}")
         pending, approval = _waiting(result, known.pending), {}
         if pending and self.approval_job is not None:
             approval = metadata.of_approval(self.approval_job, self.context.run.run_id)
-        return FinishedRun(table=self.table, result=result, pending=pending, approval=approval)
+        return FinishedRun(
+            table=self.table,
+            result=result,
+            pending=pending,
+            approval=approval,
+            acknowledged=told if result.exit_status else None,
+        )
 
 
 def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:

@@ -39,7 +39,7 @@ def webhook() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("refused", ["HTTP status 404", "ConnectError", "has no URL"])
+@pytest.mark.parametrize("refused", ["HTTP status 404", "ConnectionError", "has no URL"])
 def test_a_failed_notification_shows_no_part_of_the_address(
     airflow_db: None,
     webhook: str,
@@ -47,7 +47,7 @@ def test_a_failed_notification_shows_no_part_of_the_address(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    other = {"ConnectError": f"http://127.0.0.1:1/{CANARY}", "has no URL": f"host/{CANARY}"}
+    other = {"ConnectionError": f"http://127.0.0.1:1/{CANARY}", "has no URL": f"host/{CANARY}"}
     connection = {"conn_type": "http", "host": other.get(refused, webhook)}
     monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
     caplog.set_level(logging.INFO)

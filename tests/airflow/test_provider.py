@@ -78,7 +78,7 @@ def test_it_names_the_module_of_every_operator() -> None:
     named = {
         module for entry in get_provider_info()["operators"] for module in entry["python-modules"]
     }
-    others = ("approvals", "manual", "policy", "scheduled")
+    others = ("approvals", "batch_run", "manual", "policy", "scheduled")
     beside = {f"delta_maintenance_airflow.operators.{name}" for name in others}
     made = {getattr(operators, class_name(name)).__module__ for name in BUILT_IN}
     assert named == made | beside

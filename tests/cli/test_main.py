@@ -38,6 +38,7 @@ VERBS = (
     "init",
     "assess",
     "run",
+    "acknowledge",
     "spark-spec",
     "spark-stage",
 )
@@ -205,7 +206,7 @@ def test_a_table_that_cannot_be_opened_gives_one_line_and_its_status(
     [
         verb
         for verb in VERBS
-        if not verb.startswith("spark-") and verb not in ("init", "assess", "run")
+        if not verb.startswith("spark-") and verb not in ("init", "assess", "run", "acknowledge")
     ],
 )
 def test_an_address_without_a_table_is_status_5(cli: Any, tmp_path: Path, verb: str) -> None:

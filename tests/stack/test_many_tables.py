@@ -126,7 +126,9 @@ def test_every_table_is_assessed_in_each_run_and_none_is_starved(
         tasks = _all_tasks(airflow, run_id)
         counts = Counter(task["task_id"] for task in tasks)
         assert counts["assess"] == -(-TABLES // 50)
-        worked = {task["rendered_map_index"] for task in tasks if task["task_id"] == "run"}
+        batches = airflow.told("delta_maintenance", run_id, "tables_with_work")
+        assert counts["run"] == len(batches) < PER_RUN
+        worked = {row["name"] for batch in batches for row in batch}
         assert not worked & maintained, "those that waited come first"
         maintained |= worked
         _measure_page(airflow)

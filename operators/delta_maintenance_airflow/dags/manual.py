@@ -35,6 +35,9 @@ succeeds as `incomplete`, and states the time from which the second run can drop
 
 """
 
+_FIRST: Mapping[str, Any] = {"priority_weight": 1_000, "weight_rule": "absolute"}
+"""A person waits for the outcome: queued tasks of this Dag begin before those of scheduled Dags."""
+
 
 def manual_dag(
     *,
@@ -52,7 +55,7 @@ def manual_dag(
         doc_md=f"{_DOCUMENTATION}{required_options()}",
         schedule=None,
         start_date=START,
-        default_args=dict(default_args),
+        default_args={**_FIRST, **default_args},
         # Parameters keep their types when they are passed to tasks.
         render_template_as_native_obj=True,
         tags=TAGS,

@@ -9,13 +9,15 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
-from delta_maintenance_airflow.notifications import ApprovalNotifier, MaintenanceSummaryNotifier
+from delta_maintenance_airflow.notifications import ApprovalNotifier, DeltaFailureNotifier
 from delta_maintenance_airflow.operators.approvals import (
     DeltaApprovalsOperator,
     DeltaApprovedRunOperator,
     DeltaPendingPlansOperator,
 )
-from delta_maintenance_airflow.operators.policy import DeltaAssessOperator, DeltaPolicyRunOperator
+from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator
+from delta_maintenance_airflow.operators.batches import BatchLimits
+from delta_maintenance_airflow.operators.policy import DeltaAssessOperator
 from delta_maintenance_airflow.operators.scheduled import (
     DeltaFindTablesOperator,
     DeltaSelectWorkOperator,
@@ -32,8 +34,9 @@ _DOCUMENTATION = """### Maintenance of all Delta tables of a policy
    each task.
 3. **tables_with_work** chooses the tables with due operations, those maintained longest ago first.
    Tables beyond the limit of one run come first in the next run.
-4. **run** carries out the operations that are due, one task for each table with work, in order,
-   within the hours and the limits of the policy.
+4. **run** carries out the operations that are due, in order, within the hours and the limits of the
+   policy. One task maintains many tables with small work, one after another; large work, and work
+   for Spark, has a task for each table.
 5. **summary** reports what was done, which tables wait for the next run, and which problems need
    attention.
 6. **pending_plans** collects the plans for which the policy requires an approval. Plans that change
@@ -43,9 +46,10 @@ _DOCUMENTATION = """### Maintenance of all Delta tables of a policy
    again before this question is answered.
 8. **run_approved** carries out exactly what was approved, one task for each table.
 
-If a table fails, its task and the summary fail, and the other tables are not affected. A table on
-which another Dag works is skipped until the next run. Often nothing is due: then no operation runs,
-and no table takes a task.
+If a table fails, its task and the summary fail, and the other tables are not affected. Failures
+that are acknowledged on the health page do not count. New failures are told to the owners of the
+tables. A table on which another Dag works is skipped until the next run. Often nothing is due: then
+no operation runs, and no table takes a task.
 
 Running this twice, stopping it half-way or clearing any of its tasks does no harm.
 """
@@ -63,6 +67,16 @@ class RunLimits:
     """
     tables_at_once: int = 8
     """The number of tasks of one kind that run at the same time."""
+    tables_per_run_task: int = 25
+    """The maximum number of tables that one task maintains; 1 for a task for each table."""
+    bytes_per_run_task: int = 256 << 20
+    """The maximum number of bytes that these tables are expected to read. A table with more, or
+    with work for Spark, has a task of its own.
+    """
+    time_per_run_task: timedelta = timedelta(minutes=5)
+    """The maximum time that these tables are expected to take, by their last runs. A task that has
+    worked for as long begins no further table, and leaves the others for the next run.
+    """
     plans_per_approval: int = 100
     """The maximum number of plans in one question."""
     approval_timeout: timedelta = timedelta(hours=24)
@@ -126,16 +140,24 @@ def scheduled_dag(
             task_id="tables_with_work",
             assessed=assess.output,  # type: ignore[arg-type]  # rendered before use
             most=limits.tables_per_run,
+            batches=BatchLimits(
+                tables=limits.tables_per_run_task,
+                bytes=limits.bytes_per_run_task,
+                time=limits.time_per_run_task,
+                at_once=limits.tables_at_once,
+            ),
             # A batch that could not be assessed does not affect the others.
             trigger_rule="all_done",
         )
-        run = DeltaPolicyRunOperator.partial(
+        run = DeltaPolicyBatchOperator.partial(
             task_id="run",
             policy=policy,
             plan_only="{{ params.plan_only }}",
-            map_index_template="{{ task.table['name'] }}",
+            time_limit=limits.time_per_run_task,
+            map_index_template="{{ task.tables[0]['name'] }}"
+            "{{ ' … ' ~ task.tables[-1]['name'] if task.tables[1:] else '' }}",
             **at_once,
-        ).expand(table=select.output)
+        ).expand(tables=select.output)
         summary = DeltaSummaryOperator(
             task_id="summary",
             find_task="find_tables",
@@ -144,8 +166,8 @@ def scheduled_dag(
             run_task="run",
             trigger_rule="all_done",
             retries=0,
-            on_success_callback=MaintenanceSummaryNotifier(),
-            on_failure_callback=MaintenanceSummaryNotifier(),
+            on_success_callback=DeltaFailureNotifier(policy=policy),
+            on_failure_callback=DeltaFailureNotifier(policy=policy),
         )
         run >> summary
         pending = DeltaPendingPlansOperator(

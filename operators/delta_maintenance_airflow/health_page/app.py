@@ -26,10 +26,16 @@ from starlette.exceptions import HTTPException
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core import registry
+from delta_maintenance.policies.acknowledgements import MOST_REASON
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.health_page import formats, rows
+from delta_maintenance_airflow.health_page.acknowledge import (
+    ENDS,
+    SCHEDULED_DAG,
+    add_acknowledgement,
+)
 from delta_maintenance_airflow.health_page.charts import charts
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.health_page.rows import SHOWN, overview_of
@@ -68,6 +74,7 @@ def create_app(
             response_class=HTMLResponse,
             dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
         )
+    add_acknowledgement(app, pages.asked, now=now)
     app.add_exception_handler(HTTPException, pages.problem)
     return app
 
@@ -109,7 +116,7 @@ class Pages:
             page=page,
         )
         known = self._policy.tables()
-        everything = rows.build_rows(self._asked(AssessmentStore.load_all), known)
+        everything = rows.build_rows(self.asked(AssessmentStore.load_all), known)
         return self._page(
             request,
             "tables.html",
@@ -149,7 +156,7 @@ class Pages:
 
     def _row(self, name: str) -> rows.TableRow:
         known = self._policy.tables()
-        entry = self._asked(partial(_load, name=name))
+        entry = self.asked(partial(_load, name=name))
         if isinstance(entry, AssessmentEntry):
             return rows.row_of(entry, known)
         if entry is not None:
@@ -159,7 +166,7 @@ class Pages:
             raise HTTPException(404, "No table of this name is known.")
         return rows.never_assessed(table)
 
-    def _asked(self, question: Callable[[AssessmentStore], Any]) -> Any:
+    def asked(self, question: Callable[[AssessmentStore], Any]) -> Any:
         """Returns the answer of the store. If the store is unavailable, the page reports that."""
         try:
             if self._store is None:
@@ -223,6 +230,9 @@ def _environment() -> Environment:
     environment.globals.update(
         release=__version__,
         statuses=rows.STATUSES,
+        ends=ENDS,
+        most_reason=MOST_REASON,
+        scheduled_dag=SCHEDULED_DAG,
         operations=[record.name for record in records],
         deleting=[record.name for record in records if record.effects.deletes],
     )

@@ -12,13 +12,21 @@ from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.layout import LayoutResult
+from delta_maintenance.policies.acknowledgements import Acknowledgement
 from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
 
 Status = Literal[
-    "failed", "unreadable", "needs-approval", "blocked", "due", "never-assessed", "nothing-due"
+    "failed",
+    "unreadable",
+    "needs-approval",
+    "blocked",
+    "due",
+    "never-assessed",
+    "acknowledged",
+    "nothing-due",
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
 """The order of statuses: those that need attention most come first."""
@@ -102,6 +110,11 @@ class TableRow:
                 break
             failed = run.at
         return failed
+
+    @property
+    def acknowledgement(self) -> Acknowledgement | None:
+        """The acknowledgement of the current failure."""
+        return _acknowledgement(self.entry)
 
     @property
     def due(self) -> tuple[str, ...]:
@@ -210,19 +223,21 @@ def build_rows(
 
 def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
     """The row of one entry."""
+    acknowledged = _acknowledgement(entry) is not None
     if entry.assessment.subject == "pattern":
         return TableRow(
             name=entry.name,
             uri=None,
-            status="failed",
+            status="acknowledged" if acknowledged else "failed",
             problem=entry.assessment.problem,
             is_pattern=True,
             in_policy=known.has_pattern(entry.name) or not known.readable,
             entry=entry,
         )
     table = known.find(entry.name, entry.assessment.uri)
-    status = _status(entry)
-    run_problem = entry.run.problem if entry.run is not None and status == "failed" else None
+    status: Status = "acknowledged" if acknowledged else _status(entry)
+    failed = status in ("failed", "acknowledged")
+    run_problem = entry.run.problem if entry.run is not None and failed else None
     return TableRow(
         name=entry.name,
         uri=entry.assessment.uri,
@@ -261,6 +276,11 @@ def _status(entry: AssessmentEntry) -> Status:
 def _put_off(entry: AssessmentEntry | None) -> set[str]:
     # Each assessment removes expired entries.
     return {each.operation for each in entry.put_off} if entry is not None else set()
+
+
+def _acknowledgement(entry: AssessmentEntry | None) -> Acknowledgement | None:
+    # As of the last assessment, like everything on the page.
+    return entry.acknowledged(now=entry.assessment.assessed_at) if entry is not None else None
 
 
 def never_assessed(table: KnownTable) -> TableRow:
@@ -380,6 +400,8 @@ class Overview:
     """Tables that failed or whose entry is unreadable, oldest failure first."""
     unlisted: tuple[TableRow, ...]
     """Patterns that cannot be listed."""
+    acknowledged: int
+    """The number of tables and patterns whose failures are known."""
     waiting: tuple[TableRow, ...]
     """Tables with operations that wait for an approval."""
     plans: tuple[PendingPlan, ...]
@@ -425,7 +447,8 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
     return Overview(
         tables=len(tables),
         failed=tuple(sorted(failed, key=lambda row: (row.failing_since or now, row.name))),
-        unlisted=tuple(row for row in rows if row.is_pattern),
+        unlisted=tuple(row for row in rows if row.is_pattern and row.status == "failed"),
+        acknowledged=sum(row.status == "acknowledged" for row in rows),
         waiting=tuple(row for row in tables if row.waiting),
         plans=tuple(sorted(plans, key=lambda plan: (plan.due_since, plan.name))),
         blocked=sum(row.status == "blocked" for row in tables),

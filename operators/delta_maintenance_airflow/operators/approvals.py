@@ -13,15 +13,21 @@ from airflow.sdk import BaseOperator, Param
 from delta_maintenance import clock
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.hooks.delta import PolicyHook
-from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, entry_of, link_to
+from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.operators.questions import name_of, plans_text, require_other_person
+from delta_maintenance_airflow.policy_work import entry_of
 from delta_maintenance_airflow.settings import assessment_store
-from delta_maintenance_airflow.tasks import as_flag, retrying_only_what_may_pass, returned_values
+from delta_maintenance_airflow.tasks import (
+    as_flag,
+    link_to,
+    retrying_only_what_may_pass,
+    returned_rows,
+    returned_values,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
@@ -81,7 +87,7 @@ class DeltaPendingPlansOperator(BaseOperator):
                 for row in some
                 if row["waits"]
             ),
-            *(each["name"] for each in returned_values(ti, self.run_task) if _is_waiting(each)),
+            *(each["name"] for each in returned_rows(ti, self.run_task) if _is_waiting(each)),
         ]
         if not names:
             raise AirflowSkipException("no plan waits for an approval")
@@ -216,13 +222,12 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         field for field in DeltaPolicyRunOperator.template_fields if field != "table"
     )
 
+    # A person has approved.
+    is_scheduled = False
+
     def __init__(self, *, plans: Sequence[Mapping[str, Any]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plans = plans
-
-    def busy(self, error: BusyError) -> Exception:
-        # A person has approved, so Airflow retries the task.
-        return AirflowException(str(error))
 
     def work(
         self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None

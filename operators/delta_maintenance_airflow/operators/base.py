@@ -218,7 +218,9 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         report = self.reported(document)
         more = {**record.totals(document), **({} if report is None else {"report_uri": report})}
         name = self.catalog_name or document.table
-        self.log.info("%s, version %d: %s", name, document.version, status)
+        succeeded = planned or record.outcome_of(status).succeeded
+        log = self.log.info if succeeded else self.log.error
+        log("%s, version %d: %s", name, document.version, status)
         facts = record.plan_facts(document) if planned else record.result_facts(document)
         for name, value in core.shown(facts):
             for line in core.fact_lines(value) if name not in _LOGGED else ():

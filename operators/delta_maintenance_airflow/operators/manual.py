@@ -12,11 +12,7 @@ from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.redaction import redact_address
-from delta_maintenance_airflow.compat import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-)
+from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.operators.questions import plan_text, require_other_person
@@ -27,7 +23,6 @@ from delta_maintenance_airflow.tasks import as_flag
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
@@ -69,6 +64,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         "stop_after_plan",
     )
     template_fields_renderers = {"options": "json", "plan": "json"}
+    is_scheduled = False
 
     def __init__(
         self,
@@ -107,10 +103,6 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             require_table_of_policy(work.policy, uri)
         return work
 
-    def busy(self, error: BusyError) -> Exception:
-        # A person waits for the result, so Airflow retries the task.
-        return AirflowException(str(error))
-
     def work(
         self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
     ) -> RunResult:
@@ -144,10 +136,12 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             "only_planned": as_flag(self.stop_after_plan),
         }
 
-    def _ended(self, context: Context, result: RunResult) -> dict[str, Any]:
-        result_facts = super()._ended(context, result)
-        if not self.plans or not result.outcomes:
-            return result_facts
+    def _ended(
+        self, context: Context, result: RunResult, entry: AssessmentEntry
+    ) -> tuple[dict[str, Any], Exception | None]:
+        result_facts, failure = super()._ended(context, result, entry)
+        if failure is not None or not self.plans or not result.outcomes:
+            return result_facts, failure
         from delta_maintenance.policies.approval import ApprovedPlan
 
         outcome = result.outcomes[-1]
@@ -156,7 +150,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             result_facts["plan"] = ApprovedPlan.of(outcome).to_json()
         result_facts["plan_text"] = plan_text(outcome.operation, outcome.reason, plan)
         self.log.info("%s", result_facts["plan_text"])
-        return result_facts
+        return result_facts, None
 
     def _needs_approval(self, result: RunResult) -> bool:
         from delta_maintenance.policies.approval import asks_for_approval

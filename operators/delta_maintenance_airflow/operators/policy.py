@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
@@ -25,13 +25,22 @@ from delta_maintenance_airflow.compat import (
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink
-from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
+from delta_maintenance_airflow.operators.batches import expected_work
+from delta_maintenance_airflow.policy_work import (
+    FinishedJob,
+    PolicyWork,
+    entry_of,
+    submitter,
+    told_of,
+)
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.tasks import (
     add_to_outlet_events,
     as_flag,
     flat,
+    holder,
+    link_to,
     retrying_only_what_may_pass,
     task_key,
 )
@@ -47,6 +56,9 @@ if TYPE_CHECKING:
 
 _PAUSE = 15.0
 """The pause in seconds before temporary failures are tried again."""
+_PATIENCE = 300.0
+"""The time in seconds for which a task for a person waits for another task on the same table."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 _AT_ONCE = 8
 """The number of tables that one task assesses concurrently; most of the time is spent waiting for
 the store.
@@ -58,9 +70,10 @@ class DeltaAssessOperator(BaseOperator):
 
     Returns, for every table with operations that are due or with a failed assessment: `name`,
     `uri`, `status`, `due` (the operations that a run begins or plans, in order), `waits` (those
-    whose plans wait for an approval), `problem`, and `last_run_at`, the end of its last run. A
-    damaged table appears in this list and does not fail the task. Temporary failures, such as an
-    unavailable store, are tried again after all other tables.
+    whose plans wait for an approval), `problem`, `acknowledged` (who knows of the failure, and for
+    how long), `last_run_at`, the end of its last run, and the expected `bytes`, `seconds` and use
+    of `spark`. A damaged table appears in this list and does not fail the task. Temporary failures,
+    such as an unavailable store, are tried again after all other tables.
 
     :param tables: the tables: objects with `name` and `uri`. (templated)
     :param policy: the file with the policy; the default is `[delta_maintenance] policy` in
@@ -109,8 +122,11 @@ class DeltaAssessOperator(BaseOperator):
         """Returns the result for each table, by its address."""
 
         def assess(table: Mapping[str, str]) -> dict[str, Any]:
-            assessment, known = _assessed(work, table, store, link)
-            self.log.info("%s", _log_line(assessment))
+            assessment, known, told = _assessed(work, table, store, link)
+            level = logging.INFO
+            if assessment.status == "failed":
+                level = logging.ERROR if told is None else logging.WARNING
+            self.log.log(level, "%s%s", _log_line(assessment), f"; {told}" if told else "")
             due, waits = _divided(assessment, known)
             last_run_at = known.run.ended_at if known is not None and known.run else None
             return {
@@ -120,6 +136,8 @@ class DeltaAssessOperator(BaseOperator):
                 "due": due,
                 "waits": waits,
                 "problem": assessment.problem,
+                "acknowledged": told,
+                **expected_work(assessment, known, due),
                 "last_run_at": last_run_at.isoformat() if last_run_at is not None else None,
                 "retryable": assessment.status == "failed" and assessment.retryable,
             }
@@ -133,8 +151,8 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
 
     While another task changes the same table, in any Dag, this task is skipped; a task that changes
     nothing hinders no other. The result goes to XCom, small and flat, and to the health page. If a
-    table cannot be completed, the task fails, and is retried if that may help. Two concurrent tasks
-    do no harm.
+    table cannot be completed, the task fails, and is retried if that may help; it is skipped if the
+    failure is acknowledged. Two concurrent tasks do no harm.
 
     The event of every asset in `outlets` has `delta_version`, `status` and `operations`. None of
     these assets may be the table's own asset if that has a watcher or triggers this Dag.
@@ -153,6 +171,10 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     template_fields: Sequence[str] = ("table", "policy", "plan_only", "approved")
     operator_extra_links = (HealthPageLink(),)
     ui_color = "#00add4"
+    is_scheduled: ClassVar[bool] = True
+    """Whether no person waits for the outcome: then the next run does what another task prevents,
+    and acknowledged failures are left alone.
+    """
 
     def __init__(
         self,
@@ -183,13 +205,28 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         return self._run(context, event)
 
     def _run(self, context: Context, event: Mapping[str, Any] | None) -> dict[str, Any]:
+        facts, failure = self.attempt(context, event)
+        if failure is not None:
+            # Airflow pushes the return value of a task only if it succeeds.
+            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
+            raise failure
+        return facts
+
+    def attempt(
+        self, context: Context, event: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Exception | None]:
+        """Runs the operations on the table. Returns the facts for XCom, and the exception with
+        which a task for this table ends, if it is not successful.
+        """
         with retrying_only_what_may_pass():
             work, store = self.policy_work(), assessment_store()
             table = work.table(self.table.get("name"), self.table.get("uri"))
             environment = self._environment(context, work, table, store, event)
             try:
-                result = self.work(table, environment, entry_of(store, table.name))
-                store.save(
+                result = self._patiently(
+                    lambda: self.work(table, environment, entry_of(store, table.name))
+                )
+                entry = store.save(
                     result.after or result.before or _nothing(result),
                     run=result,
                     link=link_to(context),
@@ -198,17 +235,28 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 self._defer(left, {"name": table.name, "holder": holder(context)})
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
-                context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
-                raise self.busy(error) from error
-        return self._ended(context, result)
+                busy = AirflowSkipException if self.is_scheduled else AirflowException
+                return facts, busy(str(error))
+        return self._ended(context, result, entry)
+
+    def _patiently(self, work: Callable[[], RunResult]) -> RunResult:
+        """Does the work. If a person waits for it, it is tried again while another task changes the
+        table, for a few minutes.
+        """
+        end, pause = time.monotonic() + _PATIENCE, _FIRST_PAUSE
+        while True:
+            try:
+                return work()
+            except BusyError as error:
+                if self.is_scheduled or time.monotonic() >= end:
+                    raise
+                self.log.warning("%s; this task waits", error)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def policy_work(self) -> PolicyWork:
         """The policy of the table."""
         return PolicyWork(self.policy)
-
-    def busy(self, error: BusyError) -> Exception:
-        """Returns the exception for a table on which another task is working."""
-        return AirflowSkipException(str(error))
 
     def work(
         self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
@@ -254,13 +302,12 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 operation=paused.operation.due.operation,
                 plans=not paused.operation.applies,
             )
-        deferrable = default_deferrable() if self.deferrable is None else self.deferrable
         return RunEnvironment(
             submit=submitter(
                 context,
                 task_key(self, context),
                 self._submissions.append,
-                deferral=Deferral(required=bool(self.deferrable)) if deferrable else None,
+                deferral=self._deferral(),
                 finished=finished,
             ),
             raised=(AirflowException,),
@@ -269,6 +316,10 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             progress=LoggedProgress(self.log),
             paused=paused,
         )
+
+    def _deferral(self) -> Deferral | None:
+        deferrable = default_deferrable() if self.deferrable is None else self.deferrable
+        return Deferral(required=bool(self.deferrable)) if deferrable else None
 
     def _defer(self, left: JobDeferredError, lease: Mapping[str, str]) -> NoReturn:
         # Imported here because it loads the code of triggers, which would slow down Dag parsing.
@@ -295,11 +346,17 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             written=not as_flag(self.plan_only),
         )
 
-    def _ended(self, context: Context, result: RunResult) -> dict[str, Any]:
+    def _ended(
+        self, context: Context, result: RunResult, entry: AssessmentEntry
+    ) -> tuple[dict[str, Any], Exception | None]:
         catalog_name = catalog_name_in(result.name)
         shown = catalog_name or result.uri
+        told = told_of(entry) if result.exit_status and self.is_scheduled else None
+        failed = logging.ERROR if told is None else logging.WARNING
         for outcome in result.outcomes:
-            self.log.info("%s: %s %s: %s", shown, outcome.operation, outcome.status, outcome.reason)
+            level = failed if outcome.exit_status else logging.INFO
+            line = (shown, outcome.operation, outcome.status, outcome.reason)
+            self.log.log(level, "%s: %s %s: %s", *line)
         if not result.outcomes and result.before is not None:
             for each in result.before.operations:
                 self.log.info("%s: %s %s: %s", shown, each.operation, each.status, each.reason)
@@ -311,6 +368,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 "operations": [f"{each.operation}: {each.status}" for each in result.outcomes],
                 "version": _version(result.after or result.before),
                 "problem": result.problem,
+                **({} if told is None else {"acknowledged": told}),
                 **self.facts(result),
             }
         )
@@ -323,10 +381,10 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             results=[each.result for each in done if each.result is not None],
         )
         if result.exit_status:
-            # Airflow pushes the return value of a task only if it succeeds.
-            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
-            kind = AirflowException if result.retryable else AirflowFailException
-            raise kind(result.problem or f"{result.uri}: {result.status}")
+            problem = result.problem or f"{result.uri}: {result.status}"
+            if told is not None:
+                return facts, AirflowSkipException(f"{told}: {problem}")
+            return facts, (AirflowException if result.retryable else AirflowFailException)(problem)
         if not as_flag(self.plan_only):
             extra = {
                 "delta_version": facts["version"],
@@ -335,7 +393,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 **({} if catalog_name is None else {"catalog_name": catalog_name}),
             }
             add_to_outlet_events(self, context, result.uri, extra)
-        return facts
+        return facts, None
 
 
 def catalog_name_in(name: str | None) -> str | None:
@@ -343,41 +401,16 @@ def catalog_name_in(name: str | None) -> str | None:
     return name if name is not None and is_catalog_name(name) else None
 
 
-def holder(context: Context) -> str:
-    """Returns the name of a task for processes that wait for it; the same in every try of it."""
-    ti = context["ti"]
-    mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
-    return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
-
-
-def link_to(context: Context) -> str:
-    """Returns the page of a task, relative to Airflow's address."""
-    ti = context["ti"]
-    dag, run, task = (quote(part, safe=":+") for part in (ti.dag_id, ti.run_id, ti.task_id))
-    page = f"/dags/{dag}/runs/{run}/tasks/{task}"
-    return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
-
-
-def entry_of(store: AssessmentStore, name: str) -> AssessmentEntry | None:
-    """Returns the stored state of a table; None if it is missing or unreadable."""
-    from delta_maintenance.policies.assessments import AssessmentEntry
-
-    found = store.load(name)
-    return found if isinstance(found, AssessmentEntry) else None
-
-
-def _is_mapped(ti: Any) -> bool:
-    return ti.map_index is not None and ti.map_index >= 0
-
-
 def _assessed(
     work: PolicyWork, entry: Mapping[str, str], store: AssessmentStore, link: str
-) -> tuple[Assessment, AssessmentEntry | None]:
-    """Assesses a table and saves the result. Returns it with the entry that was saved before."""
+) -> tuple[Assessment, AssessmentEntry | None, str | None]:
+    """Assesses a table and saves the result. Returns it with the entry that was saved before, and
+    the acknowledgement of the failure, if there is one.
+    """
     known = entry_of(store, entry.get("name") or entry["uri"])
     assessment = _assess_one(work, entry, known)
-    store.save(assessment, link=link)
-    return assessment, known
+    saved = store.save(assessment, link=link)
+    return assessment, known, told_of(saved) if assessment.status == "failed" else None
 
 
 def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:

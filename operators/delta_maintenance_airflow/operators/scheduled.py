@@ -10,9 +10,15 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
-from delta_maintenance_airflow.policy_work import PolicyWork
+from delta_maintenance_airflow.operators.batches import LEFT, BatchLimits, batched
+from delta_maintenance_airflow.policy_work import PolicyWork, entry_of, told_of
 from delta_maintenance_airflow.settings import assessment_store, max_map_length
-from delta_maintenance_airflow.tasks import retrying_only_what_may_pass, returned_values
+from delta_maintenance_airflow.tasks import (
+    flattened,
+    retrying_only_what_may_pass,
+    returned_rows,
+    returned_values,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,6 +28,9 @@ FOUND = "found"
 the reason why the run was `skipped`, if it was."""
 LEFT_OVER = "left_over"
 """The XCom key of the tables that wait for the next run."""
+FAILED = "failed"
+"""The XCom key of the failures of a run: the names of the `tables`, and problems `of_run` by the
+names of its tasks."""
 _NAMED = 20
 _AT_WORK = ("running", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "restarting")
 
@@ -74,10 +83,23 @@ class DeltaFindTablesOperator(BaseOperator):
             store = assessment_store()
             failures = found.keep_failures(store, now=clock.now())
             saved_at = store.saved_at()
-        for line in (*found.warnings(), *found.counts()):
+        for line in found.warnings():
+            self.log.warning("%s", line)
+        for line in found.counts():
             self.log.info("%s", line)
-        for failure in failures:
-            self.log.error("%s cannot be listed: %s", failure.name, failure.problem)
+        unlisted = [
+            {
+                "name": each.name,
+                "problem": each.problem,
+                "acknowledged": told_of(entry_of(store, each.name)),
+            }
+            for each in failures
+        ]
+        for each in unlisted:
+            if each["acknowledged"]:
+                self.log.warning("%s is not listed; %s", each["name"], each["acknowledged"])
+            else:
+                self.log.error("%s cannot be listed: %s", each["name"], each["problem"])
         wanted = set(self.only)
         tables = [
             {"name": table.name, "uri": table.uri}
@@ -87,7 +109,6 @@ class DeltaFindTablesOperator(BaseOperator):
         size = max(self.tables_per_batch, -(-len(tables) // max_map_length()))
         batches = [tables[first : first + size] for first in range(0, len(tables), size)]
         self.log.info("%d tables in %d batches", len(tables), len(batches))
-        unlisted = [{"name": each.name, "problem": each.problem} for each in failures]
         counts = {"tables": len(tables), "batches": len(batches), "unlisted": unlisted}
         ti.xcom_push(key=FOUND, value={**counts, "skipped": None})
         return batches
@@ -103,25 +124,33 @@ class DeltaFindTablesOperator(BaseOperator):
 class DeltaSelectWorkOperator(BaseOperator):
     """Chooses the tables with work for `DeltaPolicyRunOperator`: those maintained longest ago.
 
-    Returns at most `most` of the tables with operations that are due. Tables that could not be
-    assessed are left out. The names of the tables that wait for the next run, where they come
-    first, are pushed to XCom as `left_over`: `{"tables": number, "names": the first 20}`.
+    Returns at most `most` of the tables with operations that are due; with `batches`, lists of them
+    for `DeltaPolicyBatchOperator`. Tables that could not be assessed are left out. The names of the
+    tables that wait for the next run, where they come first, are pushed to XCom as `left_over`:
+    `{"tables": number, "names": the first 20}`.
 
     :param assessed: the return values of the tasks of `DeltaAssessOperator`. (templated)
     :param most: the most tables of one run; Airflow's limit for mapped tasks applies too.
+    :param batches: the limits of a batch; None for a task for each table.
     """
 
     template_fields: Sequence[str] = ("assessed",)
     ui_color = "#00add4"
 
     def __init__(
-        self, *, assessed: Iterable[Sequence[Mapping[str, Any]]], most: int = 1_000, **kwargs: Any
+        self,
+        *,
+        assessed: Iterable[Sequence[Mapping[str, Any]]],
+        most: int = 1_000,
+        batches: BatchLimits | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.assessed = assessed
         self.most = most
+        self.batches = batches
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
+    def execute(self, context: Context) -> list[Any]:
         rows = [dict(row) for some in self.assessed or () for row in some if row["due"]]
         rows.sort(key=lambda row: (row["last_run_at"] or "", row["name"]))
         most = min(self.most, max_map_length())
@@ -138,7 +167,11 @@ class DeltaSelectWorkOperator(BaseOperator):
             )
         elif not chosen:
             self.log.info("nothing is due on any table")
-        return chosen
+        if self.batches is None:
+            return chosen
+        batches = batched(chosen, self.batches)
+        self.log.info("%d tables with work in %d tasks", len(chosen), len(batches))
+        return batches
 
 
 def oldest_first(tables: Iterable[Any], at: Callable[[Any], datetime | None]) -> list[Any]:
@@ -157,13 +190,15 @@ class DeltaSummaryOperator(BaseOperator):
 
     Returns `tables`, the number of tables with work; `statuses`, the number of these by status;
     `not_assessed`, the number of tables and patterns that could not be assessed; `problems`, the
-    first problems; `num_problems`, the number of problems; `left_over`, the number of tables that
-    wait for the next run; and `text`.
+    first problems; `num_problems`, the number of problems; `acknowledged`, the number of tables and
+    patterns whose failures are known, which are no problems; `left_over`, the number of tables that
+    wait for the next run; and `text`. All failures are in the XCom `failed`, for
+    `DeltaFailureNotifier`.
 
     :param find_task: the task of `DeltaFindTablesOperator`; if it was skipped, so is this one.
     :param assess_task: the mapped task of `DeltaAssessOperator`.
     :param select_task: the task of `DeltaSelectWorkOperator`.
-    :param run_task: the mapped task of `DeltaPolicyRunOperator`.
+    :param run_task: the mapped task of `DeltaPolicyRunOperator` or `DeltaPolicyBatchOperator`.
     """
 
     ui_color = "#00add4"
@@ -181,29 +216,38 @@ class DeltaSummaryOperator(BaseOperator):
         ti = context["ti"]
         found = _one(ti, self.find_task, FOUND)
         if found is None:
-            raise AirflowFailException(f"no tables were found: see the log of {self.find_task}")
+            problem = f"no tables were found: see the log of {self.find_task}"
+            ti.xcom_push(key=FAILED, value={"tables": [], "of_run": {self.find_task: problem}})
+            raise AirflowFailException(problem)
         if found["skipped"]:
             raise AirflowSkipException(found["skipped"])
         assessed = returned_values(ti, self.assess_task)
         failures = [*found["unlisted"], *(row for some in assessed for row in some)]
         failures = [row for row in failures if row["problem"]]
+        work = flattened(_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [])
+        outcomes = {each["name"]: each for each in returned_rows(ti, self.run_task)}
+        failed = [row["name"] for row in (*failures, *outcomes.values()) if row["problem"]]
+        lost: dict[str, str] = {}
         missing = found["batches"] - len(assessed)
         if missing > 0:
             problem = f"{missing} of {found['batches']} batches of tables were not assessed"
-            failures.append(
-                {"name": self.assess_task, "problem": f"{problem}; see its failed tasks"}
-            )
+            lost[self.assess_task] = f"{problem}; see its failed tasks"
+            failures.append({"name": self.assess_task, "problem": lost[self.assess_task]})
+        if any(row["name"] not in outcomes for row in work):
+            lost[self.run_task] = "tables have left no result; see its failed tasks"
+        ti.xcom_push(key=FAILED, value={"tables": failed, "of_run": lost})
         summary = summarised(
-            work=_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [],
-            outcomes={each["name"]: each for each in returned_values(ti, self.run_task)},
+            work=work,
+            outcomes=outcomes,
             failures=failures,
             left_over=_one(ti, self.select_task, LEFT_OVER) or {},
         )
-        self.log.info("%s", summary_text(summary))
         if summary["num_problems"]:
+            self.log.error("%s", summary_text(summary))
             # Airflow pushes the return value of a task only if it succeeds.
             ti.xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=summary)
             raise AirflowFailException(summary_text(summary))
+        self.log.info("%s", summary_text(summary))
         return summary
 
 
@@ -220,30 +264,42 @@ def summarised(
 ) -> dict[str, Any]:
     """Summarises the tables with work, by name, and those that could not be assessed."""
     statuses: dict[str, int] = {}
-    problems = [f"{row['name']}: {row['problem']}" for row in failures]
+    known = [row["name"] for row in failures if row.get("acknowledged")]
+    unknown = [row for row in failures if not row.get("acknowledged")]
+    problems = [f"{row['name']}: {row['problem']}" for row in unknown]
+    left = list(left_over.get("names") or [])
+    waiting = int(left_over.get("tables") or 0)
     for row in work:
         outcome = outcomes.get(row["name"])
         # A task that was skipped or killed has no value.
         status = outcome["status"] if outcome is not None else "not-finished"
-        statuses[status] = statuses.get(status, 0) + 1
+        if status == LEFT:
+            left, waiting = [*left, row["name"]][:_NAMED], waiting + 1
+            continue
         if outcome is None:
             problems.append(f"{row['name']}: see its task, which has left no result")
+        elif outcome.get("acknowledged"):
+            known.append(row["name"])
+            status = "acknowledged"
         elif outcome["problem"]:
             problems.append(f"{row['name']}: {outcome['problem']}")
-    waiting = int(left_over.get("tables") or 0)
+        statuses[status] = statuses.get(status, 0) + 1
+    begun = sum(statuses.values())
     return {
-        "tables": len(work),
+        "tables": begun,
         "statuses": statuses,
-        "not_assessed": len(failures),
+        "not_assessed": len(unknown),
         "problems": problems[:_SHOWN],
         "num_problems": len(problems),
+        "acknowledged": len(known),
         "left_over": waiting,
         "text": "; ".join(
             part
             for part in (
-                _ended(len(work), statuses),
-                f"{len(failures):,} could not be assessed" if failures else None,
-                _left_over(waiting, left_over.get("names") or []),
+                _ended(begun, statuses),
+                f"{len(unknown):,} could not be assessed" if unknown else None,
+                f"{len(known):,} known broken, acknowledged" if known else None,
+                _left_over(waiting, left),
             )
             if part is not None
         ),

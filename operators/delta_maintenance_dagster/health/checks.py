@@ -15,6 +15,7 @@ from delta_maintenance import clock
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory
+from delta_maintenance_dagster.failures import SharedState
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.metadata import in_dagster, log_picture
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
@@ -142,19 +143,22 @@ def build_health_step(
     name: str,
     storage: Reference[DeltaStorageResource],
     thresholds: HealthThresholds,
+    state: SharedState | None = None,
 ) -> dg.AssetChecksDefinition:
     """The checks of several tables as one step: each table is opened once for all of its checks.
 
-    The checks of a table that cannot be read fail, and with them the step at its end.
+    The checks of a table that cannot be read fail, and with them the step at its end, unless the
+    failure is acknowledged in `state`.
     """
     stores = {table.key: storage.named(table.policy.rules.storage.connection) for table in tables}
+    required = set().union(*(store.required for store in stores.values()))
 
     @dg.multi_asset_check(
         name=name,
         specs=[spec for table in tables for spec in check_specs(table)],
         description="Compares Delta tables with their policies. Reads the log, and no data.",
         can_subset=True,
-        required_resource_keys=set().union(*(store.required for store in stores.values())),
+        required_resource_keys=required | (state.storage.required if state is not None else set()),
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         # The run may have selected only some of the checks.
@@ -167,9 +171,13 @@ def build_health_step(
             known = memory.recall(context.instance, table)
             opener = stores[table.key].resolve(context.resources)
             assessment = _assessed(opener, table, known)
-            if assessment.status == "failed":
+            told = None
+            if state is not None:
+                told = state.keep(context.resources, context.log, assessment)
+            if assessment.status == "failed" and told is None:
                 failed.append(assessment)
-            for judgement in judge(assessment, table, thresholds, pending=known.pending):
+            found = judge(assessment, table, thresholds, pending=known.pending, acknowledged=told)
+            for judgement in found:
                 if judgement.name in names:
                     yield judgement.result(table)
         if failed:
@@ -204,18 +212,21 @@ def judge(
     thresholds: HealthThresholds,
     *,
     pending: Sequence["PendingPlan"] = (),
+    acknowledged: str | None = None,
 ) -> Iterator[Judgement]:
     """Evaluates all checks of an assessed table. All of them fail if the table could not
-    be read.
+    be read, with a warning if that is `acknowledged`.
     """
     health = assessment.health
     if health is None:
+        problem = in_dagster(assessment.problem or "the table could not be read")
+        error, warning = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
         for name in _SPECS:
             yield Judgement(
                 name=name,
                 passed=False,
-                message=in_dagster(assessment.problem or "the table could not be read"),
-                severity=dg.AssetCheckSeverity.ERROR,
+                message=problem if acknowledged is None else f"{acknowledged}: {problem}",
+                severity=error if acknowledged is None else warning,
             )
         return
     yield _checkpoint_lag(health, table, thresholds)

@@ -32,7 +32,10 @@ output is incomplete.
 """
 
 _READING = ("inspect", "files", "history", "health")
-_TABLES = ("init", "tables", "assess", "run", "ledger", "orphans", "spark-spec", "spark-stage")
+_TABLES = (
+    *("init", "tables", "assess", "run", "acknowledge", "ledger", "orphans"),
+    *("spark-spec", "spark-stage"),
+)
 _MODULES = {
     **dict.fromkeys(_READING, "reading"),
     "spark-spec": "spark_spec",

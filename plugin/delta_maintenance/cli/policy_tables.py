@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +16,10 @@ from delta_maintenance.cli.policy_ledger import record, recorder_of
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from delta_maintenance.operations.health import TableHealth
+    from delta_maintenance.policies.acknowledgements import Acknowledgement, Failure
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.storage import StorageRule
@@ -94,6 +96,7 @@ class PolicyTables:
             if policy.ledger is None
             else recorder_of(policy.ledger, given=self._given, state=state)
         )
+        self._alerts = policy.alerts
         self._discover = partial(
             discover,
             policy,
@@ -200,9 +203,9 @@ class PolicyTables:
                 assessment = assess_table(
                     opened, table, now=now, last_runs=last_runs, previous=previous
                 )
-            self.keep(assessment)
         except Exception as error:
-            return failed_assessment(table, failure_of(error, where=table.name), now=now)
+            assessment = failed_assessment(table, failure_of(error, where=table.name), now=now)
+        self.keep(assessment)
         return assessment
 
     def known(self, table: PolicyTable) -> tuple[tuple[LastRun, ...], TableHealth | None]:
@@ -222,3 +225,32 @@ class PolicyTables:
             self._state.save(assessment, result)
         except DeltaMaintenanceError as error:
             warn([f"{assessment.name}: the outcome cannot be stored: {error}"])
+
+    def acknowledgement(self, name: str, failure: Failure | None) -> Acknowledgement | None:
+        """Returns the stored acknowledgement that covers the failure of a table or a pattern."""
+        from delta_maintenance.policies.assessments import AssessmentEntry
+
+        entry = self._state.load(name) if self._state is not None and failure is not None else None
+        known = entry.acknowledgement if isinstance(entry, AssessmentEntry) else None
+        return known if known is not None and known.covers(failure, now=clock.now()) else None
+
+    def tell(self, failed: Iterable[str]) -> None:
+        """Tells the owners of these tables about failures that are new since the last call.
+
+        A message that is not delivered is a warning, and part of the next call.
+        """
+        if not self._alerts.owners and self._alerts.default is None:
+            return
+        if self._state is None:
+            warn(["alerts are sent only with --state, which keeps what was told"])
+            return
+        from delta_maintenance.policies.alerts import tell
+        from delta_maintenance.policies.webhook import post_by_environment
+
+        post = partial(post_by_environment, environment=os.environ)
+        try:
+            title = "delta-maintenance"
+            lost = tell(self._alerts, self._state, failed, post, title=title, now=clock.now())
+        except DeltaMaintenanceError as error:
+            lost = (error,)
+        warn(str(error) for error in lost)

@@ -17,10 +17,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import IncompleteError, InvalidRequestError
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known as registered
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.policies.acknowledgements import (
+    Acknowledgement,
+    Failure,
+    current_failure,
+    still_acknowledged,
+)
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
 from delta_maintenance.policies.models import Assessment, LastRun, OperationOutcome, RunResult
 from delta_maintenance.storage import FileStatus, Store, open_store
@@ -29,6 +35,7 @@ MAX_BYTES = 512 << 10
 """The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
 HISTORY = 20
 """The number of runs that are kept for a table."""
+_TURNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +108,8 @@ class AssessmentEntry(Record):
     """Snoozed operations; at most one entry for each."""
     reports: tuple[OperationOutcome, ...] = ()
     """The newest outcome of each operation that only reads, such as `layout`."""
+    acknowledgement: Acknowledgement | None = None
+    """The acknowledgement of a failure, which may be another one than the current failure."""
 
     @property
     def name(self) -> str:
@@ -111,6 +120,16 @@ class AssessmentEntry(Record):
     def health(self) -> TableHealth | None:
         """The newest known health."""
         return self.assessment.health or self.last_health
+
+    @property
+    def failure(self) -> Failure | None:
+        """The current failure; None if the table is well."""
+        return current_failure(self.assessment, self.run)
+
+    def acknowledged(self, *, now: datetime) -> Acknowledgement | None:
+        """The acknowledgement that covers the current failure."""
+        known = self.acknowledgement
+        return known if known is not None and known.covers(self.failure, now=now) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +161,8 @@ class AssessmentStore:
         run: RunResult | None = None,
         *,
         link: str | None = None,
-    ) -> None:
-        """Replaces the entry of a table. Without a `run`, the last run is kept.
+    ) -> AssessmentEntry:
+        """Replaces the entry of a table, and returns it. Without a `run`, the last run is kept.
 
         `link` is the address of the task that made the run, or else the assessment.
         """
@@ -169,8 +188,10 @@ class AssessmentStore:
             assessed_link=link,
             pending=_still_waiting(entry.pending, assessment),
             put_off=tuple(e for e in entry.put_off if e.until > assessment.assessed_at),
+            acknowledgement=still_acknowledged(entry.acknowledgement, assessment, entry.run),
         )
         self.store.put(_file_name(assessment.name), _bounded(entry))
+        return entry
 
     def link_pending(self, name: str, operations: Collection[str], link: str | None) -> None:
         """Stores the address of the open question about pending plans; None once it is closed."""
@@ -189,6 +210,29 @@ class AssessmentStore:
             kept = {each.operation: each for each in (*entry.put_off, *answers)}
             put_off = replace(entry, put_off=tuple(kept.values()))
             self.store.put(_file_name(name), _bounded(put_off))
+
+    def acknowledge(
+        self, name: str, make: Callable[[AssessmentEntry], Acknowledgement | None]
+    ) -> AssessmentEntry:
+        """Stores the acknowledgement that `make` returns for the entry of a name, or removes it.
+
+        The entry is read again afterwards, and the acknowledgement stored once more if an
+        assessment has replaced it in the meantime. Raises `InvalidRequestError` without an entry,
+        and the errors of `make`.
+        """
+        for _ in range(_TURNS):
+            entry = self._entry(name)
+            if entry is None:
+                raise InvalidRequestError(
+                    f"{name[:200]!r} was never assessed in {self.uri}",
+                    remedy="give the name of a table or a pattern as `assess` shows it",
+                )
+            entry = replace(entry, acknowledgement=make(entry))
+            self.store.put(_file_name(name), _bounded(entry))
+            found = self._entry(name)
+            if found is not None and found.acknowledgement == entry.acknowledgement:
+                return found
+        raise IncompleteError(f"the entry of {name[:200]!r} is replaced all the time")
 
     def _entry(self, name: str) -> AssessmentEntry | None:
         found = self.load(name)

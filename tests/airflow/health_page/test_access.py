@@ -76,7 +76,9 @@ def test_every_route_requires_authentication(site: Site) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_no_request_from_another_site_can_change_anything(site: Site, method: str) -> None:
-    """The pages only show; the form starts a run through Airflow's own interface."""
+    """The pages only show; the form starts a run through Airflow's own interface, and only
+    `/acknowledge` takes a form (`test_acknowledge`).
+    """
     before = sorted(path.name for path in site.policy.parent.rglob("*"))
     for path in ("/", "/table?name=orders", "/run?name=orders&operation=vacuum"):
         assert site.get(path, method=method).status_code == 405

@@ -22,6 +22,7 @@ from delta_maintenance_airflow.operators import policy as policy_operators
 from delta_maintenance_airflow.operators import scheduled
 from delta_maintenance_airflow.operators.policy import DeltaAssessOperator
 from delta_maintenance_airflow.operators.scheduled import (
+    FAILED,
     FOUND,
     LEFT_OVER,
     DeltaFindTablesOperator,
@@ -256,6 +257,7 @@ def summary(task_context: dict[str, Any], **told: Any) -> dict[str, Any]:
 def test_a_failed_search_for_tables_fails_the_run(task_context: dict[str, Any]) -> None:
     with pytest.raises(AirflowFailException, match="no tables were found"):
         summary(task_context)
+    assert list(pushed(task_context)[FAILED]["of_run"]) == ["find"]
     with pytest.raises(AirflowSkipException, match="still running"):
         summary(task_context, find={FOUND: {"skipped": "an earlier run is still running"}})
 
@@ -280,3 +282,33 @@ def test_a_task_without_a_result_is_a_problem(task_context: dict[str, Any]) -> N
             select={"return_value": work},
             run=[done, None],
         )
+    assert list(pushed(task_context)[FAILED]["of_run"]) == ["run"]
+
+
+def test_results_of_batches_count_for_each_table_and_those_that_are_left_wait(
+    task_context: dict[str, Any],
+) -> None:
+    found = {"tables": 4, "batches": 1, "unlisted": [], "skipped": None}
+    names = ["a", "b", "c", "d"]
+    work = [row(name, None) for name in names]
+    known = {"status": "failed", "problem": "it is", "acknowledged": "by ann"}
+    told = summary(
+        task_context,
+        find={FOUND: found},
+        assess=[work],
+        select={"return_value": [work[:3], work[3:]], LEFT_OVER: {"tables": 1, "names": ["e"]}},
+        run=[
+            [
+                {"name": "a", "status": "done", "problem": None},
+                {"name": "b", **known},
+                {"name": "c", "status": "left-over", "problem": None},
+            ],
+            {"name": "d", "status": "done", "problem": None},
+        ],
+    )
+    assert told["text"] == (
+        "3 tables with work: 1 acknowledged, 2 done; 1 known broken, acknowledged; "
+        "2 tables left for the next run: e, c"
+    )
+    assert (told["num_problems"], told["left_over"]) == (0, 2)
+    assert pushed(task_context)[FAILED] == {"tables": ["b"], "of_run": {}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from delta_maintenance import clock
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS, Somebody
+from tests.support.servers.loopback import Reply, Request, serve
 
 
 @pytest.fixture
@@ -46,10 +48,27 @@ def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
         for ti in done.get_task_instances():
             name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
             told = ti.xcom_pull(ti.task_id, map_indexes=ti.map_index)
-            found[name] = SimpleNamespace(state=str(ti.state), told=told)
+            found[name] = SimpleNamespace(
+                state=str(ti.state), told=told, label=ti.rendered_map_index
+            )
         return found
 
     return run
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str | None, str]]]:
+    """The tokens and texts of messages to the webhook of the connection `chat`."""
+    heard: list[tuple[str | None, str]] = []
+
+    def answer(request: Request) -> Reply:
+        heard.append((request.headers["Authorization"], json.loads(request.body)["text"]))
+        return Reply(status=200)
+
+    with serve(answer) as address:
+        connection = {"conn_type": "http", "host": f"{address}/hook", "password": "of the chat"}
+        monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
+        yield heard
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,49 +111,6 @@ def test_a_busy_table_is_skipped_and_shown_on_the_page(
     assert entry.run is not None and entry.run.status == "done"
     assert entry.link is not None and entry.link.endswith("/tasks/run/mapped/0")
     assert entry.health is not None and entry.health.commits_since_checkpoint == 0
-
-
-@pytest.fixture
-def chat() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    heard: list[dict[str, Any]] = []
-
-    class Chat(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            heard.append(
-                {"auth": self.headers["Authorization"], **json.loads(self.rfile.read(length))}
-            )
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Chat)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/hook", heard
-    server.shutdown()
-    server.server_close()
-
-
-def test_the_summary_is_posted_if_it_has_problems(
-    policy: Callable[..., Path],
-    run: Callable[..., Any],
-    chat: tuple[str, list[dict[str, Any]]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    address, heard = chat
-    connection = {"conn_type": "http", "host": address, "password": "of the chat"}
-    monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
-    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__NOTIFY_CONN_ID", "chat")
-    policy({"name": "gone", "uri": str(tmp_path / "nowhere")}, checkpoint=True)
-    assert scheduled(run)["state"] == "failed"
-    assert len(heard) == 1
-    assert heard[0]["auth"] == "Bearer of the chat"
-    assert heard[0]["text"].startswith(
-        "delta_maintenance: nothing was due; 1 could not be assessed; gone: "
-    )
 
 
 def worn_again(folder: Path) -> None:

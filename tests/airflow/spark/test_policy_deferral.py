@@ -15,7 +15,7 @@ import yaml
 from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, StorageError
 from delta_maintenance.operations.core.registry import find
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.leases import LIFE
 from delta_maintenance.policies.models import AssessedOperation
@@ -228,9 +228,11 @@ def test_only_a_run_that_may_succeed_later_is_tried_again(
 ) -> None:
     table = Policy.from_json({"version": 1, "tables": [{"name": "t", "uri": "/t"}]})
     result = failed_run(table.named_tables[0], error, now=clock.now())
-    with pytest.raises(AirflowException) as caught:
-        make()._ended(task_context, result)
-    assert isinstance(caught.value, AirflowFailException) is isinstance(error, CorruptTableError)
+    assert result.before is not None
+    entry = AssessmentEntry(assessment=result.before, run=result)
+    _, failure = make()._ended(task_context, result, entry)
+    assert isinstance(failure, AirflowException)
+    assert isinstance(failure, AirflowFailException) is isinstance(error, CorruptTableError)
 
 
 def test_a_manual_run_is_deferred_too_and_carries_out_its_plan(

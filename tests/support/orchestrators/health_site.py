@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -43,16 +44,23 @@ class Site:
         role: str | None = "viewer",
         cookie: str | None = None,
         method: str = "GET",
+        form: Mapping[str, str] | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        """The response for a user of this role; without a role, for a user who is not signed in."""
+        """The response for a user of this role; without a role, for a user who is not signed in.
+
+        `form` is sent as browsers do, with `more` as headers.
+        """
         headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
         if cookie is not None:
             headers["Cookie"] = f"_token={cookie}"
+        headers |= more or {}
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.request(method, f"{URL_PREFIX}{path}", headers=headers)
+                address = f"{URL_PREFIX}{path}"
+                return await client.request(method, address, headers=headers, data=form)
 
         return asyncio.run(ask())
 

@@ -22,12 +22,13 @@ from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from delta_maintenance.policies.acknowledgements import Acknowledgement
     from delta_maintenance.policies.models import AssessedOperation, Assessment
 
 _WAITS, _THEY_WAIT = "needs approval", "need approval"
-_STATUSES = ("due", _WAITS, "blocked", "failed", "nothing due")
+_STATUSES = ("due", _WAITS, "blocked", "failed", "acknowledged", "nothing due")
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -67,35 +68,47 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
     assessments = tables.assessments()
+    failed = [each for each in assessments if each.status == "failed"]
+    known = {each.name: told for each in failed if (told := _acknowledged(tables, each))}
     chosen = _chosen(assessments, arguments)
     if arguments.json:
         print_json([assessment.to_json() for assessment in chosen])
     elif arguments.group_by is not None:
-        print_table(*_groups(chosen, by=arguments.group_by))
+        print_table(*_groups(chosen, known, by=arguments.group_by))
     elif arguments.reasons:
         print_named(
             ("table", "version", "operation", "status", "why", "brings"),
-            [row for assessment in chosen for row in _rows(assessment)],
+            [row for assessment in chosen for row in _rows(assessment, known)],
         )
     else:
-        print_lines(("table", "status", "due"), [_line(assessment) for assessment in chosen])
+        print_lines(("table", "status", "due"), [_line(each, known) for each in chosen])
     if not arguments.json:
         why = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
-        print(f"{_sums(assessments)}{why}")
-    return worst(
-        (each.name, each.problem, each.exit_status)
-        for each in assessments
-        if each.status == "failed"
-    )
+        print(f"{_sums(assessments, known)}{why}")
+    return worst(((each.name, each.problem, each.exit_status) for each in failed), known)
 
 
-def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
-    """Reports failed tables. Returns their common exit status, or 1 if they differ."""
+def worst(
+    failures: Iterator[tuple[str, str | None, int]],
+    acknowledged: Mapping[str, Acknowledgement] | None = None,
+) -> int:
+    """Reports failed tables. Returns their common exit status, or 1 if they differ.
+
+    Acknowledged failures, by the names of the tables, do not count.
+    """
     statuses = set()
     for name, problem, status in failures:
-        say(f"{name}: {problem}")
-        statuses.add(status)
+        known = (acknowledged or {}).get(name)
+        say(f"{name}: {problem}" if known is None else f"{name}: {known}: {problem}")
+        if known is None:
+            statuses.add(status)
     return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
+
+
+def _acknowledged(tables: PolicyTables, assessment: Assessment) -> Acknowledgement | None:
+    from delta_maintenance.policies.acknowledgements import current_failure
+
+    return tables.acknowledgement(assessment.name, current_failure(assessment, None))
 
 
 def _chosen(
@@ -110,34 +123,36 @@ def _chosen(
     ]
 
 
-def _status(assessment: Assessment) -> str:
+def _status(assessment: Assessment, known: Mapping[str, Acknowledgement]) -> str:
+    if assessment.name in known:
+        return "acknowledged"
     if assessment.due and all(each.needs_approval for each in assessment.due):
         return _WAITS
     return assessment.status.replace("-", " ")
 
 
-def _line(assessment: Assessment) -> tuple[str, str, str]:
+def _line(assessment: Assessment, known: Mapping[str, Acknowledgement]) -> tuple[str, str, str]:
     """The name, the status, and every operation that is not up to date with what it brings."""
     told = []
     for each in assessment.operations:
         if each.status == "not-due":
             continue
         state = _state(each)
-        shown = () if state in ("due", _status(assessment)) else (state,)
+        shown = () if state in ("due", _status(assessment, known)) else (state,)
         more = "; ".join(filter(None, [_gain(each), *shown]))
         told.append(f"{each.operation} ({more})" if more else each.operation)
     if not told and assessment.next_due_at is not None:
         told.append(f"until {assessment.next_due_at:%F %R} UTC")
     if assessment.held:
         told.append(f"held by {', '.join(each.holder for each in assessment.held)}")
-    return assessment.name, _status(assessment), ", ".join(told)
+    return assessment.name, _status(assessment, known), ", ".join(told)
 
 
 def _groups(
-    assessments: Sequence[Assessment], *, by: str
+    assessments: Sequence[Assessment], known: Mapping[str, Acknowledgement], *, by: str
 ) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
     if by == "owner":
-        owned = Counter((each.owner or "no owner", _status(each)) for each in assessments)
+        owned = Counter((each.owner or "no owner", _status(each, known)) for each in assessments)
         owners = dict.fromkeys(owner for owner, _ in owned)
         return ("owner", *_STATUSES), [
             (owner, *(owned[owner, status] or "" for status in _STATUSES)) for owner in owners
@@ -163,8 +178,8 @@ def _without_numbers(operation: AssessedOperation) -> str:
     return re.sub(r"\d[\d.,:]*", "N", operation.reason)
 
 
-def _sums(assessments: Sequence[Assessment]) -> str:
-    numbers = Counter(map(_status, assessments))
+def _sums(assessments: Sequence[Assessment], known: Mapping[str, Acknowledgement]) -> str:
+    numbers = Counter(_status(each, known) for each in assessments)
     told = [
         f"{numbers[status]:,} {_THEY_WAIT if status == _WAITS else status}"
         for status in _STATUSES
@@ -173,7 +188,9 @@ def _sums(assessments: Sequence[Assessment]) -> str:
     return f"{count_text(len(assessments), 'table')}: {', '.join(told)}"
 
 
-def _rows(assessment: Assessment) -> Iterator[tuple[object, ...]]:
+def _rows(
+    assessment: Assessment, known: Mapping[str, Acknowledgement]
+) -> Iterator[tuple[object, ...]]:
     version = assessment.health.version if assessment.health is not None else None
     shown = [each for each in assessment.operations if each.status != "not-due"]
     for number, each in enumerate(shown):
@@ -191,7 +208,7 @@ def _rows(assessment: Assessment) -> Iterator[tuple[object, ...]]:
             assessment.name,
             version,
             "",
-            assessment.status.replace("-", " "),
+            _status(assessment, known),
             # A problem has a line of its own below the table.
             "" if assessment.problem is not None else why,
             "",

@@ -31,6 +31,7 @@ from delta_maintenance.table.commit.other_writers import OtherWriters
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from delta_maintenance.policies.acknowledgements import Acknowledgement
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
@@ -93,18 +94,20 @@ def run(arguments: argparse.Namespace) -> int:
             for table in tables.tables
         ]
     results += [_unlisted(assessment) for assessment in tables.unlisted]
+    failed = [each for each in results if each.exit_status]
+    known = {each.name: told for each in failed if (told := _acknowledged(tables, each))}
     if arguments.json:
         print_json([result.to_json() for result in results])
     else:
         print_named(
             ("table", "operation", "status", "seconds", "why"),
-            [row for result in results for row in _rows(result)],
+            [row for result in results for row in _rows(result, known)],
         )
-        for line in _sums(results, arguments):
+        for line in _sums(results, arguments, known):
             print(line)
-    return worst(
-        (each.name, each.problem, each.exit_status) for each in results if each.exit_status
-    )
+    if not arguments.dry_run:
+        tables.tell(each.name for each in failed)
+    return worst(((each.name, each.problem, each.exit_status) for each in failed), known)
 
 
 def _default_policy(arguments: argparse.Namespace) -> Policy | None:
@@ -156,15 +159,23 @@ def _run(
                     submit=partial(_submit, tables, arguments), clones=clones, progress=progress
                 ),
             )
-        latest = result.after or result.before
-        if latest is not None and not arguments.dry_run:
-            tables.keep(latest, result)
     except Exception as error:
         failure = failure_of(error, where=table.name)
         result = failed_run(table, failure, now=started, last_runs=last_runs)
     if not arguments.dry_run:
+        latest = result.after or result.before
+        if latest is not None:
+            tables.keep(latest, result)
         tables.record(result)
     return result
+
+
+def _acknowledged(tables: PolicyTables, result: RunResult) -> Acknowledgement | None:
+    from delta_maintenance.policies.acknowledgements import current_failure
+
+    latest = result.after or result.before
+    assert latest is not None, "a failed run has an assessment"
+    return tables.acknowledgement(result.name, current_failure(latest, result))
 
 
 def _unlisted(pattern: Assessment) -> RunResult:
@@ -199,7 +210,7 @@ def _submit(
     return run_spark_job(operation.operation, asked, job)
 
 
-def _rows(result: RunResult) -> Iterator[tuple[object, ...]]:
+def _rows(result: RunResult, known: Mapping[str, Acknowledgement]) -> Iterator[tuple[object, ...]]:
     for number, outcome in enumerate(result.outcomes):
         yield (
             result.name if number == 0 else "",
@@ -213,19 +224,27 @@ def _rows(result: RunResult) -> Iterator[tuple[object, ...]]:
         yield (
             result.name,
             "",
-            result.status.replace("-", " "),
+            "acknowledged" if result.name in known else result.status.replace("-", " "),
             "",
             "" if result.problem is not None else _waiting(result),
         )
 
 
-def _sums(results: Sequence[RunResult], arguments: argparse.Namespace) -> Iterator[str]:
+def _sums(
+    results: Sequence[RunResult],
+    arguments: argparse.Namespace,
+    known: Mapping[str, Acknowledgement],
+) -> Iterator[str]:
     """The outcome of all tables, what was gained, and how to approve what waits."""
     from delta_maintenance.policies.approval import pending_of
     from delta_maintenance.policies.assessments import PastRun
 
     statuses = Counter(
-        "needs approval" if each.waits_for_approval else each.status.replace("-", " ")
+        "acknowledged"
+        if each.name in known
+        else "needs approval"
+        if each.waits_for_approval
+        else each.status.replace("-", " ")
         for each in results
     )
     told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from delta_maintenance.catalogs.models import CatalogTable
 from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel
+from delta_maintenance.policies.definition.alerts import AlertRules
 from delta_maintenance.policies.definition.catalogs import (
     CatalogRule,
     NamePatternText,
@@ -151,6 +152,8 @@ class Policy(PolicyModel):
     """Tables by address or by name, and patterns."""
     ledger: Ledger | None = None
     """The Delta table that gets a row for each operation that ran, or only its address."""
+    alerts: AlertRules = AlertRules()
+    """Who is told of new failures."""
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:

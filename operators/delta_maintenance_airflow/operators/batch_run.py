@@ -1,0 +1,160 @@
+"""The operator that maintains several tables of a policy in one task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.xcom import BaseXCom
+
+from delta_maintenance_airflow.compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
+from delta_maintenance_airflow.lineage import LineageFacts
+from delta_maintenance_airflow.operators.batches import LEFT
+from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from delta_maintenance_airflow.policy_work import PolicyWork, entry_of
+from delta_maintenance_airflow.settings import assessment_store
+from delta_maintenance_airflow.tasks import as_flag, is_retry, link_to, retrying_only_what_may_pass
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_maintenance.policies.assessments import AssessmentStore
+    from delta_maintenance_airflow.spark.deferral import Deferral
+
+_SHOWN = 3
+
+
+class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
+    """Runs the operations that are due on several tables by their policy, one table after another.
+
+    Returns a list with the result of each table; see `DeltaPolicyRunOperator`, whose other
+    parameters it takes. A table that fails leaves the others alone: the task fails at its end, and
+    a retry repeats only the tables for which that may help. The lease is that of the table that is
+    being changed. A task for one table defers its Spark jobs like `DeltaPolicyRunOperator`, and
+    returns an object; a task for several tables waits for them.
+
+    :param tables: the tables: objects with `name` and `uri`; other keys are ignored. (templated)
+    :param time_limit: the time after which no further table is begun. The others are left for the
+        next run.
+    """
+
+    template_fields: Sequence[str] = (
+        "tables",
+        *(field for field in DeltaPolicyRunOperator.template_fields if field != "table"),
+    )
+
+    def __init__(
+        self,
+        *,
+        tables: Sequence[Mapping[str, Any]],
+        time_limit: timedelta = timedelta(minutes=5),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(table={}, **kwargs)
+        self.tables = tables
+        self.time_limit = time_limit
+        self._lineages: list[LineageFacts] = []
+        self._is_killed = False
+
+    def execute(self, context: Context) -> Any:
+        if len(self.tables) == 1:
+            self.table = self.tables[0]
+            return super().execute(context)
+        return self._all(context)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        # Only a task for one table is deferred.
+        self.table = self.tables[0]
+        return super().execute_complete(context, event)
+
+    def _all(self, context: Context) -> list[dict[str, Any]]:
+        end = time.monotonic() + self.time_limit.total_seconds()
+        found: list[dict[str, Any]] = []
+        failures: list[Exception] = []
+        left: list[str] = []
+        for table in self.tables:
+            self.table, self._lineage = table, None
+            if self._is_killed or time.monotonic() >= end:
+                left.append(table["name"])
+                facts: dict[str, Any] = {"name": table["name"], "uri": table["uri"]}
+                found.append({**facts, "status": LEFT, "problem": None})
+                continue
+            facts, failure = self._one(context)
+            found.append(facts)
+            if isinstance(failure, AirflowSkipException):
+                self.log.warning("%s: %s", table["name"], failure)
+            elif failure is not None:
+                if not facts.get("operations"):
+                    self.log.error("%s: %s", table["name"], failure)
+                failures.append(failure)
+            if (reported := super().lineage()) is not None:
+                self._lineages.append(reported)
+        # The links and the lineage of the task are about no single table.
+        self.table, self._lineage = {}, None
+        if left:
+            self.log.warning(
+                "%d tables are left for the next run, because the time is over: %s",
+                len(left),
+                ", ".join(left),
+            )
+        if failures:
+            # Airflow pushes the return value of a task only if it succeeds.
+            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=found)
+            raise _failure_of(failures, of=len(self.tables))
+        return found
+
+    def _one(self, context: Context) -> tuple[dict[str, Any], Exception | None]:
+        """The attempt on one table, which was perhaps made by an earlier try of this task."""
+        try:
+            with retrying_only_what_may_pass():
+                before = self._tried_before(context, assessment_store())
+            return self.attempt(context) if before is None else before
+        except Exception as error:
+            # Whatever is wrong with one table: its catalog, its connection, or our code.
+            self.log.debug("the failure of %s", self.table["name"], exc_info=True)
+            facts = {"name": self.table["name"], "uri": self.table["uri"], "status": "failed"}
+            return {**facts, "problem": " ".join(str(error).split())}, error
+
+    def _tried_before(
+        self, context: Context, store: AssessmentStore
+    ) -> tuple[dict[str, Any], Exception | None] | None:
+        """Returns the outcome of an earlier try; None if the table is to be tried now."""
+        if not is_retry(self, context):
+            return None
+        table = PolicyWork(self.policy).table(self.table.get("name"), self.table.get("uri"))
+        entry = entry_of(store, table.name)
+        run = entry.run if entry is not None and entry.link == link_to(context) else None
+        if entry is None or run is None or (run.exit_status and run.retryable):
+            return None
+        self.log.info("%s: an earlier try of this task has ended as %s", run.name, run.status)
+        return self._ended(context, run, entry)
+
+    def _deferral(self) -> Deferral | None:
+        return super()._deferral() if len(self.tables) == 1 else None
+
+    def on_kill(self) -> None:
+        self._is_killed = True
+        super().on_kill()
+
+    def lineages(self) -> Sequence[LineageFacts]:
+        if self._lineages or self.table:
+            return self._lineages or super().lineages()
+        # The task has not begun.
+        return [
+            LineageFacts(table_uri=table["uri"], written=not as_flag(self.plan_only))
+            for table in self.tables
+        ]
+
+
+def _failure_of(failures: Sequence[Exception], *, of: int) -> Exception:
+    shown = "; ".join(str(each) for each in failures[:_SHOWN])
+    more = f"; and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
+    permanent = all(isinstance(each, AirflowFailException) for each in failures)
+    kind = AirflowFailException if permanent else AirflowException
+    return kind(f"{len(failures)} of {of} tables: {shown}{more}")
