@@ -188,14 +188,15 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             table = work.table(self.table.get("name"), self.table.get("uri"))
             environment = self._environment(context, work, table, store, event)
             try:
-                result = self.work(table, environment, entry_of(store, table.name))
+                result = self.work(table, environment, entry_of(store, table.uri, table.name))
                 store.save(
                     result.after or result.before or _nothing(result),
                     run=result,
                     link=link_to(context),
                 )
             except JobDeferredError as left:
-                self._defer(left, {"name": table.name, "holder": holder(context)})
+                lease = {"name": table.name, "uri": table.uri, "holder": holder(context)}
+                self._defer(left, lease)
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
@@ -264,7 +265,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 finished=finished,
             ),
             raised=(AirflowException,),
-            lease=partial(leases(store).held, table.name, holder=holder(context)),
+            lease=partial(leases(store).held, table.name, uri=table.uri, holder=holder(context)),
             clones=work.clones(),
             progress=LoggedProgress(self.log),
             paused=paused,
@@ -358,11 +359,11 @@ def link_to(context: Context) -> str:
     return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
 
 
-def entry_of(store: AssessmentStore, name: str) -> AssessmentEntry | None:
+def entry_of(store: AssessmentStore, uri: str, name: str) -> AssessmentEntry | None:
     """Returns the stored state of a table; None if it is missing or unreadable."""
     from delta_maintenance.policies.assessments import AssessmentEntry
 
-    found = store.load(name)
+    found = store.load(uri, name=name)
     return found if isinstance(found, AssessmentEntry) else None
 
 
@@ -374,7 +375,7 @@ def _assessed(
     work: PolicyWork, entry: Mapping[str, str], store: AssessmentStore, link: str
 ) -> tuple[Assessment, AssessmentEntry | None]:
     """Assesses a table and saves the result. Returns it with the entry that was saved before."""
-    known = entry_of(store, entry.get("name") or entry["uri"])
+    known = entry_of(store, entry["uri"], entry.get("name") or entry["uri"])
     assessment = _assess_one(work, entry, known)
     store.save(assessment, link=link)
     return assessment, known

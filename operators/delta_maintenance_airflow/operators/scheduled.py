@@ -78,11 +78,10 @@ class DeltaFindTablesOperator(BaseOperator):
             self.log.info("%s", line)
         for failure in failures:
             self.log.error("%s cannot be listed: %s", failure.name, failure.problem)
-        wanted = set(self.only)
         tables = [
             {"name": table.name, "uri": table.uri}
-            for table in oldest_first(found.tables, lambda table: saved_at(table.name))
-            if not wanted or {table.name, table.uri} & wanted
+            for table in oldest_first(found.tables, lambda table: saved_at(table.uri, table.name))
+            if not self.only or any(table.answers_to(text) for text in self.only)
         ]
         size = max(self.tables_per_batch, -(-len(tables) // max_map_length()))
         batches = [tables[first : first + size] for first in range(0, len(tables), size)]

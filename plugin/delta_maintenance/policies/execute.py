@@ -177,7 +177,9 @@ def failed(context: Context, blank: OperationOutcome, error: Exception) -> Opera
     )
 
 
-def last_run(outcome: OperationOutcome, before: Iterable[LastRun] = ()) -> LastRun:
+def last_run(
+    outcome: OperationOutcome, before: Iterable[LastRun] = (), *, table_id: str | None
+) -> LastRun:
     """Returns the record of an operation that has run, for the next assessment.
 
     `before` are the earlier records: a run that failed says nothing new about holders.
@@ -194,6 +196,7 @@ def last_run(outcome: OperationOutcome, before: Iterable[LastRun] = ()) -> LastR
         version=result.get("version", -1),
         status=result.get("status", "failed"),
         held=held,
+        table_id=table_id,
     )
 
 

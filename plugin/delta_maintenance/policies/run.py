@@ -230,7 +230,9 @@ class _Run:
             outcome = failed(self.context, blank, error)
         outcome = replace(outcome, seconds=(self.context.environment.now() - now).total_seconds())
         if outcome.status not in ("planned", "stopped", "needs-approval"):
-            self.last_runs[outcome.operation] = last_run(outcome, self.last_runs.values())
+            self.last_runs[outcome.operation] = last_run(
+                outcome, self.last_runs.values(), table_id=self.context.snapshots.known_id
+            )
         return outcome
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
