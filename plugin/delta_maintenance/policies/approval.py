@@ -30,6 +30,7 @@ from delta_maintenance.operations.core.registry import AnyOperation, find, known
 from delta_maintenance.operations.core.rendering import without_controls
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.options import HeldVersions
+from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)
@@ -295,6 +296,12 @@ class PendingPlan(Record):
     def key(self) -> tuple[str, str | None]:
         """Tells the plans of one table apart: those of a policy by operation, others by run."""
         return self.operation, self.link if self.requested else None
+
+    @property
+    def id(self) -> str:
+        """Tells this plan from every other one, also of the same operation on the same table."""
+        bound = json.dumps([identity_of(self.uri), self.plan.to_json()], sort_keys=True)
+        return hashlib.sha256(bound.encode()).hexdigest()[:12]
 
     def is_open(self, now: datetime) -> bool:
         """Whether the question about the plan can still be answered."""
