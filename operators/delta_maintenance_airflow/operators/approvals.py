@@ -15,6 +15,7 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowSkipExcept
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, entry_of
 from delta_maintenance_airflow.operators.questions import (
+    close_question,
     name_of,
     open_question,
     plans_text,
@@ -163,19 +164,14 @@ class DeltaApprovalsOperator(HITLOperator):
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
         if answer == APPROVE:
             require_other_person(context, user)
-        self._close_question(chosen if answer == APPROVE else ())
+        approved = {plan.label for plan in chosen} if answer == APPROVE else set()
+        close_question(self._pending, approved=approved)
         if answer == APPROVE:
             return _by_table(chosen)
         if answer in (REJECT, SNOOZE):
             until = _until(given.get("snooze_until") if answer == SNOOZE else None)
             self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
         return []
-
-    def _close_question(self, approved: Sequence[PendingPlan]) -> None:
-        store, labels = assessment_store(), {plan.label for plan in approved}
-        for plan in self._pending:
-            at = clock.now() if plan.label in labels else None
-            store.close_question(plan, approved_at=at)
 
     @property
     def _pending(self) -> list[PendingPlan]:

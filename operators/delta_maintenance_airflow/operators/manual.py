@@ -21,12 +21,13 @@ from delta_maintenance_airflow.compat import (
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, link_to
 from delta_maintenance_airflow.operators.questions import (
+    close_question,
     open_question,
     plan_text,
     require_other_person,
 )
 from delta_maintenance_airflow.policy_work import PolicyWork
-from delta_maintenance_airflow.settings import any_address, assessment_store
+from delta_maintenance_airflow.settings import any_address
 from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
@@ -211,8 +212,7 @@ class DeltaApprovalOperator(ApprovalOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         if event.get("chosen_options") == [self.APPROVE]:
             require_other_person(context, event.get("responded_by_user"))
-        for plan in self._pending:
-            assessment_store().close_question(replace(plan, link=link_to(context)))
+        close_question(replace(plan, link=link_to(context)) for plan in self._pending)
         return super().execute_complete(context, event)
 
     @property

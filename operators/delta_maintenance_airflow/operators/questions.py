@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance_airflow.compat import AirflowException
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.approval import PendingPlan
 
+_log = logging.getLogger(__name__)
 _MOST = 8_000
 """The maximum number of characters of a text, because it is stored in Airflow's database."""
 _LONGEST = 300
@@ -69,6 +72,20 @@ def open_question(
                 expires_at=None if timeout is None else clock.now() + timeout,
             )
             store.open_question(asked)
+
+
+def close_question(plans: Iterable[PendingPlan], *, approved: Collection[str] = ()) -> None:
+    """Stores that the question about these plans is closed; `approved` are labels.
+
+    An answer must not be lost because the store is down: the page asks Airflow, too.
+    """
+    try:
+        store = assessment_store()
+        for plan in plans:
+            at = clock.now() if plan.label in approved else None
+            store.close_question(plan, approved_at=at)
+    except (DeltaMaintenanceError, AirflowException) as error:
+        _log.warning("the closed question cannot be stored: %s", error)
 
 
 def plans_text(plans: Sequence[PendingPlan]) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from tests.support.hostile.attacking_site import attacking_site
 from tests.support.orchestrators.health_server import (
     Server,
@@ -103,7 +103,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for seed, name in enumerate(("sales/returns", "sales/stores")):
         entry = waiting(name, seed=seed, files=5_400 << seed, bytes=216 << 30, listed=30_000)
         store.save(*entry, link="/dags/d/runs/r")
-    store.link_pending("sales/returns", ["vacuum"], "/dags/d/runs/r/tasks/approve")
+        known = store.named(name)
+        assert isinstance(known, AssessmentEntry)
+        (plan,) = known.pending
+        store.open_question(replace(plan, plan=replace(plan.plan, planned_at=now), held=held(2)))
     unlisted = assessment("s3://lake/**", status="failed", health=None, operations=())
     told = "the store turns the credentials away; correct them"
     store.save(replace(unlisted, subject="pattern", problem=f"table s3://lake: {told}"))
@@ -176,7 +179,7 @@ def test_tables_are_found_by_typing_sorting_and_choosing(
         page.goto(f"{server.address}/delta-maintenance/?q=s3://lake&sort=tombstones&order=desc")
         picture(page, f"health-tables-{theme}")
         page.goto(f"{server.address}/delta-maintenance/")
-        picture(page, f"health-inbox-{theme}")
+        picture(page, f"health-overview-{theme}")
         search = page.get_by_role("searchbox")
         type_during_an_answer(page, "gold", " clicks")
         assert search.evaluate("field => document.activeElement === field")
@@ -236,7 +239,7 @@ def test_text_has_enough_contrast_in_both_themes(
 ) -> None:
     """A contrast of at least 4.5 to 1, as required by WCAG 2.2."""
     with visitor(browser, server, theme=theme) as page:
-        for path in ("/", "/table?name=orders"):
+        for path in ("/", "/table?name=orders", "/approvals"):
             page.goto(f"{server.address}/delta-maintenance{path}")
             poor = page.evaluate(
                 """() => {

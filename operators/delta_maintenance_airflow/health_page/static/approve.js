@@ -54,11 +54,17 @@
     if (error.status === 401) return "You are not signed in any more: reload the page.";
     if (error.status === 403) return `Not allowed: Airflow does not let you answer the required actions of ${dag}.`;
     if (error.status === 404) return "The question is gone: its run was deleted.";
-    if (error.status !== 409) return `Airflow refused: ${error.message || error.status || "no connection"}`;
-    const known = await send(api, "GET").catch(() => ({}));
-    const by = known.responded_by_user?.name ?? known.responded_by_user?.id;
-    return `Already answered${by ? ` by ${by}` : ""}: ${(known.chosen_options ?? []).join(", ") || "see its run"}.`;
+    if (error.status === 409) return closed(await send(api, "GET").catch(() => ({})));
+    return `Airflow refused: ${error.message || error.status || "no connection"}`;
   };
+  const closed = (known) => {
+    const by = known.responded_by_user?.name ?? known.responded_by_user?.id;
+    const answer = (known.chosen_options ?? []).join(", ");
+    if (by) return `Already answered by ${by}: ${answer}.`;
+    if (known.response_received) return `Expired: nobody answered in time${answer && `, which counts as ${answer}`}.`;
+    return "The question is closed: its task no longer waits for an answer.";
+  };
+  const OPEN = ["awaiting_input", "deferred"];
 
   const DONE = { Approve: "Approved: its run begins now.", Reject: "Rejected.", Snooze: "Snoozed." };
   const answer = async (question, plans, option) => {
@@ -70,7 +76,12 @@
     const input = requested === undefined ? { plans: labels, snooze_until: (option === "Snooze" && until.value) || null } : {};
     tell("Answering …");
     try {
-      await send(api, "PATCH", { chosen_options: [option], params_input: input });
+      // Airflow also takes an answer for a task that has ended, which nothing reads.
+      const known = await send(api, "GET");
+      if (known.response_received || !OPEN.includes(known.task_instance?.state)) {
+        tell(closed(known), "bad");
+        plans = [];
+      } else await send(api, "PATCH", { chosen_options: [option], params_input: input });
     } catch (error) {
       tell(await refusal(question, error), "bad");
       if (![404, 409].includes(error.status)) return;
