@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies.assessments import AssessmentStore
 from tests.support.hostile.attacking_site import attacking_site
 from tests.support.orchestrators.health_server import (
     Server,
@@ -101,12 +101,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         run = replace(run, outcomes=(outcome, *run.outcomes[1:]), before=before, after=assessment())
         store.save(assessment("orders", assessed_at=now, held=held(4)), run, link="/dags/d/runs/r")
     for seed, name in enumerate(("sales/returns", "sales/stores")):
-        entry = waiting(name, seed=seed, files=5_400 << seed, bytes=216 << 30, listed=30_000)
-        store.save(*entry, link="/dags/d/runs/r")
-        known = store.named(name)
-        assert isinstance(known, AssessmentEntry)
-        (plan,) = known.pending
-        store.open_question(replace(plan, plan=replace(plan.plan, planned_at=now), held=held(2)))
+        plan = {"files": 5_400 << seed, "bytes": 216 << 30, "listed": 30_000, "planned_at": now}
+        store.save(*waiting(name, seed=seed, **plan), link="/dags/d/runs/r")
     unlisted = assessment("s3://lake/**", status="failed", health=None, operations=())
     told = "the store turns the credentials away; correct them"
     store.save(replace(unlisted, subject="pattern", problem=f"table s3://lake: {told}"))
@@ -498,6 +494,6 @@ def test_an_internal_address_is_shown_and_never_requested(server: Server, browse
             assert page.locator(f'[href^="{inner}"], [src^="{inner}"]').count() == 0
         # A link cannot fill in an address: the form accepts only known tables.
         with visitor(browser, server, refused=404) as page:
-            page.goto(f"{server.address}/delta-maintenance/run?name={uri}&table_uri={uri}")
+            page.goto(f"{server.address}/delta-maintenance/run?name={uri}/x&table_uri={uri}")
             assert page.locator("#run").count() == 0
     assert asked == []
