@@ -64,6 +64,21 @@ def test_a_plan_is_renewed_after_a_day_unless_snoozed() -> None:
     assert put_off_operations([snoozed], now=later) == set()
 
 
+def test_a_requested_plan_neither_ends_nor_stops_that_of_the_policy() -> None:
+    run = waiting_run()
+    (of_policy,) = pending_of(run)
+    of_person = replace(of_policy, requested=True, link="/dags/d")
+    planned = replace(run, outcomes=(replace(run.outcomes[-1], status="planned"),))
+    assert pending_of(planned, [of_policy]) == (of_policy,), "to plan something ends nothing"
+    done = replace(run, outcomes=(replace(run.outcomes[-1], status="done", result=None),))
+    assert pending_of(done, [of_policy, of_person]) == (of_person,)
+    assert pending_of(run, [of_person]) == (of_policy, of_person)
+    at = of_policy.plan.planned_at
+    assert still_asked([of_person], [], now=at) == frozenset()
+    assert still_asked([of_policy], [], now=at) == {"vacuum"}
+    assert of_policy.id == of_person.id != replace(of_policy, uri="/other").id
+
+
 def test_pending_plans_follow_the_assessment(tmp_path: Path) -> None:
     store, run = AssessmentStore(str(tmp_path)), waiting_run()
     before = run.before
