@@ -81,18 +81,18 @@ class PolicyWork:
 
     def table(self, name: str | None, uri: str | None) -> PolicyTable:
         """Returns a table with its rules, by address, or by its name in the policy or in one of the
-        policy's catalogs.
+        policy's catalogs. A text that is a name in the policy is not taken for an address.
         """
         in_catalog = next((each for each in (name, uri) if each and is_catalog_name(each)), None)
         if in_catalog is not None:
             return self._stated(self._table_in_catalog(in_catalog))
-        if uri is None:
-            named = {table.name: table.uri for table in self.policy.named_tables}
-            if name not in named:
+        if uri is None or name is None:
+            text = str(name if uri is None else uri)
+            uri = self.policy.address_of(text) or uri
+            if uri is None:
                 raise AirflowFailException(
-                    f"the policy names no table {redact(str(name))!r}; give its address instead"
+                    f"the policy names no table {redact(text)!r}; give its address instead"
                 )
-            uri = named[name]
         # Refused before the address gets into names, links and logs.
         Address.parse(uri)
         return self._stated(self.policy.table_at(uri, name=name))
@@ -116,11 +116,11 @@ class PolicyWork:
         return table.model_copy(update={"rules": rules})
 
 
-def entry_of(store: AssessmentStore, name: str) -> AssessmentEntry | None:
+def entry_of(store: AssessmentStore, uri: str, name: str) -> AssessmentEntry | None:
     """Returns the stored state of a table; None if it is missing or unreadable."""
     from delta_maintenance.policies.assessments import AssessmentEntry
 
-    found = store.load(name)
+    found = store.load(uri, name=name)
     return found if isinstance(found, AssessmentEntry) else None
 
 

@@ -1,4 +1,4 @@
-"""The job that runs approved plans: exactly those that a run has shown."""
+"""The job that lists the waiting plans, and runs those that are approved, exactly as shown."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
 
@@ -9,6 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance_dagster import memory
+from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, failure_of
 from delta_maintenance_dagster.table_run import FinishedRun, Resources, TableRun, all_of
 from delta_maintenance_dagster.tables import DeltaTable
@@ -18,16 +19,21 @@ if TYPE_CHECKING:
 
 
 class ApprovalConfig(dg.Config):
-    """The plans to approve."""
+    """The plans to approve. Without a run and without plans, the job lists what waits."""
 
-    run_id: str = Field(
-        description="The run that was `blocked`. Its plans run exactly as its metadata shows them."
+    run_id: str | None = Field(
+        default=None,
+        description="A run that was `blocked`. Its plans run exactly as its metadata shows them.",
+    )
+    plans: list[str] = Field(
+        default_factory=list,
+        description="IDs of plans of any runs and tables, as the job lists them.",
     )
     tables: list[str] = Field(
-        default_factory=list, description="Names or addresses of tables; by default all of the run."
+        default_factory=list, description="Names or addresses of tables; by default all."
     )
     operations: list[str] = Field(
-        default_factory=list, description="Such as `vacuum`; by default all of the run."
+        default_factory=list, description="Such as `vacuum`; by default all."
     )
 
 
@@ -38,10 +44,11 @@ def build_approval_job(
     resources: Resources,
     settings: StepSettings | None = None,
 ) -> dg.JobDefinition:
-    """A job that runs the plans of a blocked run, each only if it still has the same effect.
+    """A job that runs approved plans, each only if it still has the same effect.
 
-    The launchpad asks for the ID of that run. A plan whose effect has changed fails, and nothing is
-    changed; the next run of maintenance plans again.
+    The launchpad takes the IDs of plans, or of a blocked run; without them, the metadata of the run
+    lists all waiting plans. A plan whose effect has changed fails, and nothing is changed; the next
+    run of maintenance plans again.
     """
     settings = settings or StepSettings()
     each = {table.uri: resources.of(table) for table in tables}
@@ -54,6 +61,12 @@ def build_approval_job(
         required_resource_keys=set().union(*(found.required for found in each.values())),
     )
     def run_approved_plans(context: dg.OpExecutionContext, config: ApprovalConfig) -> None:
+        if config.run_id is None and not config.plans:
+            waiting = _chosen(context, config, tables)
+            listed = metadata.of_inbox([each for some in waiting.values() for each in some], name)
+            context.log.info(str(listed["waiting"].value))
+            context.add_output_metadata(listed)
+            return
         plans = _approved(context, config, tables)
         clones = resources.clones(context.resources)
         runs = [
@@ -68,9 +81,10 @@ def build_approval_job(
             if table.uri in plans
         ]
         if not runs:
+            given = f"of run {config.run_id}" if config.run_id else f"among {config.plans[:3]}"
             raise dg.Failure(
-                f"no plan of run {config.run_id} waits for an approval on these tables; give the "
-                "ID of a run whose metadata lists waiting plans",
+                f"no plan {given} waits for an approval on these tables; launch this job without "
+                "configuration, and give the IDs of plans that it lists",
                 allow_retries=False,
             )
         failed: list[FinishedRun] = []
@@ -104,19 +118,43 @@ def _approved(
 
     A retry of the step does not find those that it has already run.
     """
-    shown = {
-        (plan.uri, plan.operation): plan
+    # Loads pyarrow, which loading definitions must not require.
+    from delta_maintenance.policies.entry_files import identity_of
+
+    waiting = _chosen(context, config, tables)
+    if config.run_id is None:
+        shown = {uri: [p for p in some if p.id in config.plans] for uri, some in waiting.items()}
+        missing = set(config.plans) - {each.id for some in shown.values() for each in some}
+        for gone in sorted(missing):
+            context.log.warning(f"the plan {gone} does not wait any more; it is left out")
+        return {uri: some for uri, some in shown.items() if some}
+    of_run = {
+        (identity_of(plan.uri), plan.operation): plan
         for left in memory.recall_run(context.instance, config.run_id)
         for plan in left.pending
+        if not config.plans or plan.id in config.plans
     }
     found: dict[str, list[PendingPlan]] = {}
-    for table in tables:
-        if config.tables and not {table.policy.name, table.uri} & set(config.tables):
-            continue
-        for waiting in memory.recall(context.instance, table).pending:
-            plan = shown.get((table.uri, waiting.operation))
-            if plan is None or not plan.plan.same_as(waiting.plan):
-                continue
-            if not config.operations or plan.operation in config.operations:
-                found.setdefault(table.uri, []).append(plan)
+    for uri, some in waiting.items():
+        for each in some:
+            plan = of_run.get((identity_of(uri), each.operation))
+            if plan is not None and plan.plan.same_as(each.plan):
+                found.setdefault(uri, []).append(plan)
     return found
+
+
+def _chosen(
+    context: dg.OpExecutionContext, config: ApprovalConfig, tables: Sequence[DeltaTable]
+) -> dict[str, list["PendingPlan"]]:
+    """Returns the waiting plans of the chosen tables and operations, by the address of the
+    table.
+    """
+    return {
+        table.uri: [
+            plan
+            for plan in memory.recall(context.instance, table).pending
+            if not config.operations or plan.operation in config.operations
+        ]
+        for table in tables
+        if not config.tables or any(table.policy.answers_to(text) for text in config.tables)
+    }

@@ -57,8 +57,8 @@ class NewTables:
 
     def _list(self) -> None:
         # Imported here because it loads PyArrow; definitions must load fast.
+        from delta_maintenance.address import place_of
         from delta_maintenance.policies.catalogs import CatalogMemory
-        from delta_maintenance.policies.discovery import place_of
         from delta_maintenance.policies.rediscovery import tables_of_catalog
 
         storage = self._storage.here()

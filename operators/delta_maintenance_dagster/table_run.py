@@ -36,6 +36,8 @@ WAIT_SECONDS = 3600.0
 """The maximum time for which a run waits for another run on the same table."""
 PAUSE_SECONDS = 10.0
 """The interval in seconds for checking whether the other run has ended."""
+_ASKERS = ("user", "dagster/schedule_name", "dagster/sensor_name")
+"""The tags of a run that say who started it; only Dagster+ knows persons."""
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 
 
@@ -315,7 +317,7 @@ class TableRun:
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
             log.info(f"{self.table.label}: {result.status}")
-        pending, approval = _waiting(result, known.pending), {}
+        pending, approval = self._asked(_waiting(result, known.pending), known.pending), {}
         if pending and self.approval_job is not None:
             approval = metadata.of_approval(self.approval_job, self.context.run.run_id)
         return FinishedRun(
@@ -324,6 +326,17 @@ class TableRun:
             pending=pending,
             approval=approval,
             acknowledged=told if result.exit_status else None,
+        )
+
+    def _asked(
+        self, pending: Sequence[PendingPlan], before: Sequence[PendingPlan]
+    ) -> tuple[PendingPlan, ...]:
+        """Returns the plans, the new ones with the automation or the person that asked for them."""
+        tags, known = self.context.run.tags, {plan.id for plan in before}
+        by = next((tags[tag] for tag in _ASKERS if tags.get(tag)), None)
+        link = f"/runs/{self.context.run.run_id}"
+        return tuple(
+            plan if plan.id in known else replace(plan, asked_by=by, link=link) for plan in pending
         )
 
 

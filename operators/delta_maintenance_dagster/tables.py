@@ -11,6 +11,7 @@ from hashlib import sha256
 import dagster as dg
 from pydantic import Field
 
+from delta_maintenance.address import StoreKind, place_of
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 
@@ -112,12 +113,14 @@ class DeltaTable:
 
     @property
     def pool(self) -> str:
-        """The pool whose only slot is the lease of the table: equal for one address in all code
-        locations, keys and sensors.
+        """The pool whose only slot is the lease of the table: equal for all forms of one address in
+        all code locations, keys and sensors.
         """
-        name = re.sub(r"[^A-Za-z0-9_./-]+", "_", self.uri)
+        store, host, path = place_of(self.uri)
+        place = f"/{path}" if store == StoreKind.LOCAL else f"{store}://{host}/{path}"
+        name = re.sub(r"[^A-Za-z0-9_./-]+", "_", place)
         if len(name) > _POOL_LENGTH:
-            name = f"{sha256(self.uri.encode()).hexdigest()[:16]}_{name[-_POOL_LENGTH:]}"
+            name = f"{sha256(place.encode()).hexdigest()[:16]}_{name[-_POOL_LENGTH:]}"
         return f"delta_{name}"
 
     @property

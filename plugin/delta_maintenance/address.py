@@ -159,6 +159,20 @@ class Address:
         return f"{self.before}{path}{self.behind}"
 
 
+def place_of(text: str) -> tuple[str, str, str]:
+    """Returns where an address leads, equal for all its forms: `s3:` and `s3a:`, a path and a
+    `file:` URI, with and without a slash at the end.
+
+    Reads nothing, so that every machine gets the same result: a link is a place of its own.
+    """
+    address = Address.parse(text).absolute()
+    if address.is_local:
+        return str(address.kind), "", os.path.normpath(address.path).strip("/")
+    # In stores of objects, `..` is a name like any other.
+    store = address.before.rstrip("/") if address.kind is StoreKind.OTHER else str(address.kind)
+    return store, address.authority, f"{address.path}{address.behind}"
+
+
 def _first_link(address: str) -> tuple[str, str, str]:
     """Splits a chained address: the link that contains the files, the links before it, the rest.
 

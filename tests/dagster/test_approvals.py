@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from delta_maintenance.testing.actions import add, remove
+from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
@@ -161,6 +161,67 @@ def test_an_approval_without_plans_fails(
     result = approve(definitions, instance, **{"run_id": first.run_id, **config})
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     assert "waits for an approval" in str(failure.step_failure_data)
+
+
+def test_plans_of_several_tables_and_runs_are_listed_and_approved_at_once(
+    tmp_path: Path, load: Load, instance: dg.DagsterInstance
+) -> None:
+    rules = {"vacuum": {"log_commits": False}, "approval": ["vacuum"]}
+    tables = {name: str(neglected(tmp_path / name).store.root) for name in ("north", "south")}
+    definitions = load(
+        tables=[{"uri": uri, "key": f"lake/{name}", **rules} for name, uri in tables.items()]
+    )
+    job = definitions.resolve_job_def("delta_maintenance")
+    for name, tag in (("north", {"user": "ann|`"}), ("south", {"dagster/schedule_name": "daily"})):
+        key = dg.AssetKey(["lake", name, "maintenance"])
+        assert job.execute_in_process(instance=instance, asset_selection=[key], tags=tag).success
+    listed = approve(definitions, instance)
+    assert listed.success
+    (output,) = (e for e in listed.all_node_events if e.event_type_value == "STEP_OUTPUT")
+    facts = {name: v.value for name, v in output.event_specific_data.metadata.items()}
+    assert (facts["waiting_plans"], facts["waiting_files"], facts["waiting_bytes"]) == (2, 2, 2)
+    inbox, text, _ = facts["waiting"].split("```")
+    rows = [line for line in inbox.splitlines() if line.startswith("| `")]
+    assert len(rows) == 2 and all(row.count("|") == 9 for row in rows)
+    assert "`ann¦'`" in inbox and "`daily`" in inbox and tables["north"] in inbox
+    config = yaml.safe_load(text.removeprefix("yaml"))["ops"]["run_approved_plans"]["config"]
+    assert len(config["plans"]) == 2
+
+    wrong = approve(definitions, instance, plans=["0" * 12])
+    assert not wrong.success
+    # In another form of its address.
+    one = approve(definitions, instance, **config, tables=[f"file://{tables['north']}/"])
+    assert one.success
+    left = {folder.parent.name for folder in tmp_path.glob("*/0.parquet")}
+    assert left == {"south"}
+    # The plan that has already run is left out.
+    assert approve(definitions, instance, **config).success
+    assert list(tmp_path.glob("*/0.parquet")) == []
+    assert "No plan waits." in str(approve(definitions, instance).all_node_events)
+
+
+def neglected(folder: Path) -> TableBuilder:
+    """A table with one old removed file."""
+    table = TableBuilder(folder)
+    table.commit([protocol(), metadata()])
+    table.commit([add("0.parquet", size=1)])
+    (folder / "0.parquet").write_bytes(b"x")
+    os.utime(folder / "0.parquet", (LONG_AGO / 1000, LONG_AGO / 1000))
+    dead = {"deletionTimestamp": LONG_AGO, "extendedFileMetadata": True, "partitionValues": {}}
+    table.commit([remove("0.parquet", size=1, **dead)])
+    return table
+
+
+def test_all_forms_of_an_address_share_a_lease(tmp_path: Path) -> None:
+    from delta_maintenance.policies.definition.policy import Policy
+    from delta_maintenance_dagster.tables import DeltaTable
+
+    def pool(uri: str) -> str:
+        policy = Policy(version=1).table_at(uri)
+        return DeltaTable(policy=policy, key=dg.AssetKey(["t"])).pool
+
+    assert pool("s3://lake/t") == pool("s3a://lake/t/") == "delta_s3_//lake/t"
+    assert pool("/lake/t") == pool("file:///lake/t") != pool("/lake/u")
 
 
 def test_no_job_asks_for_approvals_that_no_policy_requires(table: TableBuilder, load: Load) -> None:

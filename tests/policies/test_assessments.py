@@ -28,6 +28,8 @@ from delta_maintenance.policies.models import LastRun
 from delta_maintenance.storage import FileStatus, Store
 from tests.support.tables.assessed_tables import NOW, assessment, health, run_result
 
+ORDERS = "s3://lake/sales/orders"
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[AssessmentStore]:
@@ -41,20 +43,20 @@ def the_file(store: AssessmentStore) -> Path:
     return file
 
 
-def loaded(store: AssessmentStore, name: str = "orders") -> AssessmentEntry:
-    entry = store.load(name)
+def loaded(store: AssessmentStore, uri: str = ORDERS) -> AssessmentEntry:
+    entry = store.load(uri)
     assert isinstance(entry, AssessmentEntry)
     return entry
 
 
 def test_a_missing_folder_has_no_entries(store: AssessmentStore) -> None:
-    assert store.load("orders") is None
+    assert store.load(ORDERS) is None
     assert store.load_all() == ()
 
 
 def test_an_assessment_comes_back_as_it_was(store: AssessmentStore) -> None:
     store.save(assessment())
-    assert loaded(store) == AssessmentEntry(assessment=assessment())
+    assert replace(loaded(store), identity=None) == AssessmentEntry(assessment=assessment())
 
 
 def test_a_run_comes_back_without_its_assessments(store: AssessmentStore) -> None:
@@ -152,50 +154,52 @@ def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
     assert loaded(store).history[0].reclaimed_bytes == 77
 
 
-def test_forgotten_entries_are_deleted_and_others_have_a_time(
-    store: AssessmentStore,
-) -> None:
+def test_forgotten_patterns_are_deleted_and_tables_have_a_time(store: AssessmentStore) -> None:
     began = datetime.now(UTC)
     for name in ("a", "b"):
         store.save(assessment(name))
-    saved_at = store.saved_at()
-    at = saved_at("a")
+    store.save(unlisted := assessment("s3://lake/**", uri="s3://lake/**", subject="pattern"))
+    at = store.saved_at()("s3a://lake/sales/a/", "a")
     assert at is not None and abs(at - began) < timedelta(minutes=1)
-    assert saved_at("c") is None
-    store.forget("a")
-    store.forget("a")
-    assert store.load("a") is None and store.saved_at()("a") is None
-    assert store.load("b") is not None
+    assert store.saved_at()("s3://lake/sales/c", "c") is None
+    assert loaded(store, "s3://lake/**").assessment == unlisted
+    store.forget("s3://lake/**")
+    store.forget("s3://lake/**")
+    assert store.load("s3://lake/**") is None
+    assert len(store.load_all()) == 2
 
 
 @given(st.lists(st.text(min_size=1).filter(str.isprintable), min_size=1, max_size=5, unique=True))
-def test_any_names_come_back_each_in_a_file_of_its_own(names: list[str]) -> None:
+def test_any_names_come_back_each_with_an_address_of_its_own(names: list[str]) -> None:
     store = AssessmentStore(f"memory://assessments-{uuid4()}")
-    for name in names:
-        store.save(replace(assessment(), name=name, health=None))
+    for number, name in enumerate(names):
+        store.save(assessment(name, uri=f"s3://lake/{number}", health=None))
     assert [
         entry.name for entry in store.load_all() if isinstance(entry, AssessmentEntry)
     ] == sorted(names)
-    for name in names:
-        assert loaded(store, name).name == name
+    for number, name in enumerate(names):
+        assert loaded(store, f"s3://lake/{number}") == store.named(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["../../etc/passwd", "/", ".", "..", ".hidden", "a/b\\c", "x" * 3_000, "ä ö\n\t", "CON"]
+    "text", ["../../etc/passwd", "/", ".", "..", ".hidden", "a/b\\c", "x" * 3_000, "ä ö\n\t", "CON"]
 )
-def test_no_name_leaves_the_folder(store: AssessmentStore, name: str, tmp_path: Path) -> None:
-    store.save(replace(assessment(), name=name, health=None))
-    assert loaded(store, name).name == name
+@pytest.mark.parametrize("subject", ["table", "pattern"])
+def test_no_address_leaves_the_folder(
+    store: AssessmentStore, text: str, subject: Any, tmp_path: Path
+) -> None:
+    store.save(assessment(text, uri=text, health=None, subject=subject))
+    assert loaded(store, text).name == text
     assert the_file(store).parent == Path(store.uri)
     assert {path.name for path in tmp_path.iterdir()} == {"not"}
     assert len(store.load_all()) == 1
 
 
-def test_names_that_differ_in_case_only_do_not_share_a_file_anywhere(
+def test_addresses_that_differ_in_case_only_do_not_share_a_file_anywhere(
     store: AssessmentStore,
 ) -> None:
     for name in ("Orders", "orders", "ORDERS"):
-        store.save(replace(assessment(), name=name))
+        store.save(assessment(name))
     files = [path.name.lower() for path in Path(store.uri).iterdir()]
     assert len(set(files)) == 3
 
@@ -221,7 +225,7 @@ def test_an_invalid_entry_is_reported_and_replaced(
 ) -> None:
     store.save(assessment())
     the_file(store).write_bytes(content)
-    entry = store.load("orders")
+    entry = store.load(ORDERS)
     assert isinstance(entry, UnreadableEntry)
     assert entry.file == the_file(store).name
     assert problem in entry.problem
@@ -238,7 +242,7 @@ def test_an_entry_of_another_release_is_reported(
     store.save(assessment())
     entry = json.loads(the_file(store).read_text())
     the_file(store).write_text(json.dumps({**entry, key: value}))
-    assert isinstance(store.load("orders"), UnreadableEntry)
+    assert isinstance(store.load(ORDERS), UnreadableEntry)
 
 
 def test_a_copied_entry_is_reported(store: AssessmentStore) -> None:
@@ -247,7 +251,7 @@ def test_a_copied_entry_is_reported(store: AssessmentStore) -> None:
     store.save(assessment("users"))
     (other,) = set(Path(store.uri).iterdir()) - {file}
     file.write_bytes(other.read_bytes())
-    entry = store.load("orders")
+    entry = store.load(ORDERS)
     assert isinstance(entry, UnreadableEntry)
     assert "another table, 'users'" in entry.problem
 
@@ -290,7 +294,7 @@ def test_the_overview_reads_only_what_has_changed(store: AssessmentStore) -> Non
     store.save(assessment("b", notes=("changed",)))
     read.clear()
     entries = store.load_all()
-    assert [path.split(".")[0] for path in read] == ["b"]
+    assert [path.split(".")[0] for path in read] == ["sales-b"]
     assert [entry.assessment.notes for entry in entries if isinstance(entry, AssessmentEntry)] == [
         (),
         ("changed",),
@@ -327,7 +331,7 @@ def test_an_unavailable_store_is_an_error_and_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(store.store, "read", down)
         with pytest.raises(StorageError):
-            store.load("orders")
+            store.load(ORDERS)
         with pytest.raises(StorageError):
             store.load_all()
     assert len(store.load_all()) == 1
@@ -372,7 +376,7 @@ def test_readers_beside_a_writer_only_see_whole_entries(store: AssessmentStore) 
     writer = threading.Thread(target=write)
     writer.start()
     while not done.is_set():
-        assert isinstance(store.load("orders"), AssessmentEntry)
+        assert isinstance(store.load(ORDERS), AssessmentEntry)
         (entry,) = store.load_all()
         assert isinstance(entry, AssessmentEntry)
         seen += 1

@@ -122,10 +122,11 @@ def test_the_run_after_a_killed_one_finishes_its_work_and_repeats_no_commit(
             assert run_policy(root).status == "nothing-due", at
             assert made(root)["OPTIMIZE"] == 1, at
             assert live(root) == live(undisturbed), at
-            entry = AssessmentStore(str(root / "kept")).load("t")
+            entry = AssessmentStore(str(root / "kept")).load(str(root / "table"))
             assert isinstance(entry, AssessmentEntry) and entry.run is not None
             # A run that has nothing to do takes no lease, and leaves that of the killed process.
-            with leases_at(root / "kept", LIFE).held("t", holder="a third task"):
+            leases, uri = leases_at(root / "kept", LIFE), str(root / "table")
+            with leases.held("t", uri=uri, holder="a third task"):
                 pass
             assert list((root / "kept").glob("*.lease")) == []
             table = Table(LocalStore(root / "table"))

@@ -64,6 +64,21 @@ def test_a_plan_is_renewed_after_a_day_unless_snoozed() -> None:
     assert put_off_operations([snoozed], now=later) == set()
 
 
+def test_a_requested_plan_neither_ends_nor_stops_that_of_the_policy() -> None:
+    run = waiting_run()
+    (of_policy,) = pending_of(run)
+    of_person = replace(of_policy, requested=True, link="/dags/d")
+    planned = replace(run, outcomes=(replace(run.outcomes[-1], status="planned"),))
+    assert pending_of(planned, [of_policy]) == (of_policy,), "to plan something ends nothing"
+    done = replace(run, outcomes=(replace(run.outcomes[-1], status="done", result=None),))
+    assert pending_of(done, [of_policy, of_person]) == (of_person,)
+    assert pending_of(run, [of_person]) == (of_policy, of_person)
+    at = of_policy.plan.planned_at
+    assert still_asked([of_person], [], now=at) == frozenset()
+    assert still_asked([of_policy], [], now=at) == {"vacuum"}
+    assert of_policy.id == of_person.id != replace(of_policy, uri="/other").id
+
+
 def test_pending_plans_follow_the_assessment(tmp_path: Path) -> None:
     store, run = AssessmentStore(str(tmp_path)), waiting_run()
     before = run.before
@@ -71,24 +86,27 @@ def test_pending_plans_follow_the_assessment(tmp_path: Path) -> None:
     store.save(before, run=run)
 
     def entry() -> AssessmentEntry:
-        found = store.load(run.name)
+        found = store.load(run.uri)
         assert isinstance(found, AssessmentEntry)
         return found
 
-    store.link_pending(run.name, ["vacuum"], "/dags/d")
+    (plan,) = entry().pending
+    store.open_question(replace(plan, link="/dags/d"))
     assert [plan.link for plan in entry().pending] == ["/dags/d"]
     store.save(replace(before, status="failed", operations=()))
     assert len(entry().pending) == 1, "a store that is down has not decided anything"
     for days, answer in ((1, "snoozed"), (2, "rejected")):
         until = NOW + timedelta(days=days)
         put_off = PutOff(operation="vacuum", answer=answer, at=NOW, until=until)
-        store.put_off(run.name, put_off)
+        store.put_off(plan, put_off)
     assert [each.answer for each in entry().put_off] == ["rejected"]
     store.save(replace(before, assessed_at=NOW + timedelta(days=3)))
     assert entry().put_off == () and len(entry().pending) == 1
     calm = tuple(replace(each, status="not-due") for each in before.operations)
     store.save(replace(before, status="nothing-due", operations=calm))
     assert entry().pending == ()
-    store.link_pending("unknown", ["vacuum"], None)
-    store.put_off("unknown")
-    assert store.load("unknown") is None
+    unknown = replace(plan, uri="s3://lake/unknown")
+    store.open_question(unknown)
+    store.close_question(unknown)
+    store.put_off(unknown)
+    assert store.load(unknown.uri) is None

@@ -1,4 +1,4 @@
-"""The web application of the health page: three pages, only for signed-in users of Airflow.
+"""The web application of the health page: four pages, only for signed-in users of Airflow.
 
 It opens no table and parses no Dag: everything it shows was stored by the last assessments.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlencode
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
-from airflow.api_fastapi.core_api.security import requires_access_view
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import Depends, FastAPI, Request
 from fastapi import Query as Parameter
 from fastapi.responses import HTMLResponse, Response
@@ -27,20 +27,22 @@ from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core import registry
 from delta_maintenance.policies.acknowledgements import MOST_REASON
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore, UnreadableEntry
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.health_page import formats, rows
+from delta_maintenance_airflow.health_page import approvals, formats, rows
 from delta_maintenance_airflow.health_page.acknowledge import (
     ENDS,
     SCHEDULED_DAG,
     add_acknowledgement,
 )
+from delta_maintenance_airflow.health_page.approvals import Question
 from delta_maintenance_airflow.health_page.charts import charts
-from delta_maintenance_airflow.health_page.known_tables import PolicyFile
+from delta_maintenance_airflow.health_page.known_tables import KnownTables, PolicyFile
 from delta_maintenance_airflow.health_page.rows import SHOWN, overview_of
 
 MANUAL_DAG = "delta_manual"
+OpenQuestions = Callable[[frozenset[Question]], frozenset[Question]]
 _FOLDER = Path(__file__).parent
 _PATH = re.compile(r"/[A-Za-z0-9\-._~%!$&'()*+,;=:@/]+")
 _POLICY = (
@@ -51,22 +53,37 @@ _POLICY = (
 
 def configured_app() -> FastAPI:
     """The application with the settings of Airflow's configuration."""
-    return create_app(settings.assessment_store, PolicyFile(settings.policy_path()))
+    return create_app(
+        settings.assessment_store,
+        PolicyFile(settings.policy_path()),
+        open_questions=approvals.open_questions,
+        separate_approver=settings.separate_approver(),
+    )
 
 
 def create_app(
     open_store: Callable[[], AssessmentStore],
     policy: PolicyFile,
     *,
+    open_questions: OpenQuestions,
+    separate_approver: bool = False,
     now: Callable[[], datetime] = clock.now,
 ) -> FastAPI:
-    """The application on one folder of assessments, which is opened on the first request."""
+    """The application on one folder of assessments, which is opened on the first request.
+
+    `open_questions` returns those of the given questions that wait for an answer.
+    """
     app = FastAPI(title="Delta tables", openapi_url=None, docs_url=None, redoc_url=None)
     # Static files contain no data: the page that asks users to sign in needs them too.
     app.mount("/static", StaticFiles(directory=_FOLDER / "static"), name="static")
     app.middleware("http")(_with_headers)
-    pages = Pages(open_store, policy, now)
-    for path, page in (("/", pages.tables), ("/table", pages.table), ("/run", pages.run)):
+    pages = Pages(open_store, policy, now, open_questions, separate_approver)
+    for path, page in (
+        ("/", pages.tables),
+        ("/table", pages.table),
+        ("/run", pages.run),
+        ("/approvals", pages.approvals),
+    ):
         app.add_api_route(
             path,
             page,
@@ -87,11 +104,15 @@ class Pages:
         open_store: Callable[[], AssessmentStore],
         policy: PolicyFile,
         now: Callable[[], datetime],
+        open_questions: OpenQuestions,
+        separate_approver: bool,
     ) -> None:
         self._open_store = open_store
         self._store: AssessmentStore | None = None
         self._policy = policy
         self._now = now
+        self._open_questions = open_questions
+        self._separate_approver = separate_approver
         self._templates = _environment()
 
     def tables(
@@ -116,7 +137,7 @@ class Pages:
             page=page,
         )
         known = self._policy.tables()
-        everything = rows.build_rows(self.asked(AssessmentStore.load_all), known)
+        everything = self._everything(known)
         return self._page(
             request,
             "tables.html",
@@ -149,6 +170,27 @@ class Pages:
             values=json.dumps({key: value for key, value in values.items() if value is not None}),
         )
 
+    def approvals(self, request: Request, user: GetUserDep) -> Response:
+        """The plans that wait for an approval, to answer several at once."""
+        everything = self._everything(self._policy.tables())
+        return self._page(
+            request,
+            "approvals.html",
+            groups=approvals.grouped([plan for row in everything for plan in row.plans]),
+            # Airflow checks the permission; this person would be refused after the answer.
+            refused={user.get_id(), user.get_name()} if self._separate_approver else set(),
+            scheduled=SCHEDULED_DAG,
+            tomorrow=self._now() + timedelta(days=1),
+        )
+
+    def _everything(self, known: KnownTables) -> tuple[rows.TableRow, ...]:
+        entries = self.asked(AssessmentStore.load_all)
+        return rows.build_rows(entries, known, plans_of=self._plans_of(entries))
+
+    def _plans_of(self, entries: Sequence[AssessmentEntry | UnreadableEntry]) -> rows.PlansOf:
+        still_open = self._open_questions(approvals.questions_about(entries))
+        return partial(approvals.waiting_plans, now=self._now(), still_open=still_open)
+
     def problem(self, request: Request, error: Exception) -> Response:
         """An error page."""
         assert isinstance(error, HTTPException)
@@ -156,9 +198,9 @@ class Pages:
 
     def _row(self, name: str) -> rows.TableRow:
         known = self._policy.tables()
-        entry = self.asked(partial(_load, name=name))
+        entry = self.asked(partial(_load, name=name, uri=known.address_of(name)))
         if isinstance(entry, AssessmentEntry):
-            return rows.row_of(entry, known)
+            return rows.row_of(entry, known, plans_of=self._plans_of([entry]))
         if entry is not None:
             return rows.TableRow(name=name, uri=None, status="unreadable", problem=entry.problem)
         table = next((table for table in known.tables if table.name == name), None)
@@ -195,8 +237,13 @@ class Pages:
         return HTMLResponse(text, status_code=code)
 
 
-def _load(store: AssessmentStore, *, name: str) -> Any:
-    return store.load(name)
+def _load(store: AssessmentStore, *, name: str, uri: str | None) -> Any:
+    """The entry of a table by its name, or by its address in any form."""
+    for at in (uri, name):
+        found = store.load(at, name=name) if at else None
+        if found is not None:
+            return found
+    return store.named(name)
 
 
 def _environment() -> Environment:

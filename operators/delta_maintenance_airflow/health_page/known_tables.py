@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.definition.policy import Policy, TableEntry, load_policy
+from delta_maintenance.policies.entry_files import identity_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,13 @@ class KnownTables:
         key = (name, uri)
         if key not in self._found:
             known = self._in_catalog(name, uri) if is_catalog_name(name) else None
-            self._found[key] = known or self._by_name.get(name) or self._by_pattern(name, uri)
+            named = self._by_name.get(name) or self._by_identity.get(identity_of(uri))
+            self._found[key] = known or named or self._by_pattern(name, uri)
         return self._found[key]
+
+    def address_of(self, name: str) -> str | None:
+        """The address of the table that the policy names, or names by a pattern."""
+        return self.policy.address_of(name) if self.policy is not None else None
 
     def has_pattern(self, pattern: str) -> bool:
         """Whether the policy contains a pattern."""
@@ -69,6 +75,10 @@ class KnownTables:
     @cached_property
     def _by_name(self) -> dict[str, KnownTable]:
         return {table.name: table for table in self.tables}
+
+    @cached_property
+    def _by_identity(self) -> dict[str, KnownTable]:
+        return {identity_of(table.uri): table for table in self.tables}
 
     def _in_catalog(self, name: str, uri: str) -> KnownTable | None:
         """A table in a catalog, without what only the catalog knows of it."""
@@ -98,7 +108,11 @@ class KnownTables:
 
     def _pattern(self, uri: str) -> TableEntry | None:
         patterns = self.policy.patterns if self.policy is not None else ()
-        return next((entry for entry in patterns if entry.covers(uri)), None)
+        try:
+            return next((entry for entry in patterns if entry.path_of(uri) is not None), None)
+        except InvalidRequestError:
+            # An address that was refused, such as one with credentials.
+            return None
 
 
 class PolicyFile:

@@ -13,10 +13,14 @@ from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.policies.acknowledgements import Acknowledgement
-from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
+from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
+from delta_maintenance_airflow.health_page.approvals import WaitingPlan
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
+
+PlansOf = Callable[[AssessmentEntry], tuple[WaitingPlan, ...]]
+"""Returns the plans of a table that wait for an approval."""
 
 Status = Literal[
     "failed",
@@ -48,6 +52,8 @@ class TableRow:
     in_policy: bool = True
     """False if the policy is readable and no longer contains it."""
     entry: AssessmentEntry | None = None
+    plans: tuple[WaitingPlan, ...] = ()
+    """The plans that wait for an approval."""
 
     @property
     def assessment(self) -> Assessment | None:
@@ -123,9 +129,15 @@ class TableRow:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The operations that are due and wait for an approval, without snoozed ones."""
-        put_off = _put_off(self.entry)
-        return tuple(each for each in self._needing_approval if each not in put_off)
+        """The operations with plans that wait for an approval."""
+        return tuple(dict.fromkeys(each.plan.operation for each in self.plans))
+
+    @property
+    def will_ask(self) -> tuple[str, ...]:
+        """The operations that the next run will plan, and then ask for an approval."""
+        planned = {each.plan.operation for each in self.plans if not each.plan.requested}
+        known = planned | _put_off(self.entry)
+        return tuple(each for each in self._needing_approval if each not in known)
 
     @property
     def blocked(self) -> tuple[str, ...]:
@@ -212,16 +224,21 @@ class Page:
 
 
 def build_rows(
-    entries: Iterable[AssessmentEntry | UnreadableEntry], known: KnownTables
+    entries: Iterable[AssessmentEntry | UnreadableEntry],
+    known: KnownTables,
+    *,
+    plans_of: PlansOf = lambda entry: (),
 ) -> tuple[TableRow, ...]:
     """Builds a row for each entry, and for each table of the policy without an entry."""
-    rows = [_row(entry, known) for entry in entries]
-    seen = {row.name for row in rows}
-    rows += (never_assessed(table) for table in known.tables if table.name not in seen)
+    rows = [_row(entry, known, plans_of) for entry in entries]
+    seen = {row.entry.identity or identity_of(row.uri) for row in rows if row.entry and row.uri}
+    rows += (never_assessed(each) for each in known.tables if identity_of(each.uri) not in seen)
     return tuple(rows)
 
 
-def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
+def row_of(
+    entry: AssessmentEntry, known: KnownTables, *, plans_of: PlansOf = lambda entry: ()
+) -> TableRow:
     """The row of one entry."""
     acknowledged = _acknowledgement(entry) is not None
     if entry.assessment.subject == "pattern":
@@ -235,7 +252,8 @@ def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
             entry=entry,
         )
     table = known.find(entry.name, entry.assessment.uri)
-    status: Status = "acknowledged" if acknowledged else _status(entry)
+    plans = plans_of(entry)
+    status: Status = "acknowledged" if acknowledged else _status(entry, plans)
     failed = status in ("failed", "acknowledged")
     run_problem = entry.run.problem if entry.run is not None and failed else None
     return TableRow(
@@ -247,6 +265,7 @@ def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
         tags=(table.tags if table is not None else ()) or entry.assessment.tags,
         in_policy=table is not None or not known.readable,
         entry=entry,
+        plans=plans,
     )
 
 
@@ -255,7 +274,7 @@ def run_status(run: RunResult) -> str:
     return "needs-approval" if run.waits_for_approval else run.status
 
 
-def _status(entry: AssessmentEntry) -> Status:
+def _status(entry: AssessmentEntry, plans: Sequence[WaitingPlan]) -> Status:
     """Combines the last assessment and the last run to one status."""
     assessment, run = entry.assessment, entry.run
     if assessment.status == "failed":
@@ -264,12 +283,13 @@ def _status(entry: AssessmentEntry) -> Status:
     # A failed operation is due again, unless it was repaired since.
     if run is not None and run.status == "failed" and open_operations:
         return "failed"
-    if any(not each.needs_approval for each in open_operations):
-        return "due"
+    if plans:
+        return "needs-approval"
     if open_operations:
         put_off = _put_off(entry)
-        asked = any(each.operation not in put_off for each in open_operations)
-        return "needs-approval" if asked else "blocked"
+        # A snoozed operation has no plan, and needs an approval.
+        is_due = any(not e.needs_approval or e.operation not in put_off for e in open_operations)
+        return "due" if is_due else "blocked"
     return assessment.status
 
 
@@ -318,12 +338,14 @@ def select(rows: Sequence[TableRow], query: Query) -> Page:
 
 
 def _pending(row: TableRow) -> set[str]:
-    return {*row.due, *row.waiting, *row.blocked}
+    return {*row.due, *row.waiting, *row.will_ask, *row.blocked}
 
 
-def _row(entry: AssessmentEntry | UnreadableEntry, known: KnownTables) -> TableRow:
+def _row(
+    entry: AssessmentEntry | UnreadableEntry, known: KnownTables, plans_of: PlansOf
+) -> TableRow:
     if isinstance(entry, AssessmentEntry):
-        return row_of(entry, known)
+        return row_of(entry, known, plans_of=plans_of)
     return TableRow(name=entry.file, uri=None, status="unreadable", problem=entry.problem)
 
 
@@ -402,9 +424,7 @@ class Overview:
     """Patterns that cannot be listed."""
     acknowledged: int
     """The number of tables and patterns whose failures are known."""
-    waiting: tuple[TableRow, ...]
-    """Tables with operations that wait for an approval."""
-    plans: tuple[PendingPlan, ...]
+    plans: tuple[WaitingPlan, ...]
     """The plans that wait for an approval, those that have waited longest first."""
     blocked: int
     never_assessed: int
@@ -420,11 +440,13 @@ class Overview:
     @property
     def is_well(self) -> bool:
         """Whether nothing needs attention."""
-        return not (self.failed or self.unlisted or self.waiting or self.is_stale)
+        return not (self.failed or self.unlisted or self.plans or self.is_stale)
 
 
 def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
     """The overview over the tables of the policy."""
+    # Also of tables that are not in the policy: a person has asked about them.
+    plans = [plan for row in rows for plan in row.plans]
     rows = [row for row in rows if row.in_policy]
     tables = [row for row in rows if not row.is_pattern]
     failed = [row for row in tables if row.status in ("failed", "unreadable")]
@@ -435,13 +457,6 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         for run in row.entry.history
         if now - run.at <= LATELY
     ]
-    plans = [
-        plan
-        for row in tables
-        if row.entry is not None
-        for plan in row.entry.pending
-        if plan.operation in row.waiting
-    ]
     assessed = [row.assessment.assessed_at for row in rows if row.assessment is not None]
     last = max(assessed, default=None)
     return Overview(
@@ -449,8 +464,7 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         failed=tuple(sorted(failed, key=lambda row: (row.failing_since or now, row.name))),
         unlisted=tuple(row for row in rows if row.is_pattern and row.status == "failed"),
         acknowledged=sum(row.status == "acknowledged" for row in rows),
-        waiting=tuple(row for row in tables if row.waiting),
-        plans=tuple(sorted(plans, key=lambda plan: (plan.due_since, plan.name))),
+        plans=tuple(sorted(plans, key=lambda each: (each.plan.due_since, each.plan.name))),
         blocked=sum(row.status == "blocked" for row in tables),
         never_assessed=sum(row.status == "never-assessed" for row in tables),
         last_assessed=last,

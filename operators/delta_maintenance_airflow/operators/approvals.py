@@ -14,12 +14,17 @@ from delta_maintenance import clock
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
-from delta_maintenance_airflow.operators.questions import name_of, plans_text, require_other_person
+from delta_maintenance_airflow.operators.questions import (
+    close_question,
+    name_of,
+    open_question,
+    plans_text,
+    require_other_person,
+)
 from delta_maintenance_airflow.policy_work import entry_of
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.tasks import (
     as_flag,
-    link_to,
     retrying_only_what_may_pass,
     returned_rows,
     returned_values,
@@ -80,16 +85,20 @@ class DeltaPendingPlansOperator(BaseOperator):
         if as_flag(self.plan_only):
             raise AirflowSkipException("this run only plans")
         ti = context["ti"]
-        names = [
+        tables = [
             *(
-                row["name"]
+                (row["uri"], row["name"])
                 for some in returned_values(ti, self.assess_task)
                 for row in some
                 if row["waits"]
             ),
-            *(each["name"] for each in returned_rows(ti, self.run_task) if _is_waiting(each)),
+            *(
+                (each["uri"], each["name"])
+                for each in returned_rows(ti, self.run_task)
+                if _is_waiting(each)
+            ),
         ]
-        if not names:
+        if not tables:
             raise AirflowSkipException("no plan waits for an approval")
         open_questions = ti.get_ti_count(
             dag_id=ti.dag_id, task_ids=[self.approve_task], states=list(_OPEN)
@@ -98,15 +107,12 @@ class DeltaPendingPlansOperator(BaseOperator):
             raise AirflowSkipException("an earlier run is already waiting for its approvals")
         with retrying_only_what_may_pass():
             store = assessment_store()
-            pending = _pending(store, dict.fromkeys(names), now=clock.now())
+            pending = _pending(store, dict.fromkeys(tables), now=clock.now())
             chosen = pending[: self.most]
             if len(pending) > len(chosen):
                 self.log.info(
                     "%d more plans will be part of later questions", len(pending) - len(chosen)
                 )
-            link = link_to(context).rpartition("/")[0] + f"/{self.approve_task}"
-            for plan in chosen:
-                store.link_pending(plan.name, [plan.operation], link)
         if not chosen:
             raise AirflowSkipException("no plan waits for an approval")
         return [plan.to_json() for plan in chosen]
@@ -150,6 +156,7 @@ class DeltaApprovalsOperator(HITLOperator):
         pending = self._pending
         self.body = plans_text(pending)
         self.params["plans"] = _choice([ALL, *(plan.label for plan in pending)])
+        open_question(context, pending, self.response_timeout)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
@@ -160,19 +167,16 @@ class DeltaApprovalsOperator(HITLOperator):
         answer, user = (event.get("chosen_options") or [LATER])[0], event.get("responded_by_user")
         by = name_of(user)
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
-        self._close_question()
         if answer == APPROVE:
             require_other_person(context, user)
+        approved = {plan.label for plan in chosen} if answer == APPROVE else set()
+        close_question(self._pending, approved=approved)
+        if answer == APPROVE:
             return _by_table(chosen)
         if answer in (REJECT, SNOOZE):
             until = _until(given.get("snooze_until") if answer == SNOOZE else None)
             self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
         return []
-
-    def _close_question(self) -> None:
-        store = assessment_store()
-        for plan in self._pending:
-            store.link_pending(plan.name, [plan.operation], None)
 
     @property
     def _pending(self) -> list[PendingPlan]:
@@ -201,7 +205,7 @@ class DeltaApprovalsOperator(HITLOperator):
             put_off = PutOff(
                 operation=plan.operation, answer=answer, until=until, at=clock.now(), by=by
             )
-            store.put_off(plan.name, put_off)
+            store.put_off(plan, put_off)
 
 
 class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
@@ -244,19 +248,23 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         )
 
 
-def _pending(store: AssessmentStore, names: Iterable[str], *, now: datetime) -> list[PendingPlan]:
-    """Returns the plans of these tables that are not snoozed, those that have waited
-    longest first.
+def _pending(
+    store: AssessmentStore, tables: Iterable[tuple[str, str]], *, now: datetime
+) -> list[PendingPlan]:
+    """Returns the plans of these tables, given by address and name, that are not snoozed, those
+    that have waited longest first.
     """
     from delta_maintenance.policies.approval import PLAN_LIFE, put_off_operations
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
-        entries = [entry for entry in pool.map(lambda name: entry_of(store, name), names) if entry]
+        entries = [e for e in pool.map(lambda table: entry_of(store, *table), tables) if e]
     waiting = [
         plan
         for entry in entries
         for plan in entry.pending
-        if plan.operation not in put_off_operations(entry.put_off, now=now)
+        if not plan.requested
+        and plan.approved_at is None
+        and plan.operation not in put_off_operations(entry.put_off, now=now)
         and now - plan.plan.planned_at < PLAN_LIFE
     ]
     return sorted(waiting, key=lambda plan: (plan.due_since, plan.name))

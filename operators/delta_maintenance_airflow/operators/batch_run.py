@@ -128,7 +128,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
         if not is_retry(self, context):
             return None
         table = PolicyWork(self.policy).table(self.table.get("name"), self.table.get("uri"))
-        entry = entry_of(store, table.name)
+        entry = entry_of(store, table.uri, table.name)
         run = entry.run if entry is not None and entry.link == link_to(context) else None
         if entry is None or run is None or (run.exit_status and run.retryable):
             return None

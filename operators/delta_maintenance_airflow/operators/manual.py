@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,20 @@ from delta_maintenance.redaction import redact_address
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
-from delta_maintenance_airflow.operators.questions import plan_text, require_other_person
+from delta_maintenance_airflow.operators.questions import (
+    close_question,
+    open_question,
+    plan_text,
+    require_other_person,
+)
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import any_address
-from delta_maintenance_airflow.tasks import as_flag
+from delta_maintenance_airflow.tasks import as_flag, link_to
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
@@ -142,12 +149,14 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         result_facts, failure = super()._ended(context, result, entry)
         if failure is not None or not self.plans or not result.outcomes:
             return result_facts, failure
-        from delta_maintenance.policies.approval import ApprovedPlan
+        from delta_maintenance.policies.approval import plan_to_approve
 
         outcome = result.outcomes[-1]
         plan = outcome.result
         if plan is not None:
-            result_facts["plan"] = ApprovedPlan.of(outcome).to_json()
+            pending = plan_to_approve(outcome, name=result.name, uri=result.uri)
+            result_facts["plan"] = pending.plan.to_json()
+            result_facts["pending"] = replace(pending, requested=True).to_json()
         result_facts["plan_text"] = plan_text(outcome.operation, outcome.reason, plan)
         self.log.info("%s", result_facts["plan_text"])
         return result_facts, None
@@ -191,12 +200,22 @@ class DeltaApprovalOperator(ApprovalOperator):
         operation = self.plan["operations"][0].partition(":")[0]
         self.subject = f"{operation} of {printable(self.plan['uri'])}"
         self.body = self.plan["plan_text"]
+        open_question(context, self._pending, self.response_timeout)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         if event.get("chosen_options") == [self.APPROVE]:
             require_other_person(context, event.get("responded_by_user"))
+        close_question(replace(plan, link=link_to(context)) for plan in self._pending)
         return super().execute_complete(context, event)
+
+    @property
+    def _pending(self) -> list[PendingPlan]:
+        """The plan to approve; nothing if the planning task left none."""
+        from delta_maintenance.policies.approval import PendingPlan
+
+        found = self.plan.get("pending")
+        return [] if found is None else [PendingPlan.from_json(found)]
 
 
 def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool) -> None:
@@ -223,13 +242,13 @@ def require_table_of_policy(policy: Policy, uri: str) -> None:
     if any_address():
         return
     plain = uri.rstrip("/")
-    # Patterns match text, so `..` would match as the name of a folder.
-    leaves = any(segment in (".", "..") for segment in plain.split("/"))
     if is_catalog_name(plain):
         # The policy and its catalog are asked for the table itself.
         return
-    named = any(table.uri.rstrip("/") == plain for table in policy.named_tables)
-    if leaves or not (named or any(entry.covers(plain) for entry in policy.patterns)):
+    # In stores of objects, `..` would match a pattern as the name of a folder.
+    leaves = any(segment in (".", "..") for segment in plain.split("/"))
+    known = policy.address_of(plain) is not None or policy.has_table_at(plain)
+    if leaves or not known:
         raise AirflowFailException(
             f"{redact_address(uri)[:300]} is not a table of the policy: add it there, or set "
             "[delta_maintenance] any_address in Airflow's configuration"

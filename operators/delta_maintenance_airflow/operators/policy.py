@@ -224,7 +224,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             environment = self._environment(context, work, table, store, event)
             try:
                 result = self._patiently(
-                    lambda: self.work(table, environment, entry_of(store, table.name))
+                    lambda: self.work(table, environment, entry_of(store, table.uri, table.name))
                 )
                 entry = store.save(
                     result.after or result.before or _nothing(result),
@@ -232,7 +232,8 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                     link=link_to(context),
                 )
             except JobDeferredError as left:
-                self._defer(left, {"name": table.name, "holder": holder(context)})
+                lease = {"name": table.name, "uri": table.uri, "holder": holder(context)}
+                self._defer(left, lease)
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 busy = AirflowSkipException if self.is_scheduled else AirflowException
@@ -311,7 +312,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 finished=finished,
             ),
             raised=(AirflowException,),
-            lease=partial(leases(store).held, table.name, holder=holder(context)),
+            lease=partial(leases(store).held, table.name, uri=table.uri, holder=holder(context)),
             clones=work.clones(),
             progress=LoggedProgress(self.log),
             paused=paused,
@@ -407,7 +408,7 @@ def _assessed(
     """Assesses a table and saves the result. Returns it with the entry that was saved before, and
     the acknowledgement of the failure, if there is one.
     """
-    known = entry_of(store, entry.get("name") or entry["uri"])
+    known = entry_of(store, entry["uri"], entry.get("name") or entry["uri"])
     assessment = _assess_one(work, entry, known)
     saved = store.save(assessment, link=link)
     return assessment, known, told_of(saved) if assessment.status == "failed" else None

@@ -1,20 +1,27 @@
-"""Questions to people: plans as Markdown, and who may answer."""
+"""Questions to people: plans as Markdown, what is stored of a question, and who may answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.settings import separate_approver
+from delta_maintenance_airflow.settings import assessment_store, separate_approver
+from delta_maintenance_airflow.tasks import link_to, retrying_only_what_may_pass
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.policies.approval import PendingPlan
 
+_log = logging.getLogger(__name__)
 _MOST = 8_000
 """The maximum number of characters of a text, because it is stored in Airflow's database."""
 _LONGEST = 300
@@ -47,6 +54,37 @@ def require_other_person(context: Context, user: Mapping[str, Any] | None) -> No
             f"the run was triggered by {requester or 'a person whose name is unknown'}; the "
             "approval must be given by another person, so the question is asked again"
         )
+
+
+def open_question(
+    context: Context, plans: Iterable[PendingPlan], timeout: timedelta | None
+) -> None:
+    """Stores that the task of a context asks about these plans."""
+    with retrying_only_what_may_pass():
+        store = assessment_store()
+        for plan in plans:
+            asked = replace(
+                plan,
+                link=link_to(context),
+                approved_at=None,
+                asked_by=getattr(context["dag_run"], "triggering_user_name", None),
+                expires_at=None if timeout is None else clock.now() + timeout,
+            )
+            store.open_question(asked)
+
+
+def close_question(plans: Iterable[PendingPlan], *, approved: Collection[str] = ()) -> None:
+    """Stores that the question about these plans is closed; `approved` are labels.
+
+    An answer must not be lost because the store is down: the page asks Airflow, too.
+    """
+    try:
+        store = assessment_store()
+        for plan in plans:
+            at = clock.now() if plan.label in approved else None
+            store.close_question(plan, approved_at=at)
+    except (DeltaMaintenanceError, AirflowException) as error:
+        _log.warning("the closed question cannot be stored: %s", error)
 
 
 def plans_text(plans: Sequence[PendingPlan]) -> str:

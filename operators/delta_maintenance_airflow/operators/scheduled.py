@@ -91,7 +91,7 @@ class DeltaFindTablesOperator(BaseOperator):
             {
                 "name": each.name,
                 "problem": each.problem,
-                "acknowledged": told_of(entry_of(store, each.name)),
+                "acknowledged": told_of(entry_of(store, each.uri, each.name)),
             }
             for each in failures
         ]
@@ -100,11 +100,10 @@ class DeltaFindTablesOperator(BaseOperator):
                 self.log.warning("%s is not listed; %s", each["name"], each["acknowledged"])
             else:
                 self.log.error("%s cannot be listed: %s", each["name"], each["problem"])
-        wanted = set(self.only)
         tables = [
             {"name": table.name, "uri": table.uri}
-            for table in oldest_first(found.tables, lambda table: saved_at(table.name))
-            if not wanted or {table.name, table.uri} & wanted
+            for table in oldest_first(found.tables, lambda table: saved_at(table.uri, table.name))
+            if not self.only or any(table.answers_to(text) for text in self.only)
         ]
         size = max(self.tables_per_batch, -(-len(tables) // max_map_length()))
         batches = [tables[first : first + size] for first in range(0, len(tables), size)]

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from delta_maintenance.operations import core
+from delta_maintenance.operations.core.rendering import printable
+
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth
     from delta_maintenance.operations.holds.held_back import HeldBack
@@ -64,6 +67,44 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     return facts
 
 
+def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
+    """Returns all waiting plans, those that have waited longest first, and how to approve them."""
+    plans = sorted(pending, key=lambda plan: (plan.due_since, plan.name))
+    columns = "| plan | operation | table | deletes | held back | waits since | asked by | why |"
+    rows = [
+        "| "
+        + " | ".join(
+            (
+                f"`{plan.id}`",
+                plan.operation,
+                f"`{_cell(plan.name)}`",
+                f"{plan.files:,} files, {core.size_text(plan.bytes)}",
+                f"`{_cell(', '.join(each.holder for each in plan.held if each.files))}`",
+                f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
+                f"`{_cell(plan.asked_by or '')}`",
+                f"`{_cell(plan.reason)}`",
+            )
+        )
+        + " |"
+        for plan in plans
+    ]
+    ids = ", ".join(plan.id for plan in plans)
+    example = f"ops: {{run_approved_plans: {{config: {{plans: [{ids}]}}}}}}"
+    text = "\n".join([columns, "|---" * 8 + "|", *rows])
+    how = f"To approve, launch `{job}` with the plans to run:\n```yaml\n{example}\n```"
+    return {
+        "waiting": dg.MetadataValue.md(f"{text}\n\n{how}" if plans else "No plan waits."),
+        "waiting_plans": dg.MetadataValue.int(len(plans)),
+        "waiting_files": dg.MetadataValue.int(sum(plan.files for plan in plans)),
+        "waiting_bytes": dg.MetadataValue.int(sum(plan.bytes for plan in plans)),
+    }
+
+
+def _cell(text: str) -> str:
+    """Formats untrusted text for a code span in a table of Markdown."""
+    return printable(_short(text)).replace("`", "'").replace("|", "¦") or " "
+
+
 def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
     """Returns the plans that wait for an approval, and their totals."""
     return {
@@ -71,6 +112,7 @@ def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
             records=[
                 dg.TableRecord(
                     {
+                        "plan": plan.id,
                         "operation": plan.operation,
                         "deletes_files": plan.files,
                         "deletes_bytes": plan.bytes,
@@ -83,6 +125,7 @@ def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
                 for plan in pending
             ],
             schema=_schema(
+                plan="string",
                 operation="string",
                 deletes_files="int",
                 deletes_bytes="int",
@@ -127,7 +170,8 @@ def of_approval(job: str, run_id: str) -> Metadata:
         "to_approve": dg.MetadataValue.md(
             f"Launch the job `{job}` with this configuration, or with some of the `tables` and "
             "`operations`:\n"
-            f"```yaml\nops: {{run_approved_plans: {{config: {{run_id: {run_id}}}}}}}\n```"
+            f"```yaml\nops: {{run_approved_plans: {{config: {{run_id: {run_id}}}}}}}\n```\n"
+            "Without configuration, the job lists the plans of all runs, to approve several."
         )
     }
 

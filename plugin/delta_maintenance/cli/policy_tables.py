@@ -62,7 +62,7 @@ def add_policy_verb(
         metavar="NAME",
         action="append",
         default=[],
-        help="only this table of the policy, by its name; repeatable",
+        help="only this table of the policy, by its name or its address; repeatable",
     )
     parser.add_argument(
         "--state",
@@ -118,25 +118,25 @@ class PolicyTables:
         self.unlisted: tuple[Assessment, ...] = ()
         """The patterns, and the parts of catalogs, that could not be listed, each as a failed
         assessment."""
-        if not arguments.names or not named.keys() >= set(arguments.names):
+        if not arguments.names or any(_name_in(named, e) not in named for e in arguments.names):
             self.found = found = self._discover()
             self._has_all = True
             named = {table.name: table for table in found.tables}
-            missing = set(arguments.names) - named.keys()
+            missing = {_name_in(named, text) for text in arguments.names} - named.keys()
             if missing:
                 # The table may match a pattern that could not be listed.
                 found.complete()
             if not arguments.names:
                 self.unlisted = self._failures(found)
-        unknown = next((name for name in arguments.names if name not in named), None)
+        names = [_name_in(named, text) for text in arguments.names]
+        unknown = next((name for name in names if name not in named), None)
         if unknown is not None:
             raise InvalidRequestError(
                 f"the policy has no table named {unknown!r}",
                 file=arguments.config,
                 remedy=f"name one of its {len(named)} tables, as `assess` lists them",
             )
-        names = dict.fromkeys(arguments.names) or named
-        self.tables = [named[name] for name in names]
+        self.tables = [named[name] for name in dict.fromkeys(names) or named]
 
     def _failures(self, found: Discovery) -> tuple[Assessment, ...]:
         now = clock.now()
@@ -212,7 +212,8 @@ class PolicyTables:
         """Returns the stored state of a table: the last runs, and its last health."""
         from delta_maintenance.policies.assessments import AssessmentEntry
 
-        entry = self._state.load(table.name) if self._state is not None else None
+        state = self._state
+        entry = state.load(table.uri, name=table.name) if state is not None else None
         if not isinstance(entry, AssessmentEntry):
             return (), None
         return entry.last_runs, entry.assessment.health
@@ -226,11 +227,14 @@ class PolicyTables:
         except DeltaMaintenanceError as error:
             warn([f"{assessment.name}: the outcome cannot be stored: {error}"])
 
-    def acknowledgement(self, name: str, failure: Failure | None) -> Acknowledgement | None:
+    def acknowledgement(
+        self, uri: str, name: str, failure: Failure | None
+    ) -> Acknowledgement | None:
         """Returns the stored acknowledgement that covers the failure of a table or a pattern."""
         from delta_maintenance.policies.assessments import AssessmentEntry
 
-        entry = self._state.load(name) if self._state is not None and failure is not None else None
+        state = self._state if failure is not None else None
+        entry = state.load(uri, name=name) if state is not None else None
         known = entry.acknowledgement if isinstance(entry, AssessmentEntry) else None
         return known if known is not None and known.covers(failure, now=clock.now()) else None
 
@@ -254,3 +258,10 @@ class PolicyTables:
         except DeltaMaintenanceError as error:
             lost = (error,)
         warn(str(error) for error in lost)
+
+
+def _name_in(named: Mapping[str, PolicyTable], text: str) -> str:
+    """Returns the name of the table that a text names or that is at this address, or the text."""
+    if text in named:
+        return text
+    return next((name for name, table in named.items() if table.answers_to(text)), text)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -30,7 +29,6 @@ RUN = "run"
 """The step of a failure of the run itself, which is about no table."""
 _SHOWN = 10
 _MOST_PROBLEM = 300
-_READS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +168,11 @@ def _part(problem: str | None) -> Known:
 
 
 def _states(state: AssessmentStore, names: Iterable[str], *, now: datetime) -> dict[str, Known]:
-    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
-        entries = [*pool.map(state.load, names)]
+    wanted = frozenset(names)
     return {
         entry.name: Known.of(entry, now=now)
-        for entry in entries
-        if isinstance(entry, AssessmentEntry)
+        for entry in (state.load_all() if wanted else ())
+        if isinstance(entry, AssessmentEntry) and entry.name in wanted
     }
 
 

@@ -30,6 +30,7 @@ from delta_maintenance.operations.core.registry import AnyOperation, find, known
 from delta_maintenance.operations.core.rendering import without_controls
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.options import HeldVersions
+from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)
@@ -278,8 +279,39 @@ class PendingPlan(Record):
     """Commits that would be made."""
     due_since: Instant
     """When the operation was first found due and waiting for approval."""
+    held: tuple[HeldBack, ...] = ()
+    """Who holds files back that would be deleted otherwise."""
+    requested: bool = False
+    """Whether a person requested the plan, so that only the run that made it can carry it out."""
     link: str | None = None
-    """The address of the open approval request."""
+    """The address of the open question."""
+    asked_by: str | None = None
+    """The name of the person who triggered the run that asks, if known."""
+    expires_at: Instant | None = None
+    """When the question closes without an answer."""
+    approved_at: Instant | None = None
+    """When the plan was approved, if its run has not ended yet."""
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """Tells the plans of one table apart: those of a policy by operation, others by run."""
+        return self.operation, self.link if self.requested else None
+
+    @property
+    def id(self) -> str:
+        """Tells this plan from every other one, also of the same operation on the same table."""
+        bound = json.dumps([identity_of(self.uri), self.plan.to_json()], sort_keys=True)
+        return hashlib.sha256(bound.encode()).hexdigest()[:12]
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether the question about the plan can still be answered."""
+        return self.link is not None and (self.expires_at is None or self.expires_at > now)
+
+    def unasked(self, approved_at: datetime | None) -> Self | None:
+        """Returns the plan after its question was closed; None if it is not asked about again."""
+        if self.requested:
+            return None
+        return replace(self, link=None, asked_by=None, expires_at=None, approved_at=approved_at)
 
     @property
     def operation(self) -> str:
@@ -314,11 +346,15 @@ def pending_of(run: RunResult, before: Sequence[PendingPlan] = ()) -> tuple[Pend
 
     `before` are the plans that were waiting before the run.
     """
-    new = {
-        plan.operation: plan for plan in _planned(run, {each.operation: each for each in before})
-    }
-    ended = {each.operation for each in run.outcomes if each.status != "needs-approval"}
-    kept = (each for each in before if each.operation not in new and each.operation not in ended)
+    earlier = {each.operation: each for each in before if not each.requested}
+    new = {plan.operation: plan for plan in _planned(run, earlier)}
+    still = ("needs-approval", "planned")
+    ended = {each.operation for each in run.outcomes if each.status not in still}
+    kept = (
+        each
+        for each in before
+        if each.requested or (each.operation not in new and each.operation not in ended)
+    )
     return (*new.values(), *kept)
 
 
@@ -326,7 +362,11 @@ def still_asked(
     pending: Sequence[PendingPlan], put_off: Sequence[PutOff], *, now: datetime
 ) -> frozenset[str]:
     """Returns the operations that are not planned again now, because they wait for an approval."""
-    fresh = {each.operation for each in pending if now - each.plan.planned_at < PLAN_LIFE}
+    fresh = {
+        each.operation
+        for each in pending
+        if not each.requested and now - each.plan.planned_at < PLAN_LIFE
+    }
     return frozenset(fresh | put_off_operations(put_off, now=now))
 
 
@@ -335,28 +375,39 @@ def put_off_operations(put_off: Sequence[PutOff], *, now: datetime) -> set[str]:
     return {each.operation for each in put_off if each.until > now}
 
 
-def _planned(run: RunResult, before: dict[str, PendingPlan]) -> Iterator[PendingPlan]:
+def plan_to_approve(
+    outcome: OperationOutcome, *, name: str, uri: str, due_since: datetime | None = None
+) -> PendingPlan:
+    """Returns a planned operation as a plan that waits for an approval.
+
+    `InvalidRequestError` if the outcome has no plan of this release.
+    """
+    approved, record = ApprovedPlan.of(outcome), find(outcome.operation)
+    plan = record.plan.from_json(outcome.result)
+    amounts = record.planned_amounts(plan)
+    return PendingPlan(
+        name=name,
+        uri=uri,
+        plan=approved,
+        reason=outcome.reason,
+        files=amounts.deleted_files,
+        bytes=amounts.deleted_bytes,
+        share=amounts.deleted_files / amounts.looked_at if amounts.looked_at else None,
+        commits=amounts.commits,
+        due_since=outcome.started_at if due_since is None else due_since,
+        held=getattr(plan, "held", ()),
+    )
+
+
+def _planned(run: RunResult, before: Mapping[str, PendingPlan]) -> Iterator[PendingPlan]:
     for outcome in run.outcomes:
         if outcome.status != "needs-approval" or outcome.result is None:
             continue
         if known(outcome.operation) is None:
             continue
-        record = find(outcome.operation)
+        since = earlier.due_since if (earlier := before.get(outcome.operation)) else None
         try:
-            plan = ApprovedPlan.of(outcome)
-            amounts = record.planned_amounts(record.plan.from_json(outcome.result))
+            yield plan_to_approve(outcome, name=run.name, uri=run.uri, due_since=since)
         except InvalidRequestError:
             # A plan of another release; the next run plans again.
             continue
-        earlier = before.get(outcome.operation)
-        yield PendingPlan(
-            name=run.name,
-            uri=run.uri,
-            plan=plan,
-            reason=outcome.reason,
-            files=amounts.deleted_files,
-            bytes=amounts.deleted_bytes,
-            share=amounts.deleted_files / amounts.looked_at if amounts.looked_at else None,
-            commits=amounts.commits,
-            due_since=earlier.due_since if earlier is not None else outcome.started_at,
-        )

@@ -46,6 +46,11 @@ class NewestSnapshots:
         """Returns the ID in the table's metadata when it was last opened."""
         return (self._last or self.newest()).metadata.id
 
+    @property
+    def known_id(self) -> str | None:
+        """Like `table_id`; None if the table was not opened yet."""
+        return None if self._last is None else self._last.metadata.id
+
     def newest(self) -> Snapshot:
         """Opens the newest version. Raises the errors of `Table.snapshot`."""
         before = self._last
@@ -130,6 +135,8 @@ def assess(
     `previous` is the health in an earlier assessment, whose commits are not read again; `memory`
     has the sums of files of an earlier one in the same process.
     """
+    # Another table may have been at the address.
+    last_runs = [run for run in last_runs if run.table_id in (None, snapshot.metadata.id)]
     runs = {run.operation: run for run in last_runs}
     vacuumed, rules = runs.get("vacuum"), table.rules
     clean_log, vacuum = rules.value("clean_log"), rules.value("vacuum")

@@ -1,145 +1,51 @@
 """The last assessment of each table and the last run on it, in a folder of any store.
 
 Pages and later runs read these instead of opening tables. There is one small JSON file per table,
-which is replaced as a whole, so that processes on many hosts can read while others write.
-Concurrent writes for the same table do no harm: the last one wins.
+named after its address, so that a table has one entry however it was named. It is replaced as a
+whole, so that processes on many hosts can read while others write. Concurrent writes for the same
+table do no harm: the last one wins.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from delta_maintenance.errors import IncompleteError, InvalidRequestError
-from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.operations.core.registry import known as registered
-from delta_maintenance.operations.health.models import TableHealth
-from delta_maintenance.policies.acknowledgements import (
-    Acknowledgement,
-    Failure,
-    current_failure,
-    still_acknowledged,
-)
+from delta_maintenance.policies.acknowledgements import Acknowledgement, still_acknowledged
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
-from delta_maintenance.policies.models import Assessment, LastRun, OperationOutcome, RunResult
+from delta_maintenance.policies.entries import (
+    HISTORY,
+    AssessmentEntry,
+    PastRun,
+    UnreadableEntry,
+    distinct,
+    is_about,
+    is_address,
+    merged,
+    newest_reports,
+    still_waiting,
+)
+from delta_maintenance.policies.entry_files import (
+    SUFFIX,
+    earlier_files,
+    file_at,
+    file_named,
+    identity_of,
+)
+from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.storage import FileStatus, Store, open_store
+
+__all__ = ["HISTORY", "AssessmentEntry", "AssessmentStore", "PastRun", "UnreadableEntry"]
 
 MAX_BYTES = 512 << 10
 """The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
-HISTORY = 20
-"""The number of runs that are kept for a table."""
 _TURNS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastRun(Record):
-    """A summary of one run on a table."""
-
-    at: Instant
-    """The start of the run."""
-    seconds: float
-    status: str
-    """The status of the `RunResult`; `needs-approval` if it only waits for approvals."""
-    operations: tuple[str, ...] = ()
-    """The operations and their outcomes in order, such as `checkpoint: done`."""
-    problem: str | None = None
-    """At most 300 characters."""
-    link: str | None = None
-    """The address of the task or log of the run."""
-    reclaimed_bytes: int = 0
-    """Bytes of files that were deleted."""
-    spared_bytes: int = 0
-    """The bytes of log that readers no longer need to read."""
-
-    @classmethod
-    def of(cls, run: RunResult, link: str | None) -> PastRun:
-        """The short form of a result."""
-        deleted = [
-            each.result.get("bytes")
-            for each in run.outcomes
-            if each.result is not None and each.status in ("done", "incomplete", "failed")
-        ]
-        before = run.before.health if run.before is not None else None
-        after = run.after.health if run.after is not None else None
-        spared = before.bytes_to_open - after.bytes_to_open if before and after else 0
-        return cls(
-            at=run.started_at,
-            seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
-            status="needs-approval" if run.waits_for_approval else run.status,
-            operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
-            problem=run.problem[:300] if run.problem is not None else None,
-            link=link,
-            reclaimed_bytes=sum(size for size in deleted if isinstance(size, int)),
-            spared_bytes=max(0, spared),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssessmentEntry(Record):
-    """The stored state of one table."""
-
-    form: Literal[1] = 1
-    """The version of this format."""
-    assessment: Assessment
-    run: RunResult | None = None
-    """The last run, without its assessments; None if nothing was run yet."""
-    last_runs: tuple[LastRun, ...] = ()
-    """The `last_runs` for the next assessment."""
-    link: str | None = None
-    """The address of further information about the run."""
-    last_health: TableHealth | None = None
-    """The health from an earlier assessment, if this assessment has none."""
-    failing_since: Instant | None = None
-    """The time of the first failed assessment since the last good one."""
-    assessed_link: str | None = None
-    """The address of the task or log of the assessment."""
-    history: tuple[PastRun, ...] = ()
-    """The last runs that did something or failed, newest first; at most `HISTORY`."""
-    pending: tuple[PendingPlan, ...] = ()
-    """Plans that wait for an approval."""
-    put_off: tuple[PutOff, ...] = ()
-    """Snoozed operations; at most one entry for each."""
-    reports: tuple[OperationOutcome, ...] = ()
-    """The newest outcome of each operation that only reads, such as `layout`."""
-    acknowledgement: Acknowledgement | None = None
-    """The acknowledgement of a failure, which may be another one than the current failure."""
-
-    @property
-    def name(self) -> str:
-        """The name of the table in its policy."""
-        return self.assessment.name
-
-    @property
-    def health(self) -> TableHealth | None:
-        """The newest known health."""
-        return self.assessment.health or self.last_health
-
-    @property
-    def failure(self) -> Failure | None:
-        """The current failure; None if the table is well."""
-        return current_failure(self.assessment, self.run)
-
-    def acknowledged(self, *, now: datetime) -> Acknowledgement | None:
-        """The acknowledgement that covers the current failure."""
-        known = self.acknowledgement
-        return known if known is not None and known.covers(self.failure, now=now) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadableEntry(Record):
-    """A file that should be an entry and is not."""
-
-    file: str
-    """Its name in the folder."""
-    problem: str
-    """One line, with the remedy."""
 
 
 class AssessmentStore:
@@ -154,6 +60,7 @@ class AssessmentStore:
         self.store: Store = open_store(uri, storage_options)
         self._lock = threading.Lock()
         self._known: dict[FileStatus, AssessmentEntry | UnreadableEntry] = {}
+        self._listed: frozenset[str] | None = None
 
     def save(
         self,
@@ -164,9 +71,15 @@ class AssessmentStore:
     ) -> AssessmentEntry:
         """Replaces the entry of a table, and returns it. Without a `run`, the last run is kept.
 
-        `link` is the address of the task that made the run, or else the assessment.
+        `link` is the address of the task that made the run, or else the assessment. The state of
+        another table that was at the address before is dropped.
         """
-        known = self._entry(assessment.name)
+        known = self._entry(assessment.uri, assessment.name)
+        if known is not None and known.is_of_another(assessment):
+            known = None
+        if known is not None and is_address(assessment.name) and not is_address(known.name):
+            # A run by address does not know the name in a catalog.
+            assessment = replace(assessment, name=known.name)
         entry = AssessmentEntry(assessment=assessment) if known is None else known
         if run is not None:
             entry = replace(
@@ -175,7 +88,7 @@ class AssessmentStore:
                 last_runs=run.last_runs,
                 link=link,
                 pending=pending_of(run, entry.pending),
-                reports=_newest_reports(entry.reports, run),
+                reports=newest_reports(entry.reports, run),
             )
             if run.outcomes or run.status == "failed":
                 entry = replace(entry, history=(PastRun.of(run, link), *entry.history)[:HISTORY])
@@ -186,30 +99,39 @@ class AssessmentStore:
             last_health=known.health if known is not None and assessment.health is None else None,
             failing_since=(entry.failing_since or assessment.assessed_at) if failing else None,
             assessed_link=link,
-            pending=_still_waiting(entry.pending, assessment),
+            pending=still_waiting(entry.pending, assessment),
             put_off=tuple(e for e in entry.put_off if e.until > assessment.assessed_at),
             acknowledgement=still_acknowledged(entry.acknowledgement, assessment, entry.run),
         )
-        self.store.put(_file_name(assessment.name), _bounded(entry))
+        self._put(entry)
         return entry
 
-    def link_pending(self, name: str, operations: Collection[str], link: str | None) -> None:
-        """Stores the address of the open question about pending plans; None once it is closed."""
-        entry = self._entry(name)
+    def open_question(self, plan: PendingPlan) -> None:
+        """Stores a plan about which a question was opened, in place of the same plan before."""
+        entry = self._entry(plan.uri, plan.name)
         if entry is not None:
-            linked = tuple(
-                replace(each, link=link) if each.operation in operations else each
+            others = (each for each in entry.pending if each.key != plan.key)
+            self._put(replace(entry, pending=(*others, plan)))
+
+    def close_question(self, plan: PendingPlan, *, approved_at: datetime | None = None) -> None:
+        """Stores that the question about a plan is closed: a plan that was requested is no longer
+        kept; another one waits for its run, or else for the next question.
+        """
+        entry = self._entry(plan.uri, plan.name)
+        if entry is not None:
+            pending = (
+                each.unasked(approved_at) if each.key == plan.key else each
                 for each in entry.pending
             )
-            self.store.put(_file_name(name), _bounded(replace(entry, pending=linked)))
+            kept = tuple(each for each in pending if each is not None)
+            self._put(replace(entry, pending=kept))
 
-    def put_off(self, name: str, *answers: PutOff) -> None:
-        """Stores snoozed operations."""
-        entry = self._entry(name)
+    def put_off(self, plan: PendingPlan, *answers: PutOff) -> None:
+        """Stores snoozed operations on the table of a plan."""
+        entry = self._entry(plan.uri, plan.name)
         if entry is not None:
             kept = {each.operation: each for each in (*entry.put_off, *answers)}
-            put_off = replace(entry, put_off=tuple(kept.values()))
-            self.store.put(_file_name(name), _bounded(put_off))
+            self._put(replace(entry, put_off=tuple(kept.values())))
 
     def acknowledge(
         self, name: str, make: Callable[[AssessmentEntry], Acknowledgement | None]
@@ -220,30 +142,44 @@ class AssessmentStore:
         assessment has replaced it in the meantime. Raises `InvalidRequestError` without an entry,
         and the errors of `make`.
         """
+        named = self.named(name)
+        uri = named.assessment.uri if isinstance(named, AssessmentEntry) else name
         for _ in range(_TURNS):
-            entry = self._entry(name)
+            entry = self._entry(uri, name)
             if entry is None:
                 raise InvalidRequestError(
                     f"{name[:200]!r} was never assessed in {self.uri}",
                     remedy="give the name of a table or a pattern as `assess` shows it",
                 )
             entry = replace(entry, acknowledgement=make(entry))
-            self.store.put(_file_name(name), _bounded(entry))
-            found = self._entry(name)
+            self._put(entry)
+            found = self._entry(uri, name)
             if found is not None and found.acknowledgement == entry.acknowledgement:
                 return found
         raise IncompleteError(f"the entry of {name[:200]!r} is replaced all the time")
 
-    def _entry(self, name: str) -> AssessmentEntry | None:
-        found = self.load(name)
+    def _entry(self, uri: str, name: str) -> AssessmentEntry | None:
+        found = self.load(uri, name=name)
         return found if isinstance(found, AssessmentEntry) else None
 
-    def forget(self, name: str) -> None:
-        """Removes the entry of a name, if there is one."""
-        self.store.delete(_file_name(name))
+    def _put(self, entry: AssessmentEntry) -> None:
+        assessed = entry.assessment
+        if assessed.subject == "pattern":
+            self.store.put(file_named(assessed.name), _bounded(entry))
+            return
+        file = file_at(assessed.uri)
+        is_new = self.store.stat(file) is None
+        self.store.put(file, _bounded(replace(entry, identity=identity_of(assessed.uri))))
+        for earlier in self._earlier(assessed.uri, assessed.name) if is_new else ():
+            self.store.delete(earlier)
 
-    def saved_at(self) -> Callable[[str], datetime | None]:
-        """A function that returns when the entry of a name was last saved; None if there is none.
+    def forget(self, pattern: str) -> None:
+        """Removes the entry of a pattern, if there is one."""
+        self.store.delete(file_named(pattern))
+
+    def saved_at(self) -> Callable[[str, str], datetime | None]:
+        """A function that returns when the entry of a table, given its address and its name, was
+        last saved; None if there is none.
 
         Reads only the listing, so the cost does not depend on the size of the entries.
         """
@@ -251,13 +187,51 @@ class AssessmentStore:
             status.path: datetime.fromtimestamp(status.modified_ms / 1000, UTC)
             for status in self._entries()
         }
-        return lambda name: listed.get(_file_name(name))
 
-    def load(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
-        """The state of a table; None if it was never assessed. Raises errors of the store."""
-        file = _file_name(name)
-        status = self.store.stat(file)
-        return None if status is None else self._read(status)
+        def at(uri: str, name: str) -> datetime | None:
+            files = (file_at(uri), *earlier_files(uri, name))
+            return next((listed[file] for file in files if file in listed), None)
+
+        return at
+
+    def load(
+        self, uri: str, *, name: str | None = None
+    ) -> AssessmentEntry | UnreadableEntry | None:
+        """The state of the table at an address in any form; or of a pattern. None if it was never
+        assessed. Raises errors of the store.
+
+        Earlier versions named the files after `name`, the name of the table in its policy.
+        """
+        status = self.store.stat(file_at(uri))
+        if status is not None:
+            return self._read(status)
+        earlier = self._earlier(uri, name).values()
+        entries = [each for each in earlier if isinstance(each, AssessmentEntry)]
+        return merged(entries) if entries else next(iter(earlier), None)
+
+    def named(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
+        """The state of the table with a name, found among all entries. Raises errors of the
+        store.
+        """
+        entries = [each for each in self.load_all() if isinstance(each, AssessmentEntry)]
+        found = next((each for each in entries if each.name == name), None)
+        return None if found is None else self.load(found.assessment.uri, name=name)
+
+    def _earlier(self, uri: str, name: str | None) -> dict[str, AssessmentEntry | UnreadableEntry]:
+        """The files of earlier versions about a table, or that of a pattern.
+
+        The folder is listed once, because no version of today writes such files for tables.
+        """
+        if self._listed is None:
+            self._listed = frozenset(status.path for status in self._entries())
+        found = {}
+        for file in earlier_files(uri, name):
+            here = file in self._listed or file == file_named(uri)
+            status = self.store.stat(file) if here else None
+            entry = self._read(status) if status is not None else None
+            if entry is not None and is_about(entry, uri):
+                found[file] = entry
+        return found
 
     def load_all(self) -> tuple[AssessmentEntry | UnreadableEntry, ...]:
         """All entries by table name; unreadable entries come last.
@@ -272,7 +246,7 @@ class AssessmentStore:
             found = {status: self._known.get(status) or read[status] for status in listed}
             # A file that was deleted after the listing is skipped.
             self._known = {status: entry for status, entry in found.items() if entry is not None}
-            return tuple(sorted(self._known.values(), key=_order))
+            return tuple(sorted(distinct(self._known.values()), key=_order))
 
     def _read_all(
         self, files: Sequence[FileStatus]
@@ -287,7 +261,7 @@ class AssessmentStore:
         return [
             status
             for status in self.store.list_from("")
-            if status.path.endswith(_SUFFIX) and not status.path.startswith(".")
+            if status.path.endswith(SUFFIX) and not status.path.startswith(".")
         ]
 
     def close(self) -> None:
@@ -313,33 +287,13 @@ class AssessmentStore:
             return _unreadable(status, "it is not JSON")
         except InvalidRequestError as error:
             return _unreadable(status, error.problem)
-        if _file_name(entry.name) != status.path:
+        if status.path not in (file_named(entry.name), f"{_stem(status)}.{entry.identity}{SUFFIX}"):
             return _unreadable(status, f"it is about another table, {entry.name!r}")
         return entry
 
 
-def _newest_reports(
-    known: tuple[OperationOutcome, ...], run: RunResult
-) -> tuple[OperationOutcome, ...]:
-    newest = {each.operation: each for each in known}
-    for outcome in run.outcomes:
-        record = registered(outcome.operation)
-        if record is not None and record.effects.only_reads and outcome.result is not None:
-            newest[outcome.operation] = outcome
-    return tuple(newest.values())
-
-
-def _still_waiting(
-    pending: tuple[PendingPlan, ...], assessment: Assessment
-) -> tuple[PendingPlan, ...]:
-    if assessment.status == "failed":
-        return pending
-    waiting = {
-        each.operation
-        for each in assessment.operations
-        if each.needs_approval and each.status != "not-due"
-    }
-    return tuple(each for each in pending if each.operation in waiting)
+def _stem(status: FileStatus) -> str:
+    return status.path.partition(".")[0]
 
 
 def _no_constant(name: str) -> None:
@@ -356,16 +310,6 @@ def _unreadable(status: FileStatus, problem: str) -> UnreadableEntry:
 def _order(entry: AssessmentEntry | UnreadableEntry) -> tuple[bool, str]:
     readable = isinstance(entry, AssessmentEntry)
     return not readable, entry.name if isinstance(entry, AssessmentEntry) else entry.file
-
-
-_SUFFIX = ".json"
-
-
-def _file_name(name: str) -> str:
-    """Converts any text to a name that every store accepts and that people can recognise."""
-    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[-80:] or "table"
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{readable}.{digest[:32]}{_SUFFIX}"
 
 
 def _bounded(entry: AssessmentEntry) -> bytes:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from delta_maintenance import clock
+from delta_maintenance.address import place_of
 from delta_maintenance.errors import (
     DeltaMaintenanceError,
     NotADeltaTableError,
@@ -31,7 +32,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.holds.clones import take_committed, take_foreign_paths
 from delta_maintenance.policies.catalogs import OptionsAt
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.discovery import Discovery, place_of
+from delta_maintenance.policies.discovery import Discovery
 from delta_maintenance.protocol.actions.paths import location_of_root, written_locations
 from delta_maintenance.storage import FileStatus, Store
 from delta_maintenance.table.read.log_file import LogEntry, relisting

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from delta_maintenance.address import Address
+from delta_maintenance.address import place_of
 from delta_maintenance.catalogs.models import PassedOver
 from delta_maintenance.errors import (
     AbsentTableError,
@@ -190,16 +190,20 @@ class _Merged:
         self._policy = policy
         self._tables = {table.uri: table for table in policy.named_tables}
         self._names = {table.name: table.uri for table in policy.named_tables}
-        self._known = {place_of(table.uri): table.name for table in policy.named_tables}
+        self._known: dict[tuple[str, ...], str] = {}
         self._listed: list[str] = []
         self._duplicates: list[Duplicate] = []
         self._passed_over: dict[str, Mapping[PassedOver, int]] = {}
         self.unlisted: list[UnlistedPattern] = []
+        for table in policy.named_tables:
+            if (kept := self._known.setdefault(place_of(table.uri), table.name)) != table.name:
+                self._duplicates.append(Duplicate(table.name, kept, table.uri))
+                del self._tables[table.uri]
 
     def add_catalog(self, catalog: str, found: CatalogFound) -> None:
         for table in found.tables:
             try:
-                places = [place_of(table.uri)]
+                places: list[tuple[str, ...]] = [place_of(table.uri)]
             except InvalidRequestError as error:
                 self.unlisted.append(UnlistedPattern(table.name, error))
                 continue
@@ -245,15 +249,6 @@ class _Merged:
         )
 
 
-def place_of(uri: str) -> tuple[str, ...]:
-    """Where a table is, equal for all forms of one address."""
-    address = Address.parse(uri).absolute()
-    authority = "" if address.is_local else address.authority
-    # In stores of objects, `..` is a name like any other.
-    path = os.path.normpath(address.path) if address.is_local else address.path
-    return str(address.kind), authority, f"{path.strip('/')}{address.behind}"
-
-
 def _listed(
     searches: Sequence[CatalogSearch | _Search], storage_options: OptionsAt
 ) -> list[CatalogFound | list[str] | DeltaMaintenanceError]:
@@ -285,11 +280,11 @@ class _Search:
 
     def uri(self, path: str) -> str:
         """The address of the table at a path below the root."""
-        return str(Address.parse(self.root).join(path)) if path else self.root
+        return self._entry.uri_of(path)
 
     def named(self, path: str) -> str:
         """The name of that table."""
-        return "/".join(part for part in (self._entry.name, path) if part) or self.uri(path)
+        return self._entry.name_of(path)
 
     def attempt(self, storage_options: OptionsAt) -> list[str] | DeltaMaintenanceError:
         """The paths of its tables, relative to the root, sorted; or the error."""

@@ -216,7 +216,9 @@ def outcome_of_document(
     )
 
 
-def last_run(outcome: OperationOutcome, before: Iterable[LastRun] = ()) -> LastRun:
+def last_run(
+    outcome: OperationOutcome, before: Iterable[LastRun] = (), *, table_id: str | None
+) -> LastRun:
     """Returns the record of an operation that has run, for the next assessment.
 
     `before` are the earlier records: a run that failed says nothing new about holders.
@@ -233,6 +235,7 @@ def last_run(outcome: OperationOutcome, before: Iterable[LastRun] = ()) -> LastR
         version=result.get("version", -1),
         status=result.get("status", "failed"),
         held=held,
+        table_id=table_id,
     )
 
 

@@ -6,9 +6,9 @@ A lease is a small file that its holder renews. If the holder dies, the lease ex
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.submission import JobLeftRunningError
 
@@ -59,17 +61,18 @@ class Leases:
         self._life = life
 
     @contextmanager
-    def held(self, name: str, *, holder: str) -> Iterator[None]:
-        """Holds the lease of a table for the duration of the block.
+    def held(self, name: str, *, holder: str, uri: str | None = None) -> Iterator[None]:
+        """Holds the lease of the table at an address, by default its name, for the duration of the
+        block.
 
         Raises `BusyError`, which names the holder, if another process has the lease. If a job runs
         on after the block, its watcher must `renew` and `release` the lease.
         """
-        path = _file_name(name)
+        path = _file_name(uri or name)
         self._take(path, name, holder)
         ended = threading.Event()
         renewing = threading.Thread(
-            target=self._keep, args=(name, holder, ended), name="lease", daemon=True
+            target=self._keep, args=(name, uri, holder, ended), name="lease", daemon=True
         )
         renewing.start()
         is_left = False
@@ -82,16 +85,16 @@ class Leases:
             ended.set()
             renewing.join()
             if not is_left:
-                self.release(name, holder=holder)
+                self.release(name, holder=holder, uri=uri)
 
     @property
     def renewal_interval(self) -> timedelta:
         """The time between two renewals."""
         return self._life / 3
 
-    def renew(self, name: str, *, holder: str) -> None:
+    def renew(self, name: str, *, holder: str, uri: str | None = None) -> None:
         """Extends the lease of a table. Does nothing if this holder does not have it."""
-        path = _file_name(name)
+        path = _file_name(uri or name)
         try:
             found = self._read(path)
             if found is not None and found.holder == holder:
@@ -99,9 +102,9 @@ class Leases:
         except DeltaMaintenanceError as error:
             _log.warning("the lease of %s could not be renewed: %s", name, error)
 
-    def release(self, name: str, *, holder: str) -> None:
+    def release(self, name: str, *, holder: str, uri: str | None = None) -> None:
         """Ends the lease of a table. Does nothing if this holder does not have it."""
-        path = _file_name(name)
+        path = _file_name(uri or name)
         try:
             found = self._read(path)
             if found is not None and found.holder == holder:
@@ -131,9 +134,9 @@ class Leases:
         now = self._now()
         return now < lease.until <= now + 2 * self._life
 
-    def _keep(self, name: str, holder: str, ended: threading.Event) -> None:
+    def _keep(self, name: str, uri: str | None, holder: str, ended: threading.Event) -> None:
         while not ended.wait(self.renewal_interval.total_seconds()):
-            self.renew(name, holder=holder)
+            self.renew(name, holder=holder, uri=uri)
 
     def _written(self, name: str, holder: str) -> bytes:
         lease = Lease(
@@ -148,5 +151,12 @@ class Leases:
             return None
 
 
-def _file_name(name: str) -> str:
-    return f"{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.lease"
+def _file_name(uri: str) -> str:
+    # A lease is taken where the table is, so links of local folders can be resolved. Addresses that
+    # only a store knows to be one place, such as an access point of S3, have leases of their own:
+    # the ID of the table would connect them, but copies of a folder have the same ID, and would
+    # wait for each other.
+    address = Address.parse(uri)
+    if address.is_local:
+        uri = os.path.realpath(address.path)
+    return f"{identity_of(uri)}.lease"

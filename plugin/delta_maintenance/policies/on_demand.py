@@ -102,7 +102,8 @@ def run_operation(
     runs = tuple(last_runs)
     # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
-        runs = (*(run for run in runs if run.operation != operation), last_run(outcome, runs))
+        ran = last_run(outcome, runs, table_id=snapshots.known_id)
+        runs = (*(run for run in runs if run.operation != operation), ran)
     after = None if plan_only else assess(policy_table, runs, before)
     outcome = replace(
         outcome,

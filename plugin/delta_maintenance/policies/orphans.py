@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.address import Address, StoreKind, place_of
 from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError, failure_of
 from delta_maintenance.policies.clones import folders_of, overlap
 from delta_maintenance.policies.definition.patterns import Pattern
@@ -23,7 +23,6 @@ from delta_maintenance.policies.discovery import (
     discover,
     environment_options,
     open_policy_table,
-    place_of,
 )
 from delta_maintenance.policies.tree_search import tables_in
 from delta_maintenance.protocol.actions.paths import location_of_root

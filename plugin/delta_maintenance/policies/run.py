@@ -242,7 +242,9 @@ class _Run:
         seconds = (self.context.environment.now() - now).total_seconds()
         outcome = replace(outcome, seconds=seconds, cost=found.cost)
         if outcome.status not in ("planned", "stopped", "needs-approval"):
-            self.last_runs[outcome.operation] = last_run(outcome, self.last_runs.values())
+            self.last_runs[outcome.operation] = last_run(
+                outcome, self.last_runs.values(), table_id=self.context.snapshots.known_id
+            )
         return outcome
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:

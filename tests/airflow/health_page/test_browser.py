@@ -101,9 +101,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         run = replace(run, outcomes=(outcome, *run.outcomes[1:]), before=before, after=assessment())
         store.save(assessment("orders", assessed_at=now, held=held(4)), run, link="/dags/d/runs/r")
     for seed, name in enumerate(("sales/returns", "sales/stores")):
-        entry = waiting(name, seed=seed, files=5_400 << seed, bytes=216 << 30, listed=30_000)
-        store.save(*entry, link="/dags/d/runs/r")
-    store.link_pending("sales/returns", ["vacuum"], "/dags/d/runs/r/tasks/approve")
+        plan = {"files": 5_400 << seed, "bytes": 216 << 30, "listed": 30_000, "planned_at": now}
+        store.save(*waiting(name, seed=seed, **plan), link="/dags/d/runs/r")
     unlisted = assessment("s3://lake/**", status="failed", health=None, operations=())
     told = "the store turns the credentials away; correct them"
     store.save(replace(unlisted, subject="pattern", problem=f"table s3://lake: {told}"))
@@ -176,7 +175,7 @@ def test_tables_are_found_by_typing_sorting_and_choosing(
         page.goto(f"{server.address}/delta-maintenance/?q=s3://lake&sort=tombstones&order=desc")
         picture(page, f"health-tables-{theme}")
         page.goto(f"{server.address}/delta-maintenance/")
-        picture(page, f"health-inbox-{theme}")
+        picture(page, f"health-overview-{theme}")
         search = page.get_by_role("searchbox")
         type_during_an_answer(page, "gold", " clicks")
         assert search.evaluate("field => document.activeElement === field")
@@ -236,7 +235,7 @@ def test_text_has_enough_contrast_in_both_themes(
 ) -> None:
     """A contrast of at least 4.5 to 1, as required by WCAG 2.2."""
     with visitor(browser, server, theme=theme) as page:
-        for path in ("/", "/table?name=orders"):
+        for path in ("/", "/table?name=orders", "/approvals"):
             page.goto(f"{server.address}/delta-maintenance{path}")
             poor = page.evaluate(
                 """() => {
@@ -495,6 +494,6 @@ def test_an_internal_address_is_shown_and_never_requested(server: Server, browse
             assert page.locator(f'[href^="{inner}"], [src^="{inner}"]').count() == 0
         # A link cannot fill in an address: the form accepts only known tables.
         with visitor(browser, server, refused=404) as page:
-            page.goto(f"{server.address}/delta-maintenance/run?name={uri}&table_uri={uri}")
+            page.goto(f"{server.address}/delta-maintenance/run?name={uri}/x&table_uri={uri}")
             assert page.locator("#run").count() == 0
     assert asked == []

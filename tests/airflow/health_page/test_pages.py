@@ -13,7 +13,6 @@ import pytest
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.operations.layout.options import ColumnLayout, Depths, KeyProposal, Reading
-from delta_maintenance.policies.approval import PutOff
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -159,8 +158,9 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
     calm = tuple(replace(each, status="not-due") for each in assessment().operations)
     well = assessment(status="nothing-due", operations=calm)
     for name in ("orders", "never"):
-        before = replace(well, name=name, health=health(bytes_to_open=5 << 20))
-        after = replace(well, name=name, health=health(bytes_to_open=1 << 20))
+        one = replace(well, name=name, uri=f"s3://lake/sales/{name}")
+        before = replace(one, health=health(bytes_to_open=5 << 20))
+        after = replace(one, health=health(bytes_to_open=1 << 20))
         outcome = replace(run_result().outcomes[0], result={"bytes": 3 << 30})
         run = run_result(
             outcomes=(outcome,), before=before, after=after, started_at=NOW - timedelta(days=1)
@@ -173,8 +173,7 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
 
 
 def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:
-    waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
-    site.store.save(assessment("never", operations=(waiting,), status="due"))
+    site.store.save(*waiting("never"))
     gone = assessment("orders", status="failed", problem="it is gone", health=None, operations=())
     site.store.save(gone, link="/dags/d/runs/first")
     site.store.save(replace(gone, assessed_at=NOW), link="/dags/d/runs/r/tasks/assess/mapped/3")
@@ -185,7 +184,7 @@ def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:
     assert "Needs attention s3://lake/bronze/** cannot be listed, since" in text
     assert "the store turns us away" in text
     assert "1 table failed: orders (" in text
-    assert "1 table waits for you: never (vacuum)" in text
+    assert "1 plan waits for you: vacuum of never (12 files, 3 GiB)" in text
     assert "vacuum: waits for you" in text
     rows = page[page.index("<tbody>") :]
     assert rows.index("s3://lake/bronze/**</span>") < rows.index('name=orders"')
@@ -233,32 +232,6 @@ def test_the_history_of_a_table_has_its_last_runs(site: Site) -> None:
         assert f"/dags/d/runs/r{hours}" in page
     assert "History" in page
     assert "checkpoint: done, vacuum: waits for you" in words(page)
-
-
-def test_missing_approvals_have_one_name_everywhere(site: Site) -> None:
-    waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
-    outcome = replace(run_result().outcomes[0], operation="vacuum", status="needs-approval")
-    before = assessment(operations=(waiting,))
-    run = run_result(status="blocked", outcomes=(outcome,), before=before)
-    site.store.save(assessment(operations=(waiting,)), run)
-    for path in ("/", "/table?name=orders"):
-        chips = re.findall(r'class="chip ([\w-]+)"', site.get(path).text)
-        assert "needs-approval" in chips and not {"blocked", "due"} & set(chips), path
-
-
-def test_waiting_plans_are_listed_with_their_open_question(site: Site) -> None:
-    site.store.save(*waiting("orders"))
-    page = site.get("/").text
-    assert "will be asked about by the next run" in page
-    site.store.link_pending("orders", ["vacuum"], "/dags/d/runs/r/tasks/approve")
-    page = site.get("/").text
-    assert '/dags/d/runs/r/tasks/approve/required_actions" data-leave>Answer' in page
-    assert "12 files, 3 GiB 40%" in words(page)
-    site.store.link_pending("orders", ["vacuum"], "https://example.com/")
-    assert "https://example.com" not in site.get("/").text
-    snoozed = PutOff(operation="vacuum", answer="snoozed", until=NOW + timedelta(days=1), at=NOW)
-    site.store.put_off("orders", snoozed)
-    assert "Waits for approval" not in site.get("/").text
 
 
 def test_an_unknown_table_is_not_found(site: Site) -> None:

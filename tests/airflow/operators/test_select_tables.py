@@ -66,9 +66,9 @@ def test_tables_come_in_batches_those_assessed_longest_ago_first(
 ) -> None:
     path = policy(tmp_path, *({"name": f"t{n}", "uri": f"/nowhere/{n}"} for n in range(7)))
     for name in ("t4", "t0", "t2"):
-        store.save(replace(assessment(name), health=None))
+        store.save(replace(assessment(name, uri=f"/nowhere/{name[1]}"), health=None))
         # Listings tell milliseconds.
-        (file,) = Path(store.uri).glob(f"{name}.*")
+        (file,) = Path(store.uri).glob(f"nowhere-{name[1]}.*")
         moment = {"t4": 1_000, "t0": 2_000, "t2": 3_000}[name]
         os.utime(file, (moment, moment))
     batches = find(path, tables_per_batch=3).execute(task_context)

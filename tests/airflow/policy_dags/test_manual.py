@@ -12,10 +12,13 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
 from delta_maintenance.operations.core import registry
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.policies.approval import PendingPlan
+from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
+from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
@@ -176,6 +179,60 @@ def test_manual_run_a_missing_option_is_named_at_once(
     assert (plan.state, found["one_table.run[0]"].state) == ("failed", "upstream_failed")
     assert f"{operation} lacks the option" in plan.told["problem"]
     assert "give options such as" in plan.told["problem"]
+
+
+@pytest.mark.parametrize("spelling", ["file://{}/", "{}", "lake/t"])
+def test_a_manual_run_of_a_table_that_a_pattern_finds_is_about_that_table(
+    spelling: str,
+    policy: Callable[..., Path],
+    run: Callable[..., Any],
+    somebody: Somebody,
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "lake" / "t"
+    overdue_table(table)
+    policy({"name": "lake", "pattern": f"{tmp_path}/lake/**"}, checkpoint={"max_commits": 5})
+    assert run("delta_maintenance")["state"] == "success"
+    store = assessment_store()
+    found = run_manually(run, operation="vacuum", tables=[spelling.format(table)])
+    assert found["one_table.run[0]"].told["operations"] == ["vacuum: done"]
+    assert found["one_table.run[0]"].told["name"] == "lake/t"
+    (entry,) = store.load_all()
+    assert isinstance(entry, AssessmentEntry) and entry.name == "lake/t"
+    assert {each.operation for each in entry.last_runs} == {"checkpoint", "vacuum"}
+
+
+@pytest.mark.parametrize("answer", ["Approve", "Reject"])
+def test_the_plan_of_a_manual_run_waits_while_its_question_is_open(
+    answer: str,
+    policy: Callable[..., Path],
+    run: Callable[..., Any],
+    somebody: Somebody,
+    tmp_path: Path,
+) -> None:
+    overdue_table(tmp_path / "t")
+    policy(
+        {"name": "t", "uri": str(tmp_path / "t")}, vacuum={"every": "1 day"}, approval=["vacuum"]
+    )
+    somebody.answer = "Ask again later"
+    assert run("delta_maintenance")["state"] == "success"
+    seen: list[PendingPlan] = []
+    somebody.answer, somebody.meanwhile = answer, lambda: seen.extend(pending())
+
+    def pending() -> tuple[PendingPlan, ...]:
+        entry = assessment_store().load(str(tmp_path / "t"))
+        assert isinstance(entry, AssessmentEntry)
+        return entry.pending
+
+    (of_policy,) = pending()
+    run_manually(run, operation="vacuum", table_uri=str(tmp_path / "t"))
+    of_person = next(plan for plan in seen if plan.requested)
+    assert of_policy in seen and len(seen) == 2, "the plan of the policy keeps waiting"
+    assert (of_person.name, of_person.files, of_person.bytes) == ("t", 1, 486)
+    assert of_person.link is not None and of_person.link.endswith("one_table.approve/mapped/0")
+    assert of_person.expires_at is not None and of_person.is_open(clock.now())
+    # Nothing is left to delete after the approval.
+    assert pending() == (() if answer == "Approve" else (of_policy,))
 
 
 def test_the_form_has_every_operation(airflow_db: None) -> None:

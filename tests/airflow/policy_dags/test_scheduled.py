@@ -70,7 +70,7 @@ def test_due_operations_run_and_a_broken_table_does_not_stop_others(
     assert "of nobody" in told["s3://unlisted/**"]
     kept = assessment_store().load("s3://unlisted/**")
     assert isinstance(kept, AssessmentEntry) and kept.assessment.subject == "pattern"
-    gone = assessment_store().load("gone")
+    gone = assessment_store().named("gone")
     assert isinstance(gone, AssessmentEntry) and gone.assessed_link is not None
     assert "/tasks/assess/mapped/" in gone.assessed_link
 
@@ -99,14 +99,14 @@ def test_a_busy_table_is_skipped_and_shown_on_the_page(
     overdue_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint={"max_commits": 1})
     store = assessment_store()
-    with Leases(store.store).held("t", holder="somebody"):
+    with Leases(store.store).held("t", uri=str(tmp_path / "t"), holder="somebody"):
         found = scheduled(run)
     assert found["state"] == "success"
     assert found["run[0]"].state == "skipped"
     assert found["summary"].told["statuses"] == {"busy": 1}
     found = scheduled(run)
     assert found["run[0]"].told["operations"] == ["checkpoint: done"]
-    entry = store.load("t")
+    entry = store.named("t")
     assert isinstance(entry, AssessmentEntry)
     assert entry.run is not None and entry.run.status == "done"
     assert entry.link is not None and entry.link.endswith("/tasks/run/mapped/0")
@@ -145,7 +145,7 @@ def test_one_question_covers_all_plans_and_the_chosen_ones_run(
     assert "run_approved[1]" not in found
     assert not (tmp_path / "a/0.parquet").exists() and (tmp_path / "b/0.parquet").exists()
     store = assessment_store()
-    pending = {name: store.load(name).pending for name in ("a", "b", "clean")}
+    pending = {name: store.named(name).pending for name in ("a", "b", "clean")}
     assert {name: len(plans) for name, plans in pending.items()} == {"a": 0, "b": 1, "clean": 0}
 
     # The plan of b is part of the next question, and needs no separate task.

@@ -68,7 +68,7 @@ def check(root: Path, told: dict[str, Any]) -> None:
     done = told["status"] == "done"
     assert told["operations"] == (["compact-log: done"] if done else [])
     assert done or told["status"] == "nothing-due"
-    entry = AssessmentStore(str(root / "kept")).load("t")
+    entry = AssessmentStore(str(root / "kept")).named("t")
     assert isinstance(entry, AssessmentEntry)
     assert [run.operations for run in entry.history] == [("compact-log: done",)]
     assert not done or list((root / "kept").glob("*.lease")) == []

@@ -123,7 +123,7 @@ def test_a_task_with_several_jobs_holds_no_worker_and_keeps_its_lease(
     assert told["operations"] == ["compact-log: done", "vacuum: done"]
     assert told["status"] == "done" and len(spark.starts) == 2
     assert leases(kept) == []
-    entry: Any = AssessmentStore(str(kept)).load("t")
+    entry: Any = AssessmentStore(str(kept)).named("t")
     assert [each.operation for each in entry.run.outcomes] == ["compact-log", "vacuum"]
     # One run from its beginning on, not another one after each job.
     assert entry.run.started_at < deferred_at

@@ -136,7 +136,7 @@ tables:
     assert all(t.rules.vacuum and t.rules.vacuum.mode == "lite" for t in (own, found, raw))
     assert (own.name, own.owner, own.tags) == ("own", "lake", ("b",))
     assert (found.name, found.uri, found.owner, found.tags) == (
-        "/lake/u",
+        "u",
         "/lake/u",
         "lake",
         ("a",),

@@ -46,12 +46,12 @@ def run_policy(root: Path, *, holder: str = HOLDER, later: timedelta = timedelta
     table = Policy.from_json({"version": 1, "tables": [entry]}).named_tables[0]
     store = AssessmentStore(str(root / "kept"))
     leases = Leases(store.store, now=lambda: clock.now() + later)
-    known = store.load("t")
+    known = store.load(table.uri)
     result = run(
         open_table(table.uri),
         table,
         last_runs=known.last_runs if isinstance(known, AssessmentEntry) else (),
-        environment=RunEnvironment(lease=partial(leases.held, "t", holder=holder)),
+        environment=RunEnvironment(lease=partial(leases.held, "t", uri=table.uri, holder=holder)),
     )
     assessment = result.after or result.before
     assert assessment is not None

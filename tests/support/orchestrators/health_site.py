@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance_airflow.health_page.approvals import Question
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, HealthPage
 from tests.support.tables.assessed_tables import NOW
@@ -27,14 +28,22 @@ tables:
 class Site:
     """Airflow's application with our page, for requests of several users."""
 
-    def __init__(self, store: AssessmentStore, policy: Path) -> None:
+    def __init__(
+        self, store: AssessmentStore, policy: Path, *, separate_approver: bool = False
+    ) -> None:
         from delta_maintenance_airflow.health_page.app import create_app
 
         self.store, self.policy = store, policy
+        self.closed: set[Question] = set()
+        """The questions that Airflow no longer asks."""
         self.page = HealthPage()
         self.app = airflow_with(self.page)
         self.page._app = create_app(
-            lambda: self.store, PolicyFile(str(self.policy)), now=lambda: NOW
+            lambda: self.store,
+            PolicyFile(str(self.policy)),
+            now=lambda: NOW,
+            open_questions=lambda questions: questions - self.closed,
+            separate_approver=separate_approver,
         )
 
     def get(

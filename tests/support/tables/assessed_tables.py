@@ -209,7 +209,7 @@ def waiting(name: str, *, seed: int = 0, **numbers: Any) -> tuple[Assessment, Ru
     plan = VacuumPlan(
         table=asked.uri,
         version=3,
-        planned_at=NOW,
+        planned_at=numbers.get("planned_at", NOW),
         options=VacuumOptions(),
         engine="local",
         retention=timedelta(days=7),

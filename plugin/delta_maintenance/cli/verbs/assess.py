@@ -108,7 +108,9 @@ def worst(
 def _acknowledged(tables: PolicyTables, assessment: Assessment) -> Acknowledgement | None:
     from delta_maintenance.policies.acknowledgements import current_failure
 
-    return tables.acknowledgement(assessment.name, current_failure(assessment, None))
+    return tables.acknowledgement(
+        assessment.uri, assessment.name, current_failure(assessment, None)
+    )
 
 
 def _chosen(

@@ -175,7 +175,7 @@ def _acknowledged(tables: PolicyTables, result: RunResult) -> Acknowledgement | 
 
     latest = result.after or result.before
     assert latest is not None, "a failed run has an assessment"
-    return tables.acknowledgement(result.name, current_failure(latest, result))
+    return tables.acknowledgement(result.uri, result.name, current_failure(latest, result))
 
 
 def _unlisted(pattern: Assessment) -> RunResult:

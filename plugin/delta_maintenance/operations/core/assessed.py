@@ -30,6 +30,8 @@ class LastRun(Record):
     """The status in the operation's Result; `failed` without a Result."""
     held: tuple[HeldBack, ...] = ()
     """The files that the run, or the last one that counted them, kept for their holders."""
+    table_id: str | None = None
+    """The ID in the table's metadata; the run says nothing about another table at its address."""
 
     @property
     def succeeded(self) -> bool:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from delta_maintenance import address
 from delta_maintenance.catalogs.models import CatalogTable
 from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel
 from delta_maintenance.policies.definition.alerts import AlertRules
 from delta_maintenance.policies.definition.catalogs import (
@@ -111,6 +113,30 @@ class TableEntry(Rules):
             and not self.excludes(uri)
         )
 
+    def uri_of(self, path: str) -> str:
+        """For a pattern: the address of the table at a path below its root."""
+        assert self.pattern is not None
+        root = _pattern(self.pattern).root
+        return str(address.Address.parse(root).join(path)) if path else root
+
+    def name_of(self, path: str) -> str:
+        """For a pattern: the name of that table."""
+        return "/".join(part for part in (self.name, path) if part) or self.uri_of(path)
+
+    def path_of(self, uri: str) -> str | None:
+        """For a pattern: the path of a table below its root, however the address is spelled.
+
+        None if the pattern does not cover the table.
+        """
+        if self.pattern is None:
+            return None
+        *store, root = _place_of_root(self.pattern)
+        *at, path = address.place_of(uri)
+        if at != store or not f"{path}/".startswith(f"{root}/" if root else ""):
+            return None
+        below = path[len(root) :].removeprefix("/")
+        return below if self.covers(self.uri_of(below)) else None
+
     def excludes(self, uri: str) -> bool:
         """Whether the address, or a folder above it, is excluded."""
         return any(_pattern(f"{text.removesuffix('/**')}/**").matches(uri) for text in self.exclude)
@@ -135,6 +161,13 @@ class PolicyTable(PolicyModel):
     def catalog_name(self) -> CatalogName | None:
         """The name in the catalog that lists the table; None for other tables."""
         return catalog_name_of(self.name)
+
+    def answers_to(self, text: str) -> bool:
+        """Whether a text is the name of the table, or its address in any form."""
+        try:
+            return text == self.name or address.place_of(text) == address.place_of(self.uri)
+        except InvalidRequestError:
+            return False
 
 
 class Policy(PolicyModel):
@@ -236,17 +269,58 @@ class Policy(PolicyModel):
         )
 
     def table_at(self, uri: str, *, name: str | None = None) -> PolicyTable:
-        """The table at an address, with its merged rules, whether or not the document names it."""
+        """The table at an address, with its merged rules, whether or not the document names it.
+
+        A table of the document has the name and the address that `policies.discovery` gives it,
+        however the address is spelled.
+        """
+        own = self._entry_at(uri)
+        if own is not None and own.uri is not None:
+            return self._table(own.uri, name or own.name or own.uri, own)
+        found = self._in_pattern(uri)
+        if found is not None:
+            entry, path = found
+            return self._table(entry.uri_of(path), name or entry.name_of(path), None)
         uri = uri.rstrip("/") or uri
-        own = next((entry for entry in self.tables if entry.uri == uri), None)
-        return self._table(uri, name or (own.name if own is not None else None) or uri, own)
+        return self._table(uri, name or uri, None)
+
+    def has_table_at(self, uri: str) -> bool:
+        """Whether the document names the table at an address, or has a pattern for it."""
+        return self._entry_at(uri) is not None or self._in_pattern(uri) is not None
+
+    def address_of(self, name: str) -> str | None:
+        """The address of the table with a name, as `policies.discovery` names it; None if the
+        document neither has it nor finds it by a pattern. Whether it exists is not known.
+        """
+        for table in self.named_tables:
+            if table.name == name:
+                return table.uri
+        for entry in self.patterns:
+            path = "" if name == entry.name else name
+            path = path.removeprefix(f"{entry.name}/") if entry.name else path
+            if entry.name_of(path) == name and entry.covers(entry.uri_of(path)):
+                return entry.uri_of(path)
+        return None
+
+    def _entry_at(self, uri: str) -> TableEntry | None:
+        exact = next((entry for entry in self.tables if entry.uri == uri), None)
+        return exact or self._by_place.get(address.place_of(uri))
+
+    def _in_pattern(self, uri: str) -> tuple[TableEntry, str] | None:
+        paths = ((entry, entry.path_of(uri)) for entry in self.patterns)
+        return next(((entry, path) for entry, path in paths if path is not None), None)
+
+    @cached_property
+    def _by_place(self) -> Mapping[tuple[str, str, str], TableEntry]:
+        named = [entry for entry in self.tables if entry.uri is not None]
+        return {address.place_of(e.uri): e for e in reversed(named) if e.uri is not None}
 
     def table_of(self, entry: TableEntry, uri: str) -> PolicyTable:
         """A table that has the rules of this entry, wherever it is."""
         return _table(self.defaults, [(entry.pattern or uri, entry)], uri, entry.name or uri)
 
     def _table(self, uri: str, name: str, own: TableEntry | None) -> PolicyTable:
-        pattern = next((entry for entry in self.patterns if entry.covers(uri)), None)
+        pattern = next((e for e in self.patterns if e.path_of(uri) is not None), None)
         layers = [(e.pattern or uri, e) for e in (pattern, own) if e is not None]
         return _table(self.defaults, layers, uri, name)
 
@@ -272,6 +346,15 @@ def json_schema() -> dict[str, Any]:
         "title": "Policy of delta-maintenance",
         **{key: value for key, value in Policy.model_json_schema().items() if key != "title"},
     }
+
+
+@lru_cache(maxsize=4096)
+def _place_of_root(text: str) -> tuple[str, ...]:
+    try:
+        return address.place_of(_pattern(text).root)
+    except InvalidRequestError:
+        # A wildcard in place of the host, below which nothing is found.
+        return ("", "")
 
 
 _RULES = set(Rules.model_fields)

@@ -1,0 +1,214 @@
+"""The stored state of one table, and how the state of several files becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.core.registry import known as registered
+from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.policies.acknowledgements import Acknowledgement, Failure, current_failure
+from delta_maintenance.policies.approval import PendingPlan, PutOff
+from delta_maintenance.policies.entry_files import identity_of
+from delta_maintenance.policies.models import Assessment, LastRun, OperationOutcome, RunResult
+
+HISTORY = 20
+"""The number of runs that are kept for a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun(Record):
+    """A summary of one run on a table."""
+
+    at: Instant
+    """The start of the run."""
+    seconds: float
+    status: str
+    """The status of the `RunResult`; `needs-approval` if it only waits for approvals."""
+    operations: tuple[str, ...] = ()
+    """The operations and their outcomes in order, such as `checkpoint: done`."""
+    problem: str | None = None
+    """At most 300 characters."""
+    link: str | None = None
+    """The address of the task or log of the run."""
+    reclaimed_bytes: int = 0
+    """Bytes of files that were deleted."""
+    spared_bytes: int = 0
+    """The bytes of log that readers no longer need to read."""
+
+    @classmethod
+    def of(cls, run: RunResult, link: str | None) -> PastRun:
+        """The short form of a result."""
+        deleted = [
+            each.result.get("bytes")
+            for each in run.outcomes
+            if each.result is not None and each.status in ("done", "incomplete", "failed")
+        ]
+        before = run.before.health if run.before is not None else None
+        after = run.after.health if run.after is not None else None
+        spared = before.bytes_to_open - after.bytes_to_open if before and after else 0
+        return cls(
+            at=run.started_at,
+            seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
+            status="needs-approval" if run.waits_for_approval else run.status,
+            operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
+            problem=run.problem[:300] if run.problem is not None else None,
+            link=link,
+            reclaimed_bytes=sum(size for size in deleted if isinstance(size, int)),
+            spared_bytes=max(0, spared),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssessmentEntry(Record):
+    """The stored state of one table."""
+
+    form: Literal[1] = 1
+    """The version of this format."""
+    assessment: Assessment
+    run: RunResult | None = None
+    """The last run, without its assessments; None if nothing was run yet."""
+    last_runs: tuple[LastRun, ...] = ()
+    """The `last_runs` for the next assessment."""
+    link: str | None = None
+    """The address of further information about the run."""
+    last_health: TableHealth | None = None
+    """The health from an earlier assessment, if this assessment has none."""
+    failing_since: Instant | None = None
+    """The time of the first failed assessment since the last good one."""
+    assessed_link: str | None = None
+    """The address of the task or log of the assessment."""
+    history: tuple[PastRun, ...] = ()
+    """The last runs that did something or failed, newest first; at most `HISTORY`."""
+    pending: tuple[PendingPlan, ...] = ()
+    """Plans that wait for an approval."""
+    put_off: tuple[PutOff, ...] = ()
+    """Snoozed operations; at most one entry for each."""
+    reports: tuple[OperationOutcome, ...] = ()
+    """The newest outcome of each operation that only reads, such as `layout`."""
+    acknowledgement: Acknowledgement | None = None
+    """The acknowledgement of a failure, which may be another one than the current failure."""
+    identity: str | None = None
+    """The digest of the address, which is part of the name of the file; None for a pattern, and in
+    files of earlier versions."""
+
+    @property
+    def name(self) -> str:
+        """The name of the table in its policy."""
+        return self.assessment.name
+
+    @property
+    def health(self) -> TableHealth | None:
+        """The newest known health."""
+        return self.assessment.health or self.last_health
+
+    @property
+    def failure(self) -> Failure | None:
+        """The current failure; None if the table is well."""
+        return current_failure(self.assessment, self.run)
+
+    def acknowledged(self, *, now: datetime) -> Acknowledgement | None:
+        """The acknowledgement that covers the current failure."""
+        known = self.acknowledgement
+        return known if known is not None and known.covers(self.failure, now=now) else None
+
+    def is_of_another(self, assessment: Assessment) -> bool:
+        """Whether an assessment found another table at the address: its metadata has another ID."""
+        known, now = self.health, assessment.health
+        return known is not None and now is not None and known.table_id != now.table_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableEntry(Record):
+    """A file that should be an entry and is not."""
+
+    file: str
+    """Its name in the folder."""
+    problem: str
+    """One line, with the remedy."""
+
+
+def merged(entries: Sequence[AssessmentEntry]) -> AssessmentEntry:
+    """Merges what earlier versions kept of one table under several names: the newest of each."""
+    newest, *others = sorted(entries, key=lambda e: e.assessment.assessed_at, reverse=True)
+    if not others:
+        return newest
+    name = next((e.name for e in entries if not is_address(e.name)), newest.name)
+    ran = max(entries, key=lambda e: e.run.ended_at.timestamp() if e.run is not None else 0.0)
+    runs = sorted((run for e in entries for run in e.last_runs), key=lambda run: run.at)
+    plans = sorted((p for e in entries for p in e.pending), key=lambda p: p.plan.planned_at)
+    answers = sorted((a for e in entries for a in e.put_off), key=lambda a: a.at)
+    history = sorted((past for e in entries for past in e.history), key=lambda p: p.at)
+    return replace(
+        newest,
+        assessment=replace(newest.assessment, name=name),
+        run=ran.run,
+        link=ran.link,
+        last_runs=tuple({run.operation: run for run in runs}.values()),
+        last_health=next((e.health for e in (newest, *others) if e.health is not None), None),
+        history=tuple(reversed(history))[:HISTORY],
+        pending=tuple({plan.key: plan for plan in plans}.values()),
+        put_off=tuple({answer.operation: answer for answer in answers}.values()),
+        reports=tuple({r.operation: r for e in (*others, newest) for r in e.reports}.values()),
+    )
+
+
+def distinct(
+    entries: Iterable[AssessmentEntry | UnreadableEntry],
+) -> Iterator[AssessmentEntry | UnreadableEntry]:
+    """Yields one entry for each table."""
+    found: dict[str, list[AssessmentEntry]] = {}
+    for entry in entries:
+        if not isinstance(entry, AssessmentEntry) or entry.assessment.subject == "pattern":
+            yield entry
+        else:
+            identity = entry.identity or identity_of(entry.assessment.uri)
+            found.setdefault(identity, []).append(entry)
+    for same in found.values():
+        yield next((each for each in same if each.identity is not None), None) or merged(same)
+
+
+def is_about(entry: AssessmentEntry | UnreadableEntry, uri: str) -> bool:
+    """Whether a file may be about the table, or the pattern, at an address."""
+    if isinstance(entry, UnreadableEntry) or entry.assessment.subject == "pattern":
+        return True
+    return identity_of(entry.assessment.uri) == identity_of(uri)
+
+
+def is_address(name: str) -> bool:
+    """Whether the name of a table is its address, because its policy gives no other."""
+    return (":/" in name or name.startswith("/")) and not is_catalog_name(name)
+
+
+def newest_reports(
+    known: tuple[OperationOutcome, ...], run: RunResult
+) -> tuple[OperationOutcome, ...]:
+    """The newest outcome of each operation that only reads, after a run."""
+    newest = {each.operation: each for each in known}
+    for outcome in run.outcomes:
+        record = registered(outcome.operation)
+        if record is not None and record.effects.only_reads and outcome.result is not None:
+            newest[outcome.operation] = outcome
+    return tuple(newest.values())
+
+
+def still_waiting(
+    pending: tuple[PendingPlan, ...], assessment: Assessment
+) -> tuple[PendingPlan, ...]:
+    """The plans that still wait after an assessment."""
+    if assessment.status == "failed":
+        return pending
+    waiting = {
+        each.operation
+        for each in assessment.operations
+        if each.needs_approval and each.status != "not-due"
+    }
+    return tuple(
+        each
+        for each in pending
+        if (each.is_open(assessment.assessed_at) if each.requested else each.operation in waiting)
+    )
