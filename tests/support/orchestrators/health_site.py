@@ -43,6 +43,7 @@ class Site:
         role: str | None = "viewer",
         cookie: str | None = None,
         method: str = "GET",
+        json: Any = None,
     ) -> httpx.Response:
         """The response for a user of this role; without a role, for a user who is not signed in."""
         headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
@@ -52,7 +53,8 @@ class Site:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.request(method, f"{URL_PREFIX}{path}", headers=headers)
+                address = f"{URL_PREFIX}{path}"
+                return await client.request(method, address, headers=headers, json=json)
 
         return asyncio.run(ask())
 
