@@ -191,9 +191,11 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
     if (task.state === "success") planned = { options, approval: Boolean(result.needs_approval) };
     into("plan");
     part("decide").hidden = false;
-    part("decide").querySelector("[data-do=planned]").hidden = !planned;
-    const asks = planned?.approval ? "Nothing was changed. To run this, the plan has to be approved; it is made again then, for the table as it is. " : "Nothing was changed. ";
-    say(planned ? "good" : "error", planned ? asks : "Nothing was changed. ", "See ", link(), operation === "fsck" ? ", and the findings on " : "", ...(operation === "fsck" ? [element("a", { href: table, textContent: "the page of the table" })] : []), ".");
+    const go = part("decide").querySelector("[data-do=planned]");
+    go.hidden = !planned;
+    go.textContent = planned?.approval ? "Ask for the approval of this" : "Run this";
+    const asks = planned?.approval ? "It is made again, and has to be approved, before it is carried out. " : "";
+    say(planned ? "good" : "error", `Nothing was changed. ${asks}`, "See ", link(), ...(operation === "fsck" ? [", and the findings on ", element("a", { href: table, textContent: "the page of the table" })] : []), ".");
     part("decide").querySelector("button:not([hidden])").focus();
   };
 
