@@ -194,8 +194,8 @@ def _only_size(health: TableHealth) -> Chart:
     start, files = bucket.from_bytes, formats.count(bucket.files)
     between = f"{formats.size(start)} to {formats.size(2 * start)}" if start else "no bytes"
     what = "The only data file has" if bucket.files == 1 else f"All {files} data files have"
-    small = bucket.from_bytes < health.small_file_bytes
-    return Chart("File sizes", f"{what} {between}, which is {'small' if small else 'not small'}")
+    small = ", which is small" if start < health.small_file_bytes else ""
+    return Chart("File sizes", f"{what} {between}{small}")
 
 
 def _filled(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:

@@ -460,7 +460,7 @@ def test_holders_are_in_the_list_and_on_the_page_of_the_table(site: Site) -> Non
     cell, never = re.findall(r'<td class="wide held">(.*?)</td>', site.get("/").text)
     assert never == "–"
     shown = re.findall(r"<(?:span|small)[^>]*>(.*?)</", cell)
-    assert shown == ["audit-2026", "orders-to-silver", "+2 288 MiB"]
+    assert shown == ["audit-2026", "+3 288 MiB"]
     assert "version 1042, until 2027-01-01T00:00:00Z, annual audit" in cell
     text = re.sub(r"<[^>]+>", "", site.get("/table?name=orders").text)
     assert "held by audit-2026 until 2027-01-01: 12 files, 256 MiB" in text
