@@ -186,6 +186,22 @@ def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
     assert loaded(store).history[0].reclaimed_bytes == 77
 
 
+@pytest.mark.parametrize(
+    "operation", ["WRITE", "}]", '}],"num_files":0,"x":"', "}]}", '"commits":[{', "é }]\\"]
+)
+def test_all_entries_are_read_without_their_commits_whatever_these_contain(
+    store: AssessmentStore, operation: str
+) -> None:
+    known = health()
+    commits = tuple(replace(each, operation=operation) for each in known.commits)
+    store.save(assessment(health=replace(known, commits=commits)))
+    store.save(assessment("broken", health=known))
+    store.save(assessment("broken", status="failed", health=None, operations=()))
+    for entry in store.load_all():
+        assert isinstance(entry, AssessmentEntry)
+        assert entry.health == replace(known, commits=())
+
+
 def test_forgotten_entries_are_deleted_and_others_have_a_time(
     store: AssessmentStore,
 ) -> None:
