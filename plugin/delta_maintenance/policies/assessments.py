@@ -338,7 +338,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def _parsed_briefly(data: bytes) -> Any:
-    """The JSON of an entry without commits, which are most of its bytes and take longest to parse."""
+    """The JSON of an entry without commits, which are most of its bytes and of the work."""
     parts, at = [], 0
     while (start := data.find(_COMMITS, at)) >= 0 and (end := data.find(b"}]", start)) >= 0:
         parts.append(data[at : start + len(_COMMITS) - 1])

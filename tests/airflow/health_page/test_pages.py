@@ -217,6 +217,46 @@ def test_a_pattern_that_left_the_policy_is_not_a_problem(site: Site) -> None:
     assert "s3://other" in site.get("/?left=1").text
 
 
+def test_the_oldest_assessment_is_told(site: Site) -> None:
+    site.store.save(assessment())
+    site.store.save(assessment("never", assessed_at=NOW - timedelta(minutes=12)))
+    assert "All assessed within the last 12 minutes" in words(site.get("/").text)
+    site.store.save(assessment("never", assessed_at=NOW - timedelta(hours=3)))
+    page = words(site.get("/").text)
+    assert "Last assessment 3 minutes ago; the oldest, of never, 3 hours ago" in page
+
+
+def test_chips_do_not_pile_up(site: Site) -> None:
+    due, _ = assessment().operations
+    names = ("checkpoint", "optimize", "compact-log", "clean-log")
+    several = tuple(
+        replace(
+            due, operation=name, reason=f"because of {name}", needs_approval=name == "clean-log"
+        )
+        for name in names
+    )
+    site.store.save(assessment(operations=several))
+    page = site.get("/").text
+    cell = page[
+        page.index('<td class="due">') : page.index("</td>", page.index('<td class="due">'))
+    ]
+    chips = re.findall(r'class="chip [\w-]*"[^>]*>(.*?)<', cell)
+    assert chips == ["clean-log: waits for you", "checkpoint: due"]
+    assert 'title="optimize: due, compact-log: due">+2</a>' in cell
+    assert cell.count("because of") == 2 and ">because of clean-log</span>" in cell
+
+
+def test_a_single_commit_or_size_is_a_sentence(site: Site) -> None:
+    known = health()
+    few = replace(known, commits=known.commits[-1:], file_sizes=known.file_sizes[:1])
+    site.store.save(assessment(health=few))
+    page = site.get("/table?name=orders").text
+    assert "<svg" not in page and "As a table" not in page
+    assert f"Only one is retained: version {known.version:,}" in words(page)
+    size = known.file_sizes[0].from_bytes >> 10
+    assert f"data files have {size} KiB to {2 * size} KiB, which is small." in words(page)
+
+
 def test_a_stopped_dag_is_reported(site: Site) -> None:
     site.store.save(assessment(assessed_at=NOW - timedelta(hours=2)))
     assert "Is the Dag" not in site.get("/").text
