@@ -16,7 +16,7 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.health_page.trouble import examination_of, problem_of, steps_for
-from tests.support.orchestrators.health_site import Elements, Site
+from tests.support.orchestrators.health_site import Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, run_result
 
 # Of Airflow's own imports, which come with the first of these tests.
@@ -77,7 +77,7 @@ def test_a_broken_table_has_its_findings_and_its_last_good_version(
     assert broken.status == "failed" and broken.exit_status == 5
     site.store.save(broken)
 
-    page = _words(site)
+    page = words(site.get("/table?name=orders").text)
     assert "commit 4 is missing" in page and "Last good version 9" in page
     assert "What to do Pause every vacuum" in page and "Find out what is wrong. fsck" in page
     assert "docs/how-to/damaged-table.md" in page
@@ -89,7 +89,7 @@ def test_a_broken_table_has_its_findings_and_its_last_good_version(
     examined = run_operation(open_table(uri), table, "fsck", plan_only=True)
     assert examined.status == "planned", examined.problem
     site.store.save(broken, examined)
-    page = _words(site)
+    page = words(site.get("/table?name=orders").text)
     assert "Findings of fsck" in page and "log-gap" in page
     assert "Find out what is wrong" not in page
     assert "Follow the remedy of each finding" in page
@@ -114,10 +114,6 @@ def test_findings_of_another_release_are_left_out() -> None:
     outcome = replace(run_result().outcomes[0], operation="fsck", result={"findings": [], "x": 1})
     assert examination_of(AssessmentEntry(assessment=assessment())) is None
     assert examination_of(AssessmentEntry(assessment=assessment(), reports=(outcome,))) is None
-
-
-def _words(site: Site) -> str:
-    return " ".join(Elements.of(site.get("/table?name=orders").text).text.split())
 
 
 def _row(page: str) -> str:

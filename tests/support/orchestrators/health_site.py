@@ -99,3 +99,8 @@ class Elements(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+
+def words(page: str) -> str:
+    """The text of a page, with single blanks."""
+    return " ".join(Elements.of(page).text.split())
