@@ -138,8 +138,7 @@ def _field(each: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
     policys = by_policy.get(each.name, each.default)
     differs = each.name in by_policy and policys != each.default
     default = "" if each.is_required and not differs else _text(kind, policys)
-    # The titles of code, such as `int96`, stay as they are.
-    title = each.name.replace("_", " ")
+    title = f"{'no ' if _is_turned_off(each) else ''}{each.name.replace('_', ' ')}"
     text = option_help(each)
     return OptionField(
         name=each.name,
@@ -149,7 +148,7 @@ def _field(each: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
         required=each.is_required and not differs,
         default=default,
         by_policy=differs,
-        is_on=policys is True,
+        is_on=(policys is True) != _is_turned_off(each),
         choices=_choices(each),
         least=each.least,
         unit=_unit(each.name) if kind == "number" else "",
@@ -185,6 +184,11 @@ def _kind(each: FlagField) -> Kind:
     return "sql" if each.flag.metavar in _SQL else "text"
 
 
+def _is_turned_off(each: FlagField) -> bool:
+    """Whether the help says what happens without it, as that of a flag `--no-…`."""
+    return each.default is True and not each.may_be_none
+
+
 def _choices(each: FlagField) -> tuple[str, ...]:
     if each.kind is bool and each.may_be_none:
         return tuple(_FLAGS)
@@ -217,6 +221,8 @@ def _text(kind: Kind, value: Any) -> str:
 def _value(each: FlagField, given: Any) -> Any:
     """Converts what a field contains to the JSON of an option; the record checks the rest."""
     kind = _kind(each)
+    if kind == "switch" and isinstance(given, bool):
+        return given != _is_turned_off(each)
     if kind == "choice" and each.kind is bool:
         return _FLAGS.get(given, given)
     if kind == "number":

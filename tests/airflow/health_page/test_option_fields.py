@@ -58,7 +58,10 @@ def test_kinds_bounds_units_and_defaults_follow_from_the_record() -> None:
     assert vacuum["keep_versions"].kind == "list"
     assert fields_of("set-properties")["properties"].kind == "mapping"
     assert fields_of("keep-version")["until"].kind == "instant"
-    assert fields_of("purge")["dropped_columns"].is_on
+    # Its help is that of `--no-dropped-columns`.
+    off = fields_of("purge")["dropped_columns"]
+    assert off.title == "No dropped columns" and not off.is_on
+    assert fields_of("purge", {"dropped_columns": False})["dropped_columns"].is_on
     shortening = [name for name, each in vacuum.items() if each.shortens]
     assert shortening == ["allow_short_retention", "no_other_writers"]
     assert [*fields_of("add-constraint")][:2] == ["name", "expression"]
@@ -96,6 +99,7 @@ def test_the_policy_speaks_through_the_assessment_or_its_rule() -> None:
         ("optimize", "target_bytes", "64 MiB", 64 << 20),
         ("optimize", "min_files", "12", 12),
         ("optimize", "full", True, True),
+        ("purge", "dropped_columns", True, False),
         ("vacuum", "keep_versions", ["3", " 5"], [3, 5]),
         ("vacuum", "log_commits", "no", False),
         ("vacuum", "retention", "30d", "30d"),
