@@ -97,6 +97,11 @@ def _configuration() -> dict[str, Any]:
                 "value no pool is created.",
                 "4",
             ),
+            "documentation": _option(
+                "The address of the documentation site, which `make docs` builds; the health page "
+                "links to it.",
+                "https://docs.example.com/delta-maintenance",
+            ),
             "notify_conn_id": _option(
                 "A connection with the URL of a chat as its host: summaries with problems are "
                 "posted there.",

@@ -67,6 +67,14 @@ def any_address() -> bool:
     return _flag("any_address")
 
 
+def documentation() -> str | None:
+    """Returns the address of the documentation site, without a slash at its end; None if the
+    configuration names none.
+    """
+    address = _option("documentation") or ""
+    return address.rstrip("/") if address.startswith(("https://", "http://", "/")) else None
+
+
 def poll_interval() -> float:
     """Returns the number of seconds between two polls of a watched table."""
     return float(_option("poll_interval") or 30)

@@ -24,6 +24,7 @@ from delta_maintenance.policies.assessments import (
     AssessmentStore,
     UnreadableEntry,
 )
+from delta_maintenance.policies.entries import BeforeAfter
 from delta_maintenance.policies.models import LastRun
 from delta_maintenance.storage import FileStatus, Store
 from tests.support.tables.assessed_tables import NOW, assessment, health, run_result
@@ -132,12 +133,45 @@ def test_summaries_of_the_last_runs_are_kept_except_of_runs_that_did_nothing(
     assert len(history) == HISTORY
     assert [run.link for run in history[:2]] == [f"/runs/{HISTORY + 2}", f"/runs/{HISTORY + 1}"]
     assert history[0].seconds == 30 and history[0].spared_bytes == 600
+    assert history[0].bytes_to_open == BeforeAfter(before=1_000, after=400)
     assert history[0].operations == tuple(
         f"{each.operation}: {each.status}" for each in run_result().outcomes
     )
     failed = run_result(outcomes=(), status="failed", problem="x" * 1_000)
     store.save(assessment(), failed)
     assert loaded(store).history[0].problem == "x" * 300
+
+
+def test_what_a_run_changed_is_kept(store: AssessmentStore) -> None:
+    before = assessment(health=health(num_files=70, files_to_open=9))
+    after = assessment(health=health(num_files=8, files_to_open=11))
+    store.save(assessment(), run_result(before=before, after=after))
+    (run,) = loaded(store).history
+    assert run.data_files == BeforeAfter(before=70, after=8) and run.data_files.less == 62
+    assert run.files_to_open is not None and run.files_to_open.less == 0
+    store.save(assessment(), run_result(before=None, after=after))
+    assert loaded(store).history[0].data_files is None
+
+
+def test_entries_of_earlier_releases_lack_what_a_run_changed(store: AssessmentStore) -> None:
+    store.save(assessment(), run_result(before=assessment(), after=assessment()))
+    file = the_file(store)
+    value = json.loads(file.read_text())
+    for name in ("data_files", "files_to_open", "bytes_to_open"):
+        assert value["history"][0].pop(name) is not None
+    file.write_text(json.dumps(value))
+    assert loaded(store).history[0].data_files is None
+
+
+def test_the_newest_findings_of_fsck_are_kept(store: AssessmentStore) -> None:
+    outcome = run_result().outcomes[0]
+    for reason in ("first", "second"):
+        found = replace(
+            outcome, operation="fsck", status="planned", reason=reason, result={"findings": []}
+        )
+        store.save(assessment(), run_result(outcomes=(found,)))
+    store.save(assessment(), run_result())
+    assert [each.reason for each in loaded(store).reports] == ["second"]
 
 
 def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
@@ -152,6 +186,22 @@ def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
     )
     store.save(assessment(), run_result(outcomes=outcomes))
     assert loaded(store).history[0].reclaimed_bytes == 77
+
+
+@pytest.mark.parametrize(
+    "operation", ["WRITE", "}]", '}],"num_files":0,"x":"', "}]}", '"commits":[{', "é }]\\"]
+)
+def test_all_entries_are_read_without_their_commits_whatever_these_contain(
+    store: AssessmentStore, operation: str
+) -> None:
+    known = health()
+    commits = tuple(replace(each, operation=operation) for each in known.commits)
+    store.save(assessment(health=replace(known, commits=commits)))
+    store.save(assessment("broken", health=known))
+    store.save(assessment("broken", status="failed", health=None, operations=()))
+    for entry in store.load_all():
+        assert isinstance(entry, AssessmentEntry)
+        assert entry.health == replace(known, commits=())
 
 
 def test_forgotten_patterns_are_deleted_and_tables_have_a_time(store: AssessmentStore) -> None:

@@ -370,8 +370,8 @@ def test_without_spark_a_constraint_names_the_alternatives(plain: TableBuilder) 
         ("drop-feature", {"truncate_history": True}, "lacks the option feature;"),
         ("add-constraint", None, "the option name and the option expression; give options such as"),
         ("add-constraint", {"name": "positive"}, "lacks the option expression;"),
-        ("drop-feature", {"feature": "rowTracking", "engine": "local"}, "engine: "),
-        ("add-constraint", {**POSITIVE, "engine": "spark"}, "engine: "),
+        ("drop-feature", {"feature": "rowTracking", "engine": "local"}, "no option 'engine'"),
+        ("add-constraint", {**POSITIVE, "expresion": "x"}, "give 'expression', if that was meant"),
     ],
 )
 def test_missing_options_are_named_in_one_line(
@@ -393,3 +393,37 @@ def test_policies_cannot_request_them(operation: str) -> None:
     for rules in ({key: True}, {"approval": [operation]}):
         with pytest.raises(InvalidRequestError):
             Policy.from_json({"version": 1, "defaults": rules})
+
+
+# Examining a table that cannot be read
+
+
+@pytest.fixture
+def damaged(plain: TableBuilder) -> TableBuilder:
+    """A table without its first commit."""
+    plain.commit([add("b.parquet")])
+    plain.store.delete(f"_delta_log/{0:020}.json")
+    return plain
+
+
+def test_fsck_examines_a_table_that_cannot_be_read(damaged: TableBuilder) -> None:
+    outcome = only(run(damaged, "fsck", plan_only=True))
+    assert outcome.status == "planned" and outcome.result is not None
+    assert "log-gap" in {each["kind"] for each in outcome.result["findings"]}
+    result = run(damaged, "fsck")
+    assert (result.status, result.exit_status) == ("failed", 5)
+    assert "of corruption" in str(result.problem) and only(result).result is not None
+
+
+def test_other_operations_say_why_a_table_cannot_be_read(damaged: TableBuilder) -> None:
+    result = run(damaged, "checkpoint", plan_only=True)
+    assert (result.status, result.exit_status, result.outcomes) == ("failed", 5, ())
+
+
+def test_an_approval_to_repair_holds_for_a_table_that_cannot_be_read(
+    damaged: TableBuilder,
+) -> None:
+    approved, _ = planned(damaged, "fsck", {"repair": True})
+    result = run(damaged, "fsck", {"repair": True}, approved=approved)
+    assert "of corruption" in str(result.problem), "it ran, and was not refused for its plan"
+    assert only(result).result is not None

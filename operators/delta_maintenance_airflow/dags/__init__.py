@@ -31,7 +31,7 @@ class DagIds:
     on_commit: str | None = "delta_on_commit"
     """Runs when there are commits to the tables."""
     manual: str | None = "delta_manual"
-    """Runs one operation manually. The health page looks for `delta_manual`."""
+    """Runs one operation manually. The form on the health page finds it by its tag."""
     short_retention: str | None = None
     """A second Dag for manual runs, whose options may shorten a retention. Give the right to
     trigger it to few people."""

@@ -9,15 +9,29 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task, task_group
 
-from delta_maintenance.operations.core.registry import operations
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.given_options import check_options
+from delta_maintenance.operations.core.registry import find, operations
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.dags.scheduled import START, TAGS
-from delta_maintenance_airflow.operators.manual import DeltaApprovalOperator, DeltaManualOperator
+from delta_maintenance_airflow.operators.manual import (
+    DeltaApprovalOperator,
+    DeltaManualOperator,
+    without_empty,
+)
 
+MANUAL_TAG = "delta-manual"
+"""The tag by which the health page finds the Dags for manual runs."""
+SHORT_TAG = "short-retention"
+"""The tag of those whose options may shorten a retention."""
 _DOCUMENTATION = """### Manual run of one operation on Delta tables
 
-Fill in the form: an operation, the tables, and options that differ from those of the policy. For
-each table separately:
+Fill in the form: an operation, the tables, and options that differ from those of the policy. *Run…*
+under *Browse > Delta tables* has a field for every option of the operation instead of JSON, and
+shows the plan first.
+
+The task **tables** refuses unknown options and values that are not allowed. Then, for each table
+separately:
 
 1. **plan** shows what would be done, and why. Nothing is changed.
 2. **approve** shows the plan and waits for an approval, if the plan deletes or repairs something,
@@ -58,7 +72,7 @@ def manual_dag(
         default_args={**_FIRST, **default_args},
         # Parameters keep their types when they are passed to tasks.
         render_template_as_native_obj=True,
-        tags=TAGS,
+        tags=[*TAGS, MANUAL_TAG, *([SHORT_TAG] if short_retention else [])],
         params={
             "operation": Param(
                 "checkpoint",
@@ -83,8 +97,11 @@ def manual_dag(
                 {},
                 type="object",
                 title="Options",
+                # One parameter for each option of each operation would be several hundred, and
+                # every run would store the defaults of all of them.
                 description="Fields of the operation's options, which override the policy: "
-                f'`{{"retention": "P30D"}}`. {required_options()}',
+                f'`{{"retention": "30 days"}}`. {required_options()} The form under *Browse > '
+                "Delta tables* has a field for each.",
             ),
             "plan_only": Param(
                 False,
@@ -97,8 +114,12 @@ def manual_dag(
 
         @task
         def tables() -> list[dict[str, Any]]:
-            """The tables that the form names."""
+            """The tables that the form names, once its options are known to be possible."""
             params = get_current_context()["params"]
+            try:
+                check_options(find(params["operation"]), without_empty(params["options"]))
+            except InvalidRequestError as error:
+                raise AirflowFailException(str(error)) from None
             named = [params["table_uri"], *params["tables"]]
             found = [
                 {"uri": text} if "/" in text else {"name": text}

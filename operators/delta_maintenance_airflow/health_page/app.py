@@ -1,11 +1,10 @@
-"""The web application of the health page: four pages, only for signed-in users of Airflow.
+"""The web application of the health page, only for signed-in users of Airflow.
 
 It opens no table and parses no Dag: everything it shows was stored by the last assessments.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -16,7 +15,7 @@ from urllib.parse import unquote, urlencode
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
-from fastapi import Depends, FastAPI, Request
+from fastapi import Body, Depends, FastAPI, Request
 from fastapi import Query as Parameter
 from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -30,7 +29,8 @@ from delta_maintenance.policies.acknowledgements import MOST_REASON
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore, UnreadableEntry
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.health_page import approvals, formats, rows
+from delta_maintenance_airflow.dags.manual import MANUAL_TAG, SHORT_TAG
+from delta_maintenance_airflow.health_page import approvals, formats, listing, rows
 from delta_maintenance_airflow.health_page.acknowledge import (
     ENDS,
     SCHEDULED_DAG,
@@ -39,9 +39,14 @@ from delta_maintenance_airflow.health_page.acknowledge import (
 from delta_maintenance_airflow.health_page.approvals import Question
 from delta_maintenance_airflow.health_page.charts import charts
 from delta_maintenance_airflow.health_page.known_tables import KnownTables, PolicyFile
+from delta_maintenance_airflow.health_page.option_fields import (
+    Answer,
+    option_fields,
+    policy_values,
+    read_answer,
+)
 from delta_maintenance_airflow.health_page.rows import SHOWN, overview_of
 
-MANUAL_DAG = "delta_manual"
 OpenQuestions = Callable[[frozenset[Question]], frozenset[Question]]
 _FOLDER = Path(__file__).parent
 _PATH = re.compile(r"/[A-Za-z0-9\-._~%!$&'()*+,;=:@/]+")
@@ -78,6 +83,7 @@ def create_app(
     app.mount("/static", StaticFiles(directory=_FOLDER / "static"), name="static")
     app.middleware("http")(_with_headers)
     pages = Pages(open_store, policy, now, open_questions, separate_approver)
+    signed_in = [Depends(requires_access_view(AccessView.PLUGINS))]
     for path, page in (
         ("/", pages.tables),
         ("/table", pages.table),
@@ -85,15 +91,47 @@ def create_app(
         ("/approvals", pages.approvals),
     ):
         app.add_api_route(
-            path,
-            page,
-            methods=["GET"],
-            response_class=HTMLResponse,
-            dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
+            path, page, methods=["GET"], response_class=HTMLResponse, dependencies=signed_in
         )
     add_acknowledgement(app, pages.asked, now=now)
+    # Not a GET, because conditions may contain personal data, and servers log addresses.
+    app.add_api_route("/options", checked_options, methods=["POST"], dependencies=signed_in)
     app.add_exception_handler(HTTPException, pages.problem)
     return app
+
+
+def _query(
+    q: str = "",
+    status: str = "",
+    operation: str = "",
+    sort: str = "status",
+    order: str = "asc",
+    left: bool = False,
+    columns: str = "",
+    page: Annotated[int, Parameter(ge=1)] = 1,
+) -> listing.Query:
+    return listing.Query(
+        text=q,
+        status=status,
+        operation=operation,
+        left=left,
+        sort=sort if sort in listing.COLUMNS else "status",
+        descending=order == "desc",
+        further=columns == "all" or sort in listing.FURTHER,
+        page=page,
+    )
+
+
+def checked_options(
+    operation: Annotated[str, Body()],
+    options: Annotated[dict[str, Any], Body()],
+    short_retention: Annotated[bool, Body()] = False,
+) -> Answer:
+    """The options in a filled form, or its problems. Changes nothing."""
+    record = registry.known(operation)
+    if record is None:
+        return Answer(problems={"": f"the operation {operation[:80]!r} is not installed"})
+    return read_answer(record, options, short_retention=short_retention)
 
 
 class Pages:
@@ -116,32 +154,15 @@ class Pages:
         self._templates = _environment()
 
     def tables(
-        self,
-        request: Request,
-        q: str = "",
-        status: str = "",
-        operation: str = "",
-        sort: str = "status",
-        order: str = "asc",
-        left: bool = False,
-        page: Annotated[int, Parameter(ge=1)] = 1,
+        self, request: Request, query: Annotated[listing.Query, Depends(_query)]
     ) -> Response:
         """The overview, and all tables, filtered and sorted."""
-        query = rows.Query(
-            text=q,
-            status=status,
-            operation=operation,
-            left=left,
-            sort=sort if sort in rows.COLUMNS else "status",
-            descending=order == "desc",
-            page=page,
-        )
         known = self._policy.tables()
         everything = self._everything(known)
         return self._page(
             request,
             "tables.html",
-            page=rows.select(everything, query),
+            page=listing.select(everything, query),
             overview=overview_of(everything, now=self._now()),
             shown=SHOWN,
             query=query,
@@ -152,22 +173,27 @@ class Pages:
     def table(self, request: Request, name: str) -> Response:
         """One table with its log over time."""
         row = self._row(name)
-        drawn = charts(row.health) if row.health is not None else ()
-        return self._page(request, "table.html", row=row, charts=drawn)
+        drawn = charts(row.health) if row.health is not None else None
+        return self._page(
+            request, "table.html", row=row, charts=drawn, has_charts=drawn is not None
+        )
 
     def run(self, request: Request, name: str, operation: str = "") -> Response:
-        """The form that starts the manual Dag, filled in for one table."""
+        """The form that starts a manual Dag for one table, with the fields of an operation."""
         row = self._row(name)
         record = registry.known(operation) if operation else None
-        given = record.name if record is not None else None
-        values = {"table_uri": row.uri, "operation": given}
+        by_policy = (
+            policy_values(record, self._policy.tables().policy, row.assessment) if record else {}
+        )
         return self._page(
             request,
             "run.html",
             row=row,
-            operation=given,
-            deletes=record is not None and record.effects.deletes,
-            values=json.dumps({key: value for key, value in values.items() if value is not None}),
+            record=record,
+            records=registry.operations(),
+            calm=record is not None and not record.required and record.only_reads(record.options()),
+            fields=option_fields(record, by_policy) if record is not None else (),
+            tags={"manual": MANUAL_TAG, "short": SHORT_TAG},
         )
 
     def approvals(self, request: Request, user: GetUserDep) -> Response:
@@ -229,7 +255,7 @@ class Pages:
         text = self._templates.get_template(template).render(
             base=mounted_at,
             airflow=request.scope.get("app_root_path", ""),
-            dag=MANUAL_DAG,
+            docs=settings.documentation(),
             now=self._now(),
             code=code,
             **values,
@@ -281,7 +307,11 @@ def _environment() -> Environment:
         most_reason=MOST_REASON,
         scheduled_dag=SCHEDULED_DAG,
         operations=[record.name for record in records],
-        deleting=[record.name for record in records if record.effects.deletes],
+        orders=listing.ORDERS,
+        further=listing.FURTHER,
+        recent=rows.RECENT,
+        # Spans are rounded down.
+        minute=timedelta(seconds=59),
     )
     return environment
 

@@ -29,24 +29,29 @@ class Chart:
 
     title: str
     explanation: str
-    svg: Markup
-    columns: tuple[str, str, str]
+    """Of a single value, which is not worth a drawing: all there is to say."""
+    svg: Markup | None = None
+    columns: tuple[str, ...] = ()
     """The headings of the rows."""
-    rows: tuple[tuple[str, str, str], ...]
+    rows: tuple[tuple[str, str, str], ...] = ()
     """The newest values, or all values, as text for screen readers."""
 
 
-def charts(health: TableHealth) -> tuple[Chart, ...]:
-    """The charts of a table; empty if Pygal is not installed."""
+def charts(health: TableHealth) -> tuple[Chart, ...] | None:
+    """The charts of a table; None if Pygal is not installed."""
     try:
         _library()
     except ImportError:
-        return ()
+        return None
     found = []
-    if health.commits:
+    if len(health.commits) > 1:
         found += [_replay(health), _commits(health)]
-    if health.file_sizes:
+    elif health.commits:
+        found.append(_only_commit(health.commits[0]))
+    if len(health.file_sizes) > 1:
         found.append(_sizes(health))
+    elif health.file_sizes:
+        found.append(_only_size(health))
     return tuple(found)
 
 
@@ -177,6 +182,20 @@ def _sizes(health: TableHealth) -> Chart:
         ("From this size", "Files", "Bytes"),
         tuple(rows),
     )
+
+
+def _only_commit(commit: CommitPoint) -> Chart:
+    size, at = formats.size(commit.bytes), formats.instant(commit.timestamp)
+    return Chart("Commits", f"Only one is retained: version {commit.version:,}, {size}, of {at}")
+
+
+def _only_size(health: TableHealth) -> Chart:
+    (bucket,) = health.file_sizes
+    start, files = bucket.from_bytes, formats.count(bucket.files)
+    between = f"{formats.size(start)} to {formats.size(2 * start)}" if start else "no bytes"
+    what = "The only data file has" if bucket.files == 1 else f"All {files} data files have"
+    small = ", which is small" if start < health.small_file_bytes else ""
+    return Chart("File sizes", f"{what} {between}{small}")
 
 
 def _filled(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:

@@ -1,23 +1,31 @@
-"""The list of tables on the health page: rows, filters, order and counts."""
+"""The tables on the health page: a row for each, and the overview over all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.policies.acknowledgements import Acknowledgement
-from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
+from delta_maintenance.policies.assessments import AssessmentEntry, PastRun, UnreadableEntry
 from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance_airflow.health_page.approvals import WaitingPlan
+from delta_maintenance_airflow.health_page.gains import Gains, gains_of
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
+from delta_maintenance_airflow.health_page.trouble import (
+    Examination,
+    Problem,
+    Step,
+    examination_of,
+    problem_of,
+    steps_for,
+)
 
 PlansOf = Callable[[AssessmentEntry], tuple[WaitingPlan, ...]]
 """Returns the plans of a table that wait for an approval."""
@@ -34,7 +42,6 @@ Status = Literal[
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
 """The order of statuses: those that need attention most come first."""
-PAGE_SIZE = 100
 _NOT_BEGUN = ("needs-approval", "stopped")
 
 
@@ -96,6 +103,35 @@ class TableRow:
         return self.entry.link if self.entry is not None else None
 
     @property
+    def trouble(self) -> Problem | None:
+        """The parts of the problem."""
+        if self.problem is None:
+            return None
+        return problem_of(self.problem, name=self.name, uri=self.uri)
+
+    @property
+    def examination(self) -> Examination | None:
+        """What the last fsck has found."""
+        return examination_of(self.entry) if self.entry is not None else None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What to do about a table that cannot be read."""
+        trouble = self.trouble
+        if self.entry is None or trouble is None or self.entry.assessment.status != "failed":
+            return ()
+        return steps_for(self.entry, trouble, self.examination)
+
+    @property
+    def why(self) -> str | None:
+        """The reason for the status, in one line."""
+        if self.trouble is not None:
+            return self.trouble.text
+        operations = self.assessment.operations if self.assessment is not None else ()
+        reasons = {each.operation: each.reason for each in operations}
+        return next((reasons[operation] for operation, *_ in self.asked), None)
+
+    @property
     def failing_link(self) -> str | None:
         """The address of the task that reports a failure."""
         if self.entry is None or self.status != "failed":
@@ -147,6 +183,21 @@ class TableRow:
         return (*self._operations(lambda each: each.status == "blocked"), *later)
 
     @property
+    def asked(self) -> tuple[tuple[str, str, WaitingPlan | None], ...]:
+        """All these operations, each with its status, and with its plan if one waits."""
+        waiting = tuple((each.plan.operation, "needs-approval", each) for each in self.plans)
+        groups = ((self.will_ask, "will-ask"), (self.due, "due"), (self.blocked, "blocked"))
+        return waiting + tuple((each, status, None) for some, status in groups for each in some)
+
+    @property
+    def past_run(self) -> PastRun | None:
+        """The summary of the last run, if it did something."""
+        if self.entry is None or self.run is None or not self.entry.history:
+            return None
+        newest = self.entry.history[0]
+        return newest if newest.at == self.run.started_at else None
+
+    @property
     def _needing_approval(self) -> tuple[str, ...]:
         return self._operations(lambda each: each.status == "due" and each.needs_approval)
 
@@ -187,40 +238,6 @@ class LastMaintenance:
     at: datetime
     ours: bool
     """Whether a run of this library reported it; otherwise it comes from the log of the table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """The filter and order of the rows."""
-
-    text: str = ""
-    """Each word must be in the name, the address, the owner, a tag or a table feature."""
-    status: str = ""
-    operation: str = ""
-    """Only rows with this operation due, blocked or waiting for an approval."""
-    left: bool = False
-    """Only tables that are no longer in the policy; by default they are excluded."""
-    sort: str = "status"
-    descending: bool = False
-    page: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Some of the rows, and totals over all of them."""
-
-    rows: tuple[TableRow, ...]
-    matching: int
-    total: int
-    number: int
-    """The number of this page, from 1."""
-    pages: int
-    counts: dict[str, int]
-    """The number of all rows by status."""
-    operations: dict[str, int]
-    """The number of all rows by due or blocked operation, in the order in which operations run."""
-    left: int = 0
-    """The number of tables that are no longer in the policy."""
 
 
 def build_rows(
@@ -314,33 +331,6 @@ def never_assessed(table: KnownTable) -> TableRow:
     )
 
 
-def select(rows: Sequence[TableRow], query: Query) -> Page:
-    """The page of rows for a query."""
-    left = [row for row in rows if not row.in_policy]
-    rows = left if query.left else [row for row in rows if row.in_policy]
-    matching = _sorted([row for row in rows if _matches(row, query)], query)
-    pages = max(1, -(-len(matching) // PAGE_SIZE))
-    number = min(max(1, query.page), pages)
-    pending = [_pending(row) for row in rows]
-    return Page(
-        rows=tuple(matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]),
-        matching=len(matching),
-        total=len(rows),
-        number=number,
-        pages=pages,
-        counts={status: sum(row.status == status for row in rows) for status in STATUSES},
-        operations={
-            record.name: sum(record.name in each for each in pending)
-            for record in policy_operations()
-        },
-        left=len(left),
-    )
-
-
-def _pending(row: TableRow) -> set[str]:
-    return {*row.due, *row.waiting, *row.will_ask, *row.blocked}
-
-
 def _row(
     entry: AssessmentEntry | UnreadableEntry, known: KnownTables, plans_of: PlansOf
 ) -> TableRow:
@@ -349,67 +339,13 @@ def _row(
     return TableRow(name=entry.file, uri=None, status="unreadable", problem=entry.problem)
 
 
-def _matches(row: TableRow, query: Query) -> bool:
-    if query.status and row.status != query.status:
-        return False
-    if query.operation and query.operation not in _pending(row):
-        return False
-    words = query.text.casefold().split()
-    if not words:
-        return True
-    features = row.health.features if row.health is not None else ()
-    texts = (row.name, row.uri or "", row.owner or "", *row.tags, *features)
-    hay = "\n".join(texts).casefold()
-    return all(word in hay for word in words)
-
-
-def _sorted(rows: list[TableRow], query: Query) -> list[TableRow]:
-    """Sorts the rows; rows without a value come last in both directions."""
-    key = COLUMNS.get(query.sort, COLUMNS["status"])
-    rows = sorted(rows, key=lambda row: row.name.casefold())
-    valued = [(value, row) for row in rows if (value := key(row)) is not None]
-    valued.sort(key=lambda pair: pair[0], reverse=query.descending)
-    return [row for _, row in valued] + [row for row in rows if key(row) is None]
-
-
-def _of_health(key: Callable[[TableHealth], Any]) -> Callable[[TableRow], Any]:
-    return lambda row: key(row.health) if row.health is not None else None
-
-
-def _maintained_at(row: TableRow) -> datetime | None:
-    last = row.last_maintenance
-    return last.at if last is not None else None
-
-
-COLUMNS: dict[str, Callable[[TableRow], Any]] = {
-    "name": lambda row: row.name.casefold(),
-    # Failed patterns first, because each stands for many tables.
-    "status": lambda row: (STATUSES.index(row.status), not row.is_pattern),
-    "version": _of_health(lambda health: health.version),
-    "commits": _of_health(lambda health: health.commits_since_checkpoint),
-    "log-bytes": _of_health(lambda health: health.bytes_since_checkpoint),
-    "checkpoint-kind": _of_health(lambda health: health.checkpoint_kind),
-    "checkpoint-at": _of_health(lambda health: health.checkpoint_at),
-    "files": _of_health(lambda health: health.num_files),
-    "small-files": _of_health(lambda health: health.small_file_share),
-    "tombstones": _of_health(lambda health: health.tombstones),
-    "reclaimable": _of_health(lambda health: health.reclaimable_bytes),
-    "deletion-vectors": _of_health(lambda health: health.deletion_vector_share),
-    "protocol": _of_health(
-        lambda health: (health.min_reader_version, health.min_writer_version, health.features)
-    ),
-    "held": lambda row: row.held_bytes if row.held else None,
-    "maintained": _maintained_at,
-    "assessed": lambda row: row.assessment.assessed_at if row.assessment is not None else None,
-}
-"""The columns by which rows can be sorted."""
-
-
 LATELY = timedelta(days=7)
 STALE = timedelta(hours=3)
 """Without an assessment for this time, the Dag is considered stopped; by default it runs every
 hour.
 """
+RECENT = timedelta(hours=1)
+"""If the oldest assessment is at most this much older than the newest, one time tells both."""
 SHOWN = 5
 
 
@@ -431,11 +367,10 @@ class Overview:
     last_assessed: datetime | None
     is_stale: bool
     """Whether no table was assessed recently."""
-    runs: int
-    """Runs of the last days that did something or failed."""
-    failed_runs: int
-    reclaimed_bytes: int
-    spared_bytes: int
+    oldest: TableRow | None
+    """The table whose last assessment is the oldest."""
+    gained: Gains
+    """What the runs of the last days brought."""
 
     @property
     def is_well(self) -> bool:
@@ -457,7 +392,7 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         for run in row.entry.history
         if now - run.at <= LATELY
     ]
-    assessed = [row.assessment.assessed_at for row in rows if row.assessment is not None]
+    assessed = {row.assessment.assessed_at: row for row in rows if row.assessment is not None}
     last = max(assessed, default=None)
     return Overview(
         tables=len(tables),
@@ -469,8 +404,6 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         never_assessed=sum(row.status == "never-assessed" for row in tables),
         last_assessed=last,
         is_stale=last is not None and now - last > STALE,
-        runs=len(lately),
-        failed_runs=sum(run.status == "failed" for run in lately),
-        reclaimed_bytes=sum(run.reclaimed_bytes for run in lately),
-        spared_bytes=sum(run.spared_bytes for run in lately),
+        oldest=assessed[min(assessed)] if assessed else None,
+        gained=gains_of(lately),
     )

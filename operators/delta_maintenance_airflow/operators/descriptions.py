@@ -46,6 +46,12 @@ def describe(record: AnyOperation) -> Description:
     )
 
 
+def option_help(field: FlagField) -> str:
+    """Returns the help of a flag with the names of options in code spans instead of flags."""
+    text = field.flag.help.replace("{default}", str(field.default))
+    return _FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}`", text)
+
+
 def _bases(record: AnyOperation) -> Iterator[str]:
     if record.report is not None:
         yield "DeltaReportingOperator"
@@ -68,9 +74,9 @@ def _docstring(
         statuses += f" A task that ends with the status {_either(failed)} fails."
     report = f"; the report has {record.report}" if record.report is not None else ""
     owners = " and ".join(f"`{name}`" for name in bases)
-    own = [f":param {field.name}: {_help(field)}. (templated)" for field in subjects]
+    own = [f":param {field.name}: {option_help(field)}. (templated)" for field in subjects]
     options = [field for field in options if field.name != "engine"]
-    listed = [f"- `{field.name}`: {_help(field)}" for field in options]
+    listed = [f"- `{field.name}`: {option_help(field)}" for field in options]
     named = {"engine", *record.subjects, *(field.name for field in options)}
     more = [f"`{field.name}`" for field in fields(record.options) if field.name not in named]
     listed += [f"- {' and '.join(more)}: see `{record.options.__name__}`"] if more else []
@@ -86,11 +92,6 @@ def _docstring(
         )
         if part
     )
-
-
-def _help(field: FlagField) -> str:
-    text = field.flag.help.replace("{default}", str(field.default))
-    return _FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}`", text)
 
 
 def _either(names: list[str]) -> str:

@@ -117,13 +117,12 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         from delta_maintenance.policies.on_demand import run_operation
 
         self._table = table
-        given = {name: value for name, value in (self.options or {}).items() if value not in _EMPTY}
         approved = (self.plan or {}).get("plan")
         return run_operation(
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
             self.operation,
-            options=given,
+            options=without_empty(self.options or {}),
             last_runs=known.last_runs if known is not None else (),
             plan_only=self.plans,
             approved=ApprovedPlan.from_json(approved) if approved else None,
@@ -218,9 +217,14 @@ class DeltaApprovalOperator(ApprovalOperator):
         return [] if found is None else [PendingPlan.from_json(found)]
 
 
+def without_empty(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that have a value; the others are those of the policy."""
+    return {name: value for name, value in options.items() if value not in _EMPTY}
+
+
 def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool) -> None:
     """Fails the task for options that the Dag does not permit."""
-    given = [name for name in _SHORT_RETENTION if options.get(name)]
+    given = [name for name in SHORT_RETENTION if options.get(name)]
     if given and not short_retention:
         raise AirflowFailException(
             f"this Dag may not shorten a retention: leave out {' and '.join(given)}, or use the "
@@ -262,5 +266,5 @@ _BESIDE = {
     "holders": "the addresses of holders are",
 }
 """Options with addresses that a task would read."""
-_SHORT_RETENTION = ("allow_short_retention", "no_other_writers")
+SHORT_RETENTION = ("allow_short_retention", "no_other_writers")
 """Options by which an operation deletes files younger than the table's own retention."""

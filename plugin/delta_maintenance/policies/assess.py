@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from delta_maintenance.catalogs.models import Access
-from delta_maintenance.errors import DeltaMaintenanceError, failure_of
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, failure_of
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, text
@@ -43,8 +43,13 @@ class NewestSnapshots:
         self._last: Snapshot | None = None
 
     def table_id(self) -> str | None:
-        """Returns the ID in the table's metadata when it was last opened."""
-        return (self._last or self.newest()).metadata.id
+        """Returns the ID in the table's metadata when it was last opened; an empty one for a
+        damaged table that cannot be opened, which fsck can examine and repair.
+        """
+        try:
+            return (self._last or self.newest()).metadata.id
+        except CorruptTableError:
+            return ""
 
     @property
     def known_id(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -18,6 +18,19 @@ from delta_maintenance.policies.models import Assessment, LastRun, OperationOutc
 
 HISTORY = 20
 """The number of runs that are kept for a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeAfter(Record):
+    """A number before and after a run, which other writers may have changed too."""
+
+    before: int
+    after: int
+
+    @property
+    def less(self) -> int:
+        """By how much it is less; 0 if it is not."""
+        return max(0, self.before - self.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +52,13 @@ class PastRun(Record):
     """Bytes of files that were deleted."""
     spared_bytes: int = 0
     """The bytes of log that readers no longer need to read."""
+    data_files: BeforeAfter | None = None
+    """The data files of the table; None if they were not counted before and after the run, as in
+    entries of earlier releases."""
+    files_to_open: BeforeAfter | None = None
+    """The files of the log that a reader opens."""
+    bytes_to_open: BeforeAfter | None = None
+    """Their bytes."""
 
     @classmethod
     def of(cls, run: RunResult, link: str | None) -> PastRun:
@@ -50,7 +70,8 @@ class PastRun(Record):
         ]
         before = run.before.health if run.before is not None else None
         after = run.after.health if run.after is not None else None
-        spared = before.bytes_to_open - after.bytes_to_open if before and after else 0
+        both = (before, after) if before is not None and after is not None else None
+        opened = _changed(both, lambda health: health.bytes_to_open)
         return cls(
             at=run.started_at,
             seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
@@ -59,7 +80,10 @@ class PastRun(Record):
             problem=run.problem[:300] if run.problem is not None else None,
             link=link,
             reclaimed_bytes=sum(size for size in deleted if isinstance(size, int)),
-            spared_bytes=max(0, spared),
+            spared_bytes=opened.less if opened is not None else 0,
+            data_files=_changed(both, lambda health: health.num_files),
+            files_to_open=_changed(both, lambda health: health.files_to_open),
+            bytes_to_open=opened,
         )
 
 
@@ -89,7 +113,7 @@ class AssessmentEntry(Record):
     put_off: tuple[PutOff, ...] = ()
     """Snoozed operations; at most one entry for each."""
     reports: tuple[OperationOutcome, ...] = ()
-    """The newest outcome of each operation that only reads, such as `layout`."""
+    """The newest outcome of each operation that reports something, such as `layout` or `fsck`."""
     acknowledgement: Acknowledgement | None = None
     """The acknowledgement of a failure, which may be another one than the current failure."""
     identity: str | None = None
@@ -187,13 +211,25 @@ def is_address(name: str) -> bool:
 def newest_reports(
     known: tuple[OperationOutcome, ...], run: RunResult
 ) -> tuple[OperationOutcome, ...]:
-    """The newest outcome of each operation that only reads, after a run."""
+    """The newest outcome of each operation that reports something, after a run."""
     newest = {each.operation: each for each in known}
     for outcome in run.outcomes:
         record = registered(outcome.operation)
-        if record is not None and record.effects.only_reads and outcome.result is not None:
+        if record is None or outcome.result is None:
+            continue
+        # An operation on the table itself, fsck, reports findings before it repairs anything.
+        if record.effects.only_reads or record.takes == "table":
             newest[outcome.operation] = outcome
     return tuple(newest.values())
+
+
+def _changed(
+    both: tuple[TableHealth, TableHealth] | None, number: Callable[[TableHealth], int]
+) -> BeforeAfter | None:
+    if both is None:
+        return None
+    before, after = map(number, both)
+    return BeforeAfter(before=before, after=after)
 
 
 def still_waiting(

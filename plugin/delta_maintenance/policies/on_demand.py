@@ -7,14 +7,13 @@ policy key only run this way, with all options in the request.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.flags import has_field
+from delta_maintenance.operations.core.given_options import read_options
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
@@ -68,7 +67,8 @@ def run_operation(
         )
 
     before = assess(policy_table, last_runs, None) if paused is None else paused.before
-    if before.status == "failed":
+    # A table that cannot be read is what an operation on the table itself examines.
+    if before.status == "failed" and record.takes == "snapshot":
         failure = result_of_failure(before, last_runs=last_runs)
         return replace(failure, started_at=started, ended_at=now())
 
@@ -225,9 +225,7 @@ def _asked(
     if has_field(record.options, "holders"):
         # Also if the rule of the operation is blocked, and therefore has no options.
         by_policy = {"holders": table.rules.holders.to_json(), **by_policy}
-    options = {**by_policy, **given}
-    _require_subjects(record, options)
-    asked = record.options.from_json(options)
+    asked: Any = read_options(record, {**by_policy, **given})
     engine: Literal["local", "spark"] = found.engine if found is not None else "local"
     if "engine" in given and asked.engine != "auto":
         engine = asked.engine
@@ -238,13 +236,3 @@ def _asked(
         engine=engine,
         options=asked,
     )
-
-
-def _require_subjects(record: AnyOperation, options: Mapping[str, Any]) -> None:
-    """Requires the options that name the subject of the operation, which no policy contains."""
-    missing = [name for name in record.required if name not in options]
-    if missing:
-        raise InvalidRequestError(
-            f"{record.name} lacks the option {' and the option '.join(missing)}",
-            remedy=f"give options such as {json.dumps(record.example)}",
-        )

@@ -16,7 +16,7 @@ from delta_maintenance.operations.layout.options import ColumnLayout, Depths, Ke
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.orchestrators.health_site import POLICY, Elements, Site
+from tests.support.orchestrators.health_site import POLICY, Elements, Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, health, held, run_result, waiting
 
 # Of Airflow's own imports, which come with the first of these tests.
@@ -92,7 +92,7 @@ def test_a_damaged_entry_is_shown_with_its_problem(site: Site) -> None:
     assert "it is not JSON; delete it" in text
     page = site.get("/table?name=orders")
     assert page.status_code == 200
-    assert "it is not JSON; delete it" in page.text
+    assert "it is not JSON What to do delete it, or let the next assessment" in words(page.text)
 
 
 def test_an_unavailable_store_gives_an_error_page_and_recovers(
@@ -152,6 +152,7 @@ def test_the_name_of_a_table_in_a_catalog_does_not_hide_its_problem(site: Site, 
     failed = assessment(name, uri=uri, status="failed", problem=problem, health=None, operations=())
     site.store.save(failed)
     assert ">Unity Catalog denies credentials</span>" in site.get("/").text
+    assert "table uc:" not in words(site.get("/").text)
 
 
 def test_the_first_screen_reports_no_problem(site: Site) -> None:
@@ -159,8 +160,10 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
     well = assessment(status="nothing-due", operations=calm)
     for name in ("orders", "never"):
         one = replace(well, name=name, uri=f"s3://lake/sales/{name}")
-        before = replace(one, health=health(bytes_to_open=5 << 20))
-        after = replace(one, health=health(bytes_to_open=1 << 20))
+        many = health(bytes_to_open=5 << 20, files_to_open=1_000, num_files=40)
+        before = replace(one, health=many)
+        few = health(bytes_to_open=1 << 20, files_to_open=2, num_files=30)
+        after = replace(one, health=few)
         outcome = replace(run_result().outcomes[0], result={"bytes": 3 << 30})
         run = run_result(
             outcomes=(outcome,), before=before, after=after, started_at=NOW - timedelta(days=1)
@@ -169,7 +172,15 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
         site.store.save(after, replace(run, started_at=NOW - timedelta(days=8)))
     text = words(site.get("/").text)
     assert "No problems No table failed, and nothing waits for an approval." in text
-    assert "Runs in 7 days 2 Reclaimed 6 GiB Log that readers no longer open 8 MiB" in text
+    assert (
+        "Runs in 7 days 2 Data files merged away 20 Log that readers no longer open 8 MiB "
+        "1,996 files Reclaimed 6 GiB"
+    ) in text
+    page = words(site.get("/table?name=orders").text)
+    assert "1,000 → 2 files of the log for a reader" in page
+    assert "40 → 30 data files" in page and "3 GiB reclaimed" in page
+    history = page[page.index("History") :]
+    assert history.count("40 → 30 5 MiB → 1 MiB 3 GiB") == 2
 
 
 def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:
@@ -191,8 +202,8 @@ def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:
     assert '/dags/d/runs/r/tasks/assess/mapped/3" data-leave>task' in page
     assert "operation=fsck" in page
     one = site.get("/table?name=orders").text
-    assert '/dags/d/runs/r/tasks/assess/mapped/3" data-leave>The task that failed' in one
-    assert "Examine the table with fsck" in one
+    assert '/dags/d/runs/r/tasks/assess/mapped/3" data-leave>the task that failed' in one
+    assert "operation=fsck" in page and "the task that failed" in one
 
 
 def test_a_pattern_that_left_the_policy_is_not_a_problem(site: Site) -> None:
@@ -203,6 +214,46 @@ def test_a_pattern_that_left_the_policy_is_not_a_problem(site: Site) -> None:
     site.store.save(assessment())
     assert "s3://other" not in site.get("/").text
     assert "s3://other" in site.get("/?left=1").text
+
+
+def test_the_oldest_assessment_is_told(site: Site) -> None:
+    site.store.save(assessment())
+    site.store.save(assessment("never", assessed_at=NOW - timedelta(minutes=12)))
+    assert "All assessed within the last 12 minutes" in words(site.get("/").text)
+    site.store.save(assessment("never", assessed_at=NOW - timedelta(hours=3)))
+    page = words(site.get("/").text)
+    assert "Last assessment 3 minutes ago; the oldest, of never, 3 hours ago" in page
+
+
+def test_chips_do_not_pile_up(site: Site) -> None:
+    due, _ = assessment().operations
+    names = ("checkpoint", "optimize", "compact-log", "clean-log")
+    several = tuple(
+        replace(
+            due, operation=name, reason=f"because of {name}", needs_approval=name == "clean-log"
+        )
+        for name in names
+    )
+    site.store.save(assessment(operations=several))
+    page = site.get("/").text
+    cell = page[
+        page.index('<td class="due">') : page.index("</td>", page.index('<td class="due">'))
+    ]
+    chips = re.findall(r'class="chip [\w-]*"[^>]*>(.*?)<', cell)
+    assert chips == ["clean-log: waits for you", "checkpoint: due"]
+    assert 'title="optimize: due, compact-log: due">+2</a>' in cell
+    assert cell.count("because of") == 2 and ">because of clean-log</span>" in cell
+
+
+def test_a_single_commit_or_size_is_a_sentence(site: Site) -> None:
+    known = health()
+    few = replace(known, commits=known.commits[-1:], file_sizes=known.file_sizes[:1])
+    site.store.save(assessment(health=few))
+    page = site.get("/table?name=orders").text
+    assert "<svg" not in page and "As a table" not in page
+    assert f"Only one is retained: version {known.version:,}" in words(page)
+    size = known.file_sizes[0].from_bytes >> 10
+    assert f"data files have {size} KiB to {2 * size} KiB, which is small." in words(page)
 
 
 def test_a_stopped_dag_is_reported(site: Site) -> None:
@@ -280,38 +331,18 @@ def test_the_page_shows_the_findings_of_an_assessment(
     assert "10 commits" in text
     assert "v2Checkpoint" in text
     assert "9 – version" not in text
-    assert Elements.of(site.get("/table?name=neglected").text).text.count("As a table") == 3
+    # All its files have about one size, which is said instead of drawn.
+    assert text.count("As a table") == 2
+    assert re.search(r"All \d+ data files have .* to .*, which is small\.", text)
     rows = site.get("/").text
     assert "operation=checkpoint" in rows
     gone = site.get("/table?name=gone").text
     assert "failed" in gone and f"{tmp_path}/gone" in gone
 
 
-def test_the_form_is_filled_in_for_one_table_and_operation(site: Site) -> None:
-    site.store.save(assessment())
-    (form,) = [
-        attributes
-        for tag, attributes in Elements.of(
-            site.get("/run?name=orders&operation=vacuum").text
-        ).started
-        if tag == "form"
-    ]
-    assert form["data-api"] == "/api/v2/dags/delta_manual"
-    assert form["data-values"] == ('{"table_uri": "s3://lake/sales/orders", "operation": "vacuum"}')
-    assert "drop-everything" not in site.get("/run?name=orders&operation=drop-everything").text
-    drop = site.get("/run?name=orders&operation=drop-feature").text
-    assert "&#34;operation&#34;: &#34;drop-feature&#34;" in drop
-    assert "deletes nothing before the plan is approved" in drop
-
-
 def test_ages_are_relative_to_the_time_of_the_request(site: Site) -> None:
     site.store.save(assessment(assessed_at=NOW - timedelta(days=3)))
     assert "3 days ago" in site.get("/table?name=orders").text
-
-
-def words(page: str) -> str:
-    """The text of a page, with single blanks."""
-    return " ".join(Elements.of(page).text.split())
 
 
 def test_the_newest_report_on_the_layout_of_files_is_drawn(site: Site) -> None:
@@ -379,9 +410,10 @@ def test_the_newest_report_on_the_layout_of_files_is_drawn(site: Site) -> None:
 
 def test_holders_are_in_the_list_and_on_the_page_of_the_table(site: Site) -> None:
     site.store.save(assessment(held=held(4)))
-    (cell,) = re.findall(r'<td class="wide held">(.*?)</td>', site.get("/").text)
+    cell, never = re.findall(r'<td class="wide held">(.*?)</td>', site.get("/").text)
+    assert never == "–"
     shown = re.findall(r"<(?:span|small)[^>]*>(.*?)</", cell)
-    assert shown == ["audit-2026", "orders-to-silver", "+2 288 MiB"]
+    assert shown == ["audit-2026", "+3 288 MiB"]
     assert "version 1042, until 2027-01-01T00:00:00Z, annual audit" in cell
     text = re.sub(r"<[^>]+>", "", site.get("/table?name=orders").text)
     assert "held by audit-2026 until 2027-01-01: 12 files, 256 MiB" in text
@@ -389,5 +421,5 @@ def test_holders_are_in_the_list_and_on_the_page_of_the_table(site: Site) -> Non
     assert "held by stream orders-to-silver: 3 files, 32 MiB" in text
     assert "1 file, 1 KiB" in text and "held by model" in text
     site.store.save(assessment())
-    assert '<td class="wide held">–</td>' in site.get("/").text
+    assert site.get("/").text.count('<td class="wide held">–</td>') == 2
     assert "Held files" not in site.get("/table?name=orders").text

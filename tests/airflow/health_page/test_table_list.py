@@ -57,7 +57,8 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
 def test_unknown_values_are_sorted_last(
     lake: Callable[[str], list[str]], site: Site, column: str
 ) -> None:
-    from delta_maintenance_airflow.health_page.rows import COLUMNS, build_rows
+    from delta_maintenance_airflow.health_page.listing import COLUMNS
+    from delta_maintenance_airflow.health_page.rows import build_rows
 
     rows = {row.name: row for row in build_rows(site.store.load_all(), PolicyFile(None).tables())}
     up, down = lake(f"sort={column}"), lake(f"sort={column}&order=desc")
@@ -79,9 +80,9 @@ def test_every_other_column_can_be_sorted(lake: Callable[[str], list[str]], colu
 
 
 def test_many_tables_come_in_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    from delta_maintenance_airflow.health_page import rows
+    from delta_maintenance_airflow.health_page import listing
 
-    monkeypatch.setattr(rows, "PAGE_SIZE", 10)
+    monkeypatch.setattr(listing, "PAGE_SIZE", 10)
     site.policy.write_text("version: 1\ntables: [{pattern: 's3://lake/**'}]\n")
     fill(site.store, 24)
     seen: list[str] = []
@@ -92,6 +93,34 @@ def test_many_tables_come_in_pages(site: Site, monkeypatch: pytest.MonkeyPatch) 
     assert len(seen) == len(set(seen)) == 24
     assert "Page 3 of 3" in site.get("/?page=99").text
     assert site.get("/?page=0").status_code == 422
+
+
+def test_further_columns_are_shown_on_demand(lake: Callable[[str], list[str]], site: Site) -> None:
+    def headings(query: str) -> list[str]:
+        text = site.get(f"/?{query}").text
+        return re.findall(r'<th scope="col".*?>\s*<a [^>]*>(.*?)</a>', text)
+
+    assert len(lake("columns=all")) == 24
+    few = headings("")
+    assert few == [
+        "Table",
+        "Status",
+        "To replay",
+        "Checkpoint",
+        "Files",
+        "Small",
+        "To reclaim",
+        "Held by",
+        "Last maintenance",
+        "Assessed",
+    ]
+    every = headings("columns=all")
+    assert set(few) < set(every) and len(every) == 16
+    # A column by which the list is sorted is visible.
+    assert "Tombstones" in headings("sort=tombstones")
+    cells = re.findall(r"<tr>\s*<th scope=\"row\">.*?</tr>", site.get("/?columns=all").text, re.S)
+    assert {cell.count("<td") for cell in cells} == {15}
+    assert "columns=all" in site.get("/?columns=all&q=gold").text
 
 
 def test_airflow_finds_the_plugin_by_its_entry_point() -> None:

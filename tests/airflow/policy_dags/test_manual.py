@@ -235,6 +235,39 @@ def test_the_plan_of_a_manual_run_waits_while_its_question_is_open(
     assert pending() == (() if answer == "Approve" else (of_policy,))
 
 
+@pytest.mark.parametrize(
+    "options", [{"retentoin": "30 days"}, {"retention": "long"}, {"mode": "light"}]
+)
+def test_manual_run_impossible_options_are_refused_by_the_first_task(
+    options: dict[str, Any], policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    fresh_table(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")})
+    found = run_manually(run, operation="vacuum", tables=["t"], options=options)
+    assert found["state"] == "failed" and found["tables"].state == "failed"
+    assert not any(name.startswith("one_table.plan[") for name in found)
+
+
+def test_manual_run_durations_are_those_of_the_command_line(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    overdue_table(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")})
+    options = {"retention": "10 days 12 hours", "mode": ""}
+    found = run_manually(run, operation="vacuum", tables=["t"], options=options, plan_only=True)
+    assert "`10 days 12 hours`" in found["one_table.plan[0]"].told["plan_text"]
+
+
+def test_dags_for_manual_runs_are_found_by_their_tags(airflow_db: None) -> None:
+    from delta_maintenance_airflow.dags import DagIds, delta_maintenance_dags
+
+    dags = delta_maintenance_dags(ids=DagIds(manual="by_hand", short_retention="short"))
+    tags = {name: set(dag.tags) & {"delta-manual", "short-retention"} for name, dag in dags.items()}
+    assert tags["by_hand"] == {"delta-manual"}
+    assert tags["short"] == {"delta-manual", "short-retention"}
+    assert tags["delta_maintenance"] == set()
+
+
 def test_the_form_has_every_operation(airflow_db: None) -> None:
     bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     schema = bag.dags["delta_manual"].params.get_param("operation").schema

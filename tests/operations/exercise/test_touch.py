@@ -155,7 +155,9 @@ def test_airflow_operator_and_form(installed: dict[str, str], tmp_path: Path, ta
     from unittest.mock import MagicMock
 
     from delta_maintenance_airflow import operators
+    from delta_maintenance.operations.core.registry import find
     from delta_maintenance_airflow.dags.manual import titles
+    from delta_maintenance_airflow.health_page.option_fields import option_fields, read_answer
     from delta_maintenance_airflow.operators import DeltaTouchOperator
 
     task = DeltaTouchOperator(task_id="touch", table_uri=sys.argv[1], note="from Airflow")
@@ -170,12 +172,23 @@ def test_airflow_operator_and_form(installed: dict[str, str], tmp_path: Path, ta
         hasattr(operators, "DeltaCheckpointOperator"),
         hasattr(operators, "DeltaLogCleanOperator"),
         titles()["touch"],
+        [[each.name, each.kind, each.default] for each in option_fields(find("touch"))],
+        read_answer(find("touch"), {"nota": "x", "older_than": "a while"}).problems,
     ]))
     """
     environment = {**installed, "AIRFLOW_HOME": str(tmp_path / "airflow")}
     name = "delta_maintenance_airflow.operators.DeltaTouchOperator"
     form = "Add an empty version"
-    assert told(environment, code, table) == ["touched", [], "note", name, True, False, form]
+    *shown, fields, problems = told(environment, code, table)
+    assert shown == ["touched", [], "note", name, True, False, form]
+    assert fields == [
+        ["note", "text", ""],
+        ["older_than", "duration", "30 days"],
+        ["engine", "choice", "auto"],
+        ["other_writers", "choice", ""],
+    ]
+    assert "give 'note', if that was meant" in problems[""]
+    assert "is not a duration" in problems["older_than"]
     assert history(table) == [("from Airflow", "local")]
 
 

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 from delta_maintenance.policies.assessments import AssessmentStore
+from tests.support.orchestrators.policy_dags import DAGS
+from tests.support.servers.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Frame, Page
+
+
+PREPARE = """
+from tests.support.orchestrators.airflow_versions import DagBag, sync_bag_to_db
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils import db
+from airflow.utils.session import create_session
+
+db.initdb()
+with create_session() as session:
+    session.merge(DagBundleModel(name="dags-folder"))
+sync_bag_to_db(DagBag(), "dags-folder", None)
+"""
 
 
 @dataclass
@@ -59,6 +77,71 @@ def eventually(
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"Airflow did not start: {log.read_text()[-3000:]}") from None
             time.sleep(0.5)
+
+
+@contextmanager
+def airflow_server(home: Path, *, policy: str, scheduler: bool = False) -> Iterator[Server]:
+    """Runs an API server with a policy and the Dags of this repository, and with an empty folder of
+    assessments; with `scheduler` also what runs tasks.
+    """
+    shutil.copytree(DAGS, home / "dags")
+    (home / "passwords.json").write_text('{"somebody": "secret"}')
+    (home / "policy.yaml").write_text(policy)
+    port = free_port()
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "of the tests, and long enough for this algorithm",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "1",
+        "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "somebody:admin",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
+        "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(home / "policy.yaml"),
+    }
+    subprocess.run(
+        [sys.executable, "-c", PREPARE],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+    )
+    with ExitStack() as running:
+        process = running.enter_context(_service(home, "api-server", environment))
+        address = f"http://127.0.0.1:{port}"
+        token = eventually(lambda: signed_in(address), process, home / "api-server.log")
+        if scheduler:
+            running.enter_context(_service(home, "scheduler", environment))
+        yield Server(address, AssessmentStore(str(home / "assessments")), token)
+
+
+@contextmanager
+def _service(
+    home: Path, name: str, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    with (home / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "airflow", name],
+            env=dict(environment),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @contextmanager

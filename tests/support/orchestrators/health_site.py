@@ -55,6 +55,7 @@ class Site:
         method: str = "GET",
         form: Mapping[str, str] | None = None,
         more: Mapping[str, str] | None = None,
+        json: Any = None,
     ) -> httpx.Response:
         """The response for a user of this role; without a role, for a user who is not signed in.
 
@@ -69,7 +70,7 @@ class Site:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
                 address = f"{URL_PREFIX}{path}"
-                return await client.request(method, address, headers=headers, data=form)
+                return await client.request(method, address, headers=headers, data=form, json=json)
 
         return asyncio.run(ask())
 
@@ -114,3 +115,8 @@ class Elements(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+
+def words(page: str) -> str:
+    """The text of a page, with single blanks."""
+    return " ".join(Elements.of(page).text.split())

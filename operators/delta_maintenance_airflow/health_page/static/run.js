@@ -1,148 +1,253 @@
-// The form of the manual Dag: drawn from its own parameters, filled in, and sent to Airflow's API,
-// which decides whether this user may.
+// The form for a manual run. The server draws its fields and checks what they contain; Airflow's API
+// decides whether this user may trigger a Dag, and tells how the run goes.
+document.getElementById("operation")?.addEventListener("change", ({ target }) => target.form.requestSubmit());
+
 (async () => {
   const form = document.getElementById("run");
-  const state = document.getElementById("state");
-  const fields = document.getElementById("fields");
-  const { api, ui, values } = form.dataset;
-  const given = JSON.parse(values);
-
-  const say = (text, kind = "") => {
-    state.textContent = text;
-    state.className = `note ${kind}`;
-    state.hidden = !text;
-  };
-  const ask = async (path, options = {}) => {
-    const response = await fetch(api + path, { credentials: "same-origin", ...options });
-    const body = await response.json().catch(() => ({}));
-    if (response.ok) return body;
-    const detail = typeof body.detail === "string" ? body.detail : JSON.stringify(body.detail ?? "");
-    throw Object.assign(new Error(detail), { status: response.status });
-  };
-  const send = (path, method, body) =>
-    ask(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-
-  let dag;
-  try {
-    dag = await ask("/details");
-  } catch (error) {
-    const name = ui.split("/").at(-1);
-    say(
-      error.status === 404
-        ? `This Airflow has no Dag ${name}: call delta_maintenance_dags() in a file of its Dags folder.`
-        : error.status === 403
-          ? `You may not see the Dag ${name}. Ask an administrator of Airflow.`
-          : `Airflow did not answer: ${error.message || error.status || "no connection"}`,
-      "error",
-    );
-    return;
-  }
+  if (!form) return;
+  const { api, ui, check, approvals, table, uri, operation, manual, short, plansFirst } = form.dataset;
+  const part = (id) => document.getElementById(id);
+  const PLAN = "one_table.plan";
+  const APPROVE = "one_table.approve";
+  const PAUSE = 1500;
 
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
     made.append(...children);
     return made;
   };
-
-  // One field for each parameter, by its JSON schema; reads back what the schema asks for.
-  const readers = {};
-  const typesOf = (schema) => [schema.type ?? []].flat();
-  const input = (name, schema, value) => {
-    const types = typesOf(schema);
-    const optional = types.includes("null") || !types.length;
-    const whole = types.includes("integer");
-    if (schema.enum) {
-      const select = element("select");
-      for (const [index, option] of schema.enum.entries()) {
-        const label = option === null ? "–" : schema.values_display?.[option] ?? String(option);
-        select.append(element("option", { value: index, textContent: label, selected: option === value }));
-      }
-      readers[name] = () => schema.enum[Number(select.value)];
-      return select;
-    }
-    if (types.includes("boolean")) {
-      const box = element("input", { type: "checkbox", checked: Boolean(value) });
-      readers[name] = () => box.checked;
-      return box;
-    }
-    if (whole || types.includes("number")) {
-      const number = element("input", { type: "number", value: value ?? "", required: !optional, step: whole ? 1 : "any" });
-      if (schema.minimum !== undefined) number.min = schema.minimum;
-      if (schema.maximum !== undefined) number.max = schema.maximum;
-      readers[name] = () => (number.value === "" ? null : Number(number.value));
-      return number;
-    }
-    const items = schema.items?.type ?? "string";
-    if (types.includes("array") && items === "string") {
-      const lines = element("textarea", { rows: 3, value: (value ?? []).join("\n"), required: Boolean(schema.minItems) });
-      readers[name] = () => lines.value.split("\n").map((line) => line.trim()).filter(Boolean);
-      return lines;
-    }
-    if (types.includes("object") || types.includes("array")) {
-      const text = element("textarea", { rows: 4, spellcheck: false, value: value === null ? "" : JSON.stringify(value, null, 2), required: !optional });
-      readers[name] = () => {
-        text.setCustomValidity("");
-        try {
-          return text.value.trim() ? JSON.parse(text.value) : null;
-        } catch (error) {
-          text.setCustomValidity(`This is not JSON: ${error.message}`);
-          return null;
-        }
-      };
-      return text;
-    }
-    const text = element("input", { type: "text", value: value ?? "", required: !optional, spellcheck: false });
-    if (schema.maxLength) text.maxLength = schema.maxLength;
-    if (schema.pattern) text.pattern = schema.pattern;
-    readers[name] = () => (text.value === "" && optional ? null : text.value);
-    return text;
+  const say = (kind, ...parts) => {
+    const state = part("state");
+    state.replaceChildren(...parts);
+    state.className = `note ${kind}`;
+    state.hidden = !parts.length;
+  };
+  const ask = async (address, options = {}) => {
+    const response = await fetch(address, { credentials: "same-origin", ...options });
+    const body = await response.json().catch(() => ({}));
+    if (response.ok) return body;
+    const detail = typeof body.detail === "string" ? body.detail : JSON.stringify(body.detail ?? "");
+    throw Object.assign(new Error(detail), { status: response.status });
+  };
+  const send = (address, method, body) =>
+    ask(address, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const leaving = (href, text) => {
+    const link = element("a", { href, textContent: text });
+    link.dataset.leave = "";
+    return link;
   };
 
-  for (const [name, parameter] of Object.entries(dag.params ?? {})) {
-    const schema = parameter?.schema ?? {};
-    if ("const" in schema) continue;
-    const value = name in given ? given[name] : parameter?.value ?? null;
-    const field = input(name, schema, value);
-    field.id = `field-${name}`;
-    const label = element("label", { htmlFor: field.id, textContent: schema.title ?? name });
-    const help = parameter?.description ?? schema.description ?? schema.description_md;
-    const row = element("div", { className: "field" }, label, field);
-    if (name in given) row.classList.add("filled");
-    // Airflow's own form shows these texts as Markdown, of which they only use code.
-    if (help) row.append(element("small", {}, ...help.split("`").map((part, index) => (index % 2 ? element("code", { textContent: part }) : part))));
-    fields.append(row);
+  // The Dags for manual runs, by their tag: Airflow lists those that this user may see.
+  let dags;
+  try {
+    dags = (await ask(`${api}/dags?tags=${manual}&order_by=dag_id&limit=100`)).dags;
+  } catch (error) {
+    say("error", error.status === 403 ? "You may not see the Dags for manual runs. Ask an administrator of Airflow." : `Airflow did not answer: ${error.message || error.status || "no connection"}`);
+    return;
   }
-  const unpause = element("input", { type: "checkbox", id: "unpause", checked: true });
-  if (dag.is_paused) {
-    fields.append(element("div", { className: "field" },
-      element("label", { htmlFor: "unpause", textContent: "Unpause" }), unpause,
-      element("small", { textContent: "The Dag is paused: a run would wait." })));
+  if (!dags.length) {
+    say("error", "There is no Dag for manual runs that you may see. An administrator can add one: call delta_maintenance_dags() in a file of the Dags folder.");
+    return;
   }
-
-  const configuration = () => Object.fromEntries(Object.entries(readers).map(([name, read]) => [name, read()]));
-  const preview = document.querySelector("#configuration pre");
-  const refresh = () => (preview.textContent = JSON.stringify(configuration(), null, 2));
-  form.addEventListener("input", refresh);
-  refresh();
-  document.getElementById("buttons").hidden = false;
-  document.getElementById("configuration").hidden = false;
+  const shortens = (each) => each.tags.some((tag) => tag.name === short);
+  // The Dags that may shorten a retention come last: they are chosen on purpose.
+  dags.sort((a, b) => shortens(a) - shortens(b));
+  const choice = part("dag");
+  for (const each of dags) {
+    choice.append(element("option", { value: each.dag_id, textContent: each.dag_id + (shortens(each) ? " (may shorten a retention)" : "") }));
+  }
+  const dag = () => dags.find((each) => each.dag_id === choice.value);
+  const show = () => {
+    part("dags").hidden = dags.length < 2;
+    part("paused").hidden = !dag().is_paused;
+    if (part("short")) part("short").hidden = !shortens(dag());
+  };
+  choice.addEventListener("change", show);
+  show();
+  part("buttons").hidden = false;
   say("");
+  part("state").hidden = true;
 
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const conf = configuration();
-    if (!form.reportValidity()) return;
-    const button = form.querySelector("button[type=submit]");
-    button.disabled = true;
-    say("Triggering …");
-    try {
-      if (dag.is_paused && unpause.checked) await send("?update_mask=is_paused", "PATCH", { is_paused: false });
-      const run = await send("/dagRuns", "POST", { logical_date: null, conf });
-      say(`Triggered: ${run.dag_run_id}`, "good");
-      leave(`${ui}/runs/${encodeURIComponent(run.dag_run_id)}`);
-    } catch (error) {
-      button.disabled = false;
-      say(error.status === 403 ? "You may not trigger this Dag." : `Airflow refused: ${error.message || error.status}`, "error");
+  // Only what the user changed is sent: the rest is the policy's, also if it changes meanwhile.
+  const inputs = () => [...form.querySelectorAll("[data-option]")].filter((each) => !each.closest("[hidden]"));
+  const changed = () => {
+    const found = {};
+    for (const input of inputs()) {
+      if (input.type === "checkbox") {
+        if (input.checked !== input.defaultChecked) found[input.name] = input.checked;
+      } else if ("lines" in input.dataset) {
+        const lines = input.value.split("\n").map((line) => line.trim()).filter(Boolean);
+        if (lines.length) found[input.name] = lines;
+      } else if (input.value.trim()) {
+        found[input.name] = input.value.trim();
+      }
     }
+    return found;
+  };
+  const complain = (name, text) => {
+    const input = part(`option-${name}`);
+    input.setAttribute("aria-invalid", "true");
+    part(`problem-${name}`).textContent = text;
+    part(`problem-${name}`).hidden = false;
+    return input;
+  };
+  const calm = (input) => {
+    input.removeAttribute("aria-invalid");
+    part(`problem-${input.name}`).hidden = true;
+  };
+  form.addEventListener("input", ({ target }) => "option" in target.dataset && calm(target));
+
+  // The options in the form, or null after showing its problems.
+  const checked = async () => {
+    const wrong = [];
+    inputs().forEach(calm);
+    for (const input of inputs()) {
+      if (!input.checkValidity()) wrong.push(complain(input.name, input.required && !input.value ? "This is required." : input.validationMessage));
+    }
+    const answer = await send(check, "POST", { operation, options: changed(), short_retention: shortens(dag()) });
+    for (const [name, text] of Object.entries(answer.problems)) {
+      if (part(`problem-${name}`)) wrong.push(complain(name, text));
+      else say("error", text);
+    }
+    wrong[0]?.focus();
+    return wrong.length || Object.keys(answer.problems).length ? null : answer.options;
+  };
+
+  const trigger = async (options, planOnly) => {
+    if (dag().is_paused && part("unpause").checked) {
+      await send(`${api}/dags/${dag().dag_id}?update_mask=is_paused`, "PATCH", { is_paused: false });
+      dag().is_paused = false;
+      show();
+    }
+    const conf = { operation, table_uri: uri, options, plan_only: planOnly };
+    const run = await send(`${api}/dags/${dag().dag_id}/dagRuns`, "POST", { logical_date: null, conf });
+    const at = `dags/${encodeURIComponent(dag().dag_id)}/dagRuns/${encodeURIComponent(run.dag_run_id)}`;
+    return { at: `${api}/${at}`, page: `${ui}/${encodeURIComponent(dag().dag_id)}/runs/${encodeURIComponent(run.dag_run_id)}` };
+  };
+
+  // Repeats a question about the tasks of a run until `found` answers.
+  const until = async (run, found) => {
+    const began = Date.now();
+    for (;;) {
+      const tasks = (await ask(`${run.at}/taskInstances?limit=100`)).task_instances;
+      const state = (await ask(run.at)).state;
+      const of = (name) => tasks.find((each) => each.task_id === name && (name === "tables" || each.map_index >= 0));
+      const answer = found(of, state, Math.round((Date.now() - began) / 1000));
+      if (answer) return answer;
+      await new Promise((done) => setTimeout(done, PAUSE));
+    }
+  };
+  const ended = (state) => ["success", "failed", "upstream_failed", "skipped"].includes(state);
+  const returned = async (run, task) => {
+    const at = `${run.at}/taskInstances/${task.task_id}/xcomEntries`;
+    const known = await ask(`${at}?map_index=${task.map_index}&limit=100`);
+    if (!known.xcom_entries.some((each) => each.key === "return_value")) return {};
+    return (await ask(`${at}/return_value?map_index=${task.map_index}`)).value ?? {};
+  };
+
+  // The text of a plan is Markdown of one kind: sentences, and a table of facts in code spans.
+  const plain = (text) => text.replaceAll("`", "").trim();
+  const drawn = (text) => {
+    const lines = text.split("\n").filter((line) => line.trim());
+    const facts = lines.filter((line) => line.startsWith("| ")).slice(2).map((line) => line.split("|").slice(1, -1).map(plain));
+    const rows = facts.map(([name, value], at) => [at && facts[at - 1][0] === name ? "" : name, value]);
+    return [
+      ...lines.filter((line) => !line.startsWith("|")).map((line) => element("p", { textContent: plain(line) })),
+      element("dl", { className: "pairs" }, ...rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", { textContent: value })])),
+    ];
+  };
+
+  let planned = null;
+  const into = (stage) => {
+    part("options").hidden = stage !== "options";
+    part("buttons").hidden = stage !== "options";
+    part("plan").hidden = stage !== "plan";
+    part("decide").hidden = stage !== "plan" || !planned;
+  };
+
+  const plan = async () => {
+    const options = await checked();
+    if (!options) return;
+    planned = null;
+    say("", "Triggering …");
+    const run = await trigger(options, true);
+    const link = () => leaving(run.page, "its run in Airflow");
+    const task = await until(run, (of, state, seconds) => {
+      const [first, own] = [of("tables"), of(PLAN)];
+      if (own && ended(own.state)) return own;
+      if (first && ["failed", "upstream_failed"].includes(first.state)) return first;
+      if (ended(state)) return own ?? first ?? { state };
+      const doing = own?.state === "up_for_retry" ? "The plan failed, and is tried again" : own?.state === "running" ? "Planning" : "Waiting for a worker";
+      say("", `${doing} … ${seconds} s, see `, link());
+      return null;
+    });
+    const result = task.task_id === PLAN ? await returned(run, task) : {};
+    const about = result.problem || (task.state === "success" ? "" : "See the log of the task.");
+    part("plan").replaceChildren(
+      element("h2", { textContent: task.state === "success" ? "The plan" : "There is no plan" }),
+      ...(about ? [element("p", { className: "note error", textContent: about })] : []),
+      ...(result.plan_text ? drawn(result.plan_text) : []),
+    );
+    if (task.state === "success") planned = { options, approval: Boolean(result.needs_approval) };
+    into("plan");
+    part("decide").hidden = false;
+    const go = part("decide").querySelector("[data-do=planned]");
+    go.hidden = !planned;
+    go.textContent = planned?.approval ? "Ask for the approval of this" : "Run this";
+    const asks = planned?.approval ? "It is made again, and has to be approved, before it is carried out. " : "";
+    say(planned ? "good" : "error", `Nothing was changed. ${asks}`, "See ", link(), ...(operation === "fsck" ? [", and the findings on ", element("a", { href: table, textContent: "the page of the table" })] : []), ".");
+    part("decide").querySelector("button:not([hidden])").focus();
+  };
+
+  const start = async (options, follows) => {
+    say("", "Triggering …");
+    const run = await trigger(options, false);
+    if (!follows) {
+      say("good", "Triggered: ", leaving(run.page, "the run in Airflow"));
+      leave(run.page);
+      return;
+    }
+    into("started");
+    const outcome = await until(run, (of, state, seconds) => {
+      const asked = of(APPROVE)?.state;
+      if (["deferred", "awaiting_input"].includes(asked)) return "waits";
+      if (ended(state)) return state;
+      say("", `Planning again, to ask for the approval … ${seconds} s, see `, leaving(run.page, "the run in Airflow"));
+      return null;
+    });
+    if (outcome === "waits") {
+      say("warning", "It waits for approval: ", element("a", { href: approvals, textContent: "answer it" }), ", or see ", leaving(run.page, "the run in Airflow"), ".");
+    } else {
+      say(outcome === "success" ? "good" : "error", outcome === "success" ? "Done: " : "It failed: ", leaving(run.page, "the run in Airflow"));
+    }
+  };
+
+  const what = {
+    plan,
+    run: async () => {
+      const options = await checked();
+      if (options) await start(options, false);
+    },
+    planned: () => start(planned.options, planned.approval),
+    back: () => {
+      into("options");
+      say("");
+      part("state").hidden = true;
+    },
+  };
+  const act = async (name) => {
+    const buttons = [...form.querySelectorAll("button")];
+    buttons.forEach((button) => (button.disabled = true));
+    try {
+      await what[name]();
+    } catch (error) {
+      say("error", error.status === 403 ? "You may not trigger this Dag, or not see its runs." : `Airflow refused: ${error.message || error.status || "no connection"}`);
+    }
+    buttons.forEach((button) => (button.disabled = false));
+  };
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    act(event.submitter?.dataset.do ?? (plansFirst === undefined ? "run" : "plan"));
   });
+  form.querySelector("[data-do=back]").addEventListener("click", () => act("back"));
 })();

@@ -253,12 +253,8 @@ def _sums(
     deleted, spared = (
         sum(getattr(run, name) for run in runs) for name in ("reclaimed_bytes", "spared_bytes")
     )
-    measured = [
-        (each.before.health.num_files, each.after.health.num_files)
-        for each in results
-        if each.before and each.before.health and each.after and each.after.health
-    ]
-    files, left = (sum(numbers) for numbers in zip(*measured, strict=True)) if measured else (0, 0)
+    counted = [run.data_files for run in runs if run.data_files is not None]
+    files, left = sum(each.before for each in counted), sum(each.after for each in counted)
     gained = [f"{files:,} data files became {left:,}"] if left < files else []
     gained += [f"{size_text(deleted)} of files were deleted"] if deleted else []
     gained += [f"opening the tables takes {size_text(spared)} less"] if spared else []

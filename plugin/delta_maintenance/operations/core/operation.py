@@ -161,6 +161,10 @@ class PolicyPart:
     after this one, whatever the usual order."""
 
 
+def _never(_: Any) -> bool:
+    return False
+
+
 # Compared by identity and hashable, because a name has only one record.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationRecord(Generic[O, P, R]):
@@ -212,7 +216,7 @@ class OperationRecord(Generic[O, P, R]):
     """Options that limit the work, each with the field of the Plan that contains the amount: a run
     of an approved plan does at most the approved amount.
     """
-    asks_for_approval: Callable[[P], bool] = lambda _: False
+    asks_for_approval: Callable[[P], bool] = _never
     """Returns whether a plan should be approved first."""
     planned_amounts: Callable[[P], Amounts] = lambda _: Amounts()
     done_amounts: Callable[[R], Amounts] = lambda _: Amounts()
@@ -250,6 +254,12 @@ class OperationRecord(Generic[O, P, R]):
             for field in flag_fields(self.options)
             if field.is_required
         }
+
+    @property
+    def may_need_approval(self) -> bool:
+        """Whether its plan should be seen first: it may delete, repair or change a table."""
+        asks = self.asks_for_approval is not _never
+        return asks or self.effects.deletes or self.effects.changes_table
 
     @property
     def chooses_engine(self) -> bool:

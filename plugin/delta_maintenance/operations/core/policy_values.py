@@ -18,6 +18,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -91,6 +92,17 @@ Duration = Annotated[
 
 Bytes = Annotated[ByteSize, AfterValidator(_no_debt)]
 """A number of bytes, or a string such as `64 MiB`."""
+
+
+def parse_size(text: str) -> int:
+    """Parses `64 MiB`, or a number of bytes. Raises `InvalidRequestError` for other texts."""
+    try:
+        return int(TypeAdapter(Bytes).validate_python(text))
+    except ValidationError:
+        raise InvalidRequestError(
+            f"{text[:80]!r} is not a size", remedy="write it like '64 MiB'"
+        ) from None
+
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A fraction from 0 to 1."""

@@ -1,0 +1,37 @@
+"""What maintenance brought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from delta_maintenance.policies.entries import BeforeAfter, PastRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gains:
+    """The sums over some runs; see the fields of `PastRun`."""
+
+    runs: int
+    failed_runs: int
+    reclaimed_bytes: int
+    fewer_data_files: int
+    fewer_files_to_open: int
+    spared_bytes: int
+
+
+def gains_of(runs: Iterable[PastRun]) -> Gains:
+    """What some runs brought, each for its table."""
+    runs = tuple(runs)
+    return Gains(
+        runs=len(runs),
+        failed_runs=sum(run.status == "failed" for run in runs),
+        reclaimed_bytes=sum(run.reclaimed_bytes for run in runs),
+        fewer_data_files=_less(run.data_files for run in runs),
+        fewer_files_to_open=_less(run.files_to_open for run in runs),
+        spared_bytes=sum(run.spared_bytes for run in runs),
+    )
+
+
+def _less(numbers: Iterable[BeforeAfter | None]) -> int:
+    return sum(each.less for each in numbers if each is not None)

@@ -1,0 +1,259 @@
+"""The fields of the form for one operation, made from its record, and the options in an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args, get_origin
+
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.facts import duration_text, size_text
+from delta_maintenance.operations.core.flags import FlagField, flag_fields
+from delta_maintenance.operations.core.given_options import check_options, require_known
+from delta_maintenance.operations.core.policy_values import parse_size
+from delta_maintenance.operations.core.registry import AnyOperation
+from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.models import Assessment
+from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.operators.descriptions import option_help
+from delta_maintenance_airflow.operators.manual import SHORT_RETENTION, require_allowed_options
+
+Kind = Literal[
+    "switch", "choice", "number", "size", "duration", "instant", "list", "mapping", "sql", "text"
+]
+"""The kind of input. Only a switch is sent as a flag, a list as lines, all others as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionField:
+    """One field of the form."""
+
+    name: str
+    """The option."""
+    title: str
+    help: str
+    """With code between backticks."""
+    kind: Kind
+    required: bool = False
+    default: str = ""
+    """The value of an empty field, for people."""
+    by_policy: bool = False
+    """Whether that value is the policy's."""
+    is_on: bool = False
+    """Whether a switch is on unless it is changed."""
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    unit: str = ""
+    example: str = ""
+    shortens: bool = False
+    """Whether it is only for the Dag that may shorten a retention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The options in a filled form, or the problems of its fields."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    """By option; under the empty name a problem of none of the fields."""
+
+
+def option_fields(
+    record: AnyOperation, by_policy: Mapping[str, Any] | None = None
+) -> tuple[OptionField, ...]:
+    """The fields of an operation: its subject first, and what shortens a retention last."""
+    found = [_field(each, by_policy or {}) for each in _fields(record)]
+    order = {name: at for at, name in enumerate(record.subjects)}
+    found.sort(key=lambda e: (e.shortens, not e.required, order.get(e.name, len(order))))
+    return tuple(found)
+
+
+def policy_values(
+    record: AnyOperation, policy: Policy | None, assessment: Assessment | None
+) -> dict[str, Any]:
+    """The options that the policy gives to an operation on an assessed table.
+
+    Those of the last assessment, if the operation was due; else the values of its rule, which have
+    the names of the options.
+    """
+    if assessment is None:
+        return {}
+    asked = next((e.options for e in assessment.operations if e.operation == record.name), None)
+    if asked is not None:
+        return {each.name: getattr(asked, each.name) for each in _fields(record)}
+    if policy is None:
+        return {}
+    try:
+        rules = policy.table_at(assessment.uri, name=assessment.name).rules
+    except DeltaMaintenanceError:
+        # A table that only its catalog can find.
+        return {}
+    rule = rules.value(record.policy.key) if record.policy is not None else None
+    values = {each.name: getattr(rule, each.name, None) for each in _fields(record)}
+    common = {"other_writers": rules.other_writers, "engine": rules.engine.prefer}
+    values |= {name: value for name, value in common.items() if name in values}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def read_answer(
+    record: AnyOperation, given: Mapping[str, Any], *, short_retention: bool = False
+) -> Answer:
+    """Converts the changed fields of a form to options, and checks them by the record."""
+    fields = {each.name: each for each in flag_fields(record.options)}
+    options: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for name, value in given.items():
+        try:
+            require_known(record, {name: value})
+            options[name] = _value(fields[name], value) if name in fields else value
+            check_options(record, {name: options[name]})
+        except InvalidRequestError as error:
+            problems[name if name in fields else ""] = _problem(name, error)
+    if not problems:
+        try:
+            require_allowed_options(options, short_retention=short_retention)
+        except AirflowFailException as error:
+            problems[""] = str(error)
+    return Answer(problems=problems) if problems else Answer(options=options)
+
+
+def _problem(name: str, error: InvalidRequestError) -> str:
+    """The problem for people who see the field."""
+    problem = error.problem.removeprefix(f"{name}: ")
+    remedy = error.remedy or ""
+    return problem if remedy.startswith("correct this field") else f"{problem}; {remedy}"
+
+
+_OF_TASK = ("operation_id", "operation_since")
+"""Options that a task sets itself."""
+
+
+def _fields(record: AnyOperation) -> list[FlagField]:
+    return [each for each in flag_fields(record.options) if each.name not in _OF_TASK]
+
+
+def _field(each: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
+    kind = _kind(each)
+    policys = by_policy.get(each.name, each.default)
+    differs = each.name in by_policy and policys != each.default
+    default = "" if each.is_required and not differs else _text(kind, policys)
+    title = f"{'no ' if _is_turned_off(each) else ''}{each.name.replace('_', ' ')}"
+    text = option_help(each)
+    return OptionField(
+        name=each.name,
+        title=f"{title[:1].upper()}{title[1:]}",
+        help=f"{text[:1].upper()}{text[1:]}.",
+        kind=kind,
+        required=each.is_required and not differs,
+        default=default,
+        by_policy=differs,
+        is_on=(policys is True) != _is_turned_off(each),
+        choices=_choices(each),
+        least=each.least,
+        unit=_unit(each.name) if kind == "number" else "",
+        example=_EXAMPLES.get(kind, "") if each.flag.example is None else each.flag.example,
+        shortens=each.name in SHORT_RETENTION,
+    )
+
+
+_EXAMPLES: Mapping[str, str] = {
+    "duration": "30 days",
+    "size": "64 MiB",
+    "instant": "2027-01-31T12:00:00Z",
+}
+_SQL = ("CONDITION", "SQL")
+_UNITS = ("percent", "bytes", "files", "rows", "commits")
+
+
+def _kind(each: FlagField) -> Kind:
+    if each.kind is bool:
+        return "choice" if each.may_be_none else "switch"
+    if each.choices is not None:
+        return "choice"
+    if get_origin(each.kind) is tuple:
+        return "list"
+    if isinstance(get_origin(each.kind), type) and issubclass(get_origin(each.kind), Mapping):
+        return "mapping"
+    if each.kind is int:
+        return "size" if each.name.endswith("_bytes") else "number"
+    if each.kind is timedelta:
+        return "duration"
+    if each.kind is datetime:
+        return "instant"
+    return "sql" if each.flag.metavar in _SQL else "text"
+
+
+def _is_turned_off(each: FlagField) -> bool:
+    """Whether the help says what happens without it, as that of a flag `--no-…`."""
+    return each.default is True and not each.may_be_none
+
+
+def _choices(each: FlagField) -> tuple[str, ...]:
+    if each.kind is bool and each.may_be_none:
+        return tuple(_FLAGS)
+    return each.choices or ()
+
+
+def _unit(name: str) -> str:
+    unit = next((unit for unit in _UNITS if unit in name.split("_")), "")
+    return "%" if unit == "percent" else unit
+
+
+_FLAGS = {"yes": True, "no": False}
+
+
+def _text(kind: Kind, value: Any) -> str:
+    """The text of a value for people."""
+    if value is None or value == () or value == {}:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if kind == "duration":
+        return duration_text(value)
+    if kind == "size":
+        return size_text(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _value(each: FlagField, given: Any) -> Any:
+    """Converts what a field contains to the JSON of an option; the record checks the rest."""
+    kind = _kind(each)
+    if kind == "switch" and isinstance(given, bool):
+        return given != _is_turned_off(each)
+    if kind == "choice" and each.kind is bool:
+        return _FLAGS.get(given, given)
+    if kind == "number":
+        return _whole(given)
+    if kind == "size":
+        return parse_size(given) if isinstance(given, str) else given
+    if kind == "list" and _is_whole(get_args(each.kind)[0]):
+        return [_whole(item) for item in _lines(given)]
+    if kind == "list":
+        return _lines(given)
+    return _mapping(_lines(given)) if kind == "mapping" else given
+
+
+def _is_whole(kind: Any) -> bool:
+    return kind is int or get_args(kind)[:1] == (int,)
+
+
+def _lines(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, list) else [given]
+
+
+def _whole(given: Any) -> Any:
+    text = str(given).strip()
+    return int(text) if text.lstrip("-").isdecimal() else given
+
+
+def _mapping(lines: Sequence[Any]) -> dict[str, str]:
+    pairs = [str(line).partition("=") for line in lines]
+    if not all(name.strip() and sign for name, sign, _ in pairs):
+        raise InvalidRequestError("a line is not NAME=VALUE", remedy="write one on each line")
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(found) < len(pairs):
+        raise InvalidRequestError("a name occurs twice", remedy="give it one value")
+    return found

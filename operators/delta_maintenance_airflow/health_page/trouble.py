@@ -1,0 +1,131 @@
+"""Why a table is broken: the problem, what fsck has found, and the steps to take."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.fsck.options import Finding, FsckPlan, FsckResult
+from delta_maintenance.policies.assessments import AssessmentEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The line of an error, divided into its parts."""
+
+    text: str
+    """The problem without the table, which the page names already."""
+    remedy: str | None = None
+    version: int | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What the last fsck has found."""
+
+    at: datetime
+    findings: tuple[Finding, ...]
+    """The first findings of each kind, the worst ones first."""
+    total: int
+    repairs: int
+    """The number of repairs that fsck has planned and not made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to do."""
+
+    text: str
+    examines: bool = False
+    """Whether it is to run fsck."""
+
+
+_WHERE = re.compile(r"(?:, )?(?:version (?P<version>\d+))?(?:, )?(?:file (?P<file>.+?))?: ")
+_CORRUPT = 5
+"""The exit status of `CorruptTableError` and `NotADeltaTableError`."""
+
+
+def problem_of(text: str, *, name: str, uri: str | None) -> Problem:
+    """Divides the line of an error about a table."""
+    rest = text
+    for table in (f"{uri} ({name})", uri, name):
+        if table is not None and rest.startswith(f"table {table}"):
+            rest = rest.removeprefix(f"table {table}")
+            break
+    where = _WHERE.match(rest)
+    version = where["version"] if where is not None else None
+    rest = rest[where.end() :] if where is not None else rest
+    told, _, remedy = rest.rpartition("; ")
+    return Problem(
+        text=told or rest,
+        remedy=remedy if told else None,
+        version=int(version) if version is not None else None,
+        file=where["file"] if where is not None else None,
+    )
+
+
+def examination_of(entry: AssessmentEntry) -> Examination | None:
+    """What the last fsck has found; None if none is known, or only one of another release."""
+    outcome = next((each for each in entry.reports if each.operation == "fsck"), None)
+    if outcome is None or outcome.result is None:
+        return None
+    planned = outcome.status == "planned"
+    try:
+        read = (FsckPlan if planned else FsckResult).from_json(outcome.result)
+    except InvalidRequestError:
+        return None
+    return Examination(
+        at=outcome.started_at,
+        findings=read.findings,
+        total=sum(each.count for each in read.counts),
+        repairs=len(read.repairs) if planned else 0,
+    )
+
+
+def steps_for(
+    entry: AssessmentEntry, problem: Problem, examination: Examination | None
+) -> tuple[Step, ...]:
+    """What to do about a table that cannot be read, in order."""
+    assessment = entry.assessment
+    remedy = _sentence(problem.remedy or "Correct what the problem names")
+    if assessment.retryable:
+        return (
+            Step(text="Wait for the next run: it may pass, and the run tries again."),
+            Step(text=f"If it lasts: {remedy[:1].lower()}{remedy[1:]}"),
+        )
+    damaged = assessment.exit_status == _CORRUPT and (problem.version, problem.file) != (None, None)
+    if not damaged and examination is None:
+        return (Step(text=remedy), Step(text="The next run assesses the table again."))
+    stop = (
+        "Pause every vacuum and every clean-up of this table, also those of other tools. The "
+        "policy deletes nothing from a table that cannot be read."
+    )
+    again = "Examine it again. Resume deletions only when it is sound."
+    return (
+        Step(text=stop),
+        *([Step(text="Find out what is wrong.", examines=True)] if examination is None else []),
+        Step(text=_correction(remedy, examination), examines=_repairs(examination)),
+        Step(text=again, examines=examination is not None and not _repairs(examination)),
+    )
+
+
+def _correction(remedy: str, examination: Examination | None) -> str:
+    if examination is None or not examination.findings:
+        return remedy
+    if _repairs(examination):
+        return (
+            "Let fsck repair what it can without losing data: run it with Repair. Then follow the "
+            "remedy of each other finding."
+        )
+    return "Follow the remedy of each finding, in the order of the list."
+
+
+def _repairs(examination: Examination | None) -> bool:
+    return examination is not None and examination.repairs > 0
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."

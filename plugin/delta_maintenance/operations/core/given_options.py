@@ -1,0 +1,69 @@
+"""Options that people write in forms and configurations, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+from delta_maintenance.closest import closest
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.durations import parse_duration
+from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.registry import AnyOperation
+
+
+def read_options(record: AnyOperation, given: Mapping[str, Any]) -> Record:
+    """Reads the Options of an operation, with durations as people write them (`30 days`).
+
+    `InvalidRequestError` names an unknown option and the one that was meant, options that are
+    missing, and a value that is not allowed.
+    """
+    require_known(record, given)
+    missing = [name for name in record.required if name not in given]
+    if missing:
+        raise InvalidRequestError(
+            f"{record.name} lacks the option {' and the option '.join(missing)}",
+            remedy=f"give options such as {json.dumps(record.example)}",
+        )
+    return _read(record, given)
+
+
+def check_options(record: AnyOperation, given: Mapping[str, Any]) -> None:
+    """Raises the errors of `read_options` for what is given; the rest may come from a policy."""
+    require_known(record, given)
+    _read(record, {**record.example, **given})
+
+
+def require_known(record: AnyOperation, names: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequestError` for a name that is no option of the operation."""
+    known = [field.name for field in fields(record.options)]
+    for name in names:
+        if name not in known:
+            meant = closest(name, known)
+            raise InvalidRequestError(
+                f"{record.name} has no option {name!r}",
+                remedy=f"give {meant!r}, if that was meant"
+                if meant is not None
+                else f"give some of {', '.join(known)}",
+            )
+
+
+def _read(record: AnyOperation, given: Mapping[str, Any]) -> Record:
+    durations = {field.name for field in flag_fields(record.options) if field.kind is timedelta}
+    values = {
+        name: _duration(name, value) if name in durations and isinstance(value, str) else value
+        for name, value in given.items()
+    }
+    read: Record = record.options.from_json(values)
+    return read
+
+
+def _duration(name: str, text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{name}: {error.problem}", remedy=error.remedy) from None
