@@ -104,7 +104,7 @@ def test_tables_are_found_by_typing_sorting_and_choosing(
     server: Server, browser: Browser, theme: str
 ) -> None:
     with visitor(browser, server, theme=theme) as page:
-        page.goto(f"{server.address}/delta-maintenance/?q=s3://lake&sort=tombstones&order=desc")
+        page.goto(f"{server.address}/delta-maintenance/?q=s3://lake&sort=commits&order=desc")
         picture(page, f"health-tables-{theme}")
         page.goto(f"{server.address}/delta-maintenance/")
         picture(page, f"health-overview-{theme}")

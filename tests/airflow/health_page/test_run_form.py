@@ -93,7 +93,9 @@ def test_the_plan_is_shown_before_its_approval_is_asked_for(
         assert "no version and no tombstone" in plan and "`" not in plan
         assert page.inner_text("#state").startswith("Nothing was changed. It is made again, and")
         picture(page, "health-plan")
-        page.get_by_role("button", name="Ask for the approval of this").click()
+        asking = page.get_by_role("button", name="Ask for the approval of this")
+        assert asking.evaluate("it => it === document.activeElement")
+        asking.click()
         page.wait_for_selector("#state.warning")
         assert "It waits for approval" in page.inner_text("#state")
         (answer, _) = page.locator("#state a").all()

@@ -196,7 +196,6 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
     go.textContent = planned?.approval ? "Ask for the approval of this" : "Run this";
     const asks = planned?.approval ? "It is made again, and has to be approved, before it is carried out. " : "";
     say(planned ? "good" : "error", `Nothing was changed. ${asks}`, "See ", link(), ...(operation === "fsck" ? [", and the findings on ", element("a", { href: table, textContent: "the page of the table" })] : []), ".");
-    part("decide").querySelector("button:not([hidden])").focus();
   };
 
   const start = async (options, follows) => {
@@ -244,6 +243,8 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
       say("error", error.status === 403 ? "You may not trigger this Dag, or not see its runs." : `Airflow refused: ${error.message || error.status || "no connection"}`);
     }
     buttons.forEach((button) => (button.disabled = false));
+    // Not before: a disabled button takes no focus.
+    if (!part("decide").hidden) part("decide").querySelector("button:not([hidden])").focus();
   };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
