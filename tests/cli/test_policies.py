@@ -362,3 +362,18 @@ def test_health_for_people_and_as_json(cli: Any, lake: Path) -> None:
 def test_health_of_a_missing_table_is_status_5(cli: Any, tmp_path: Path) -> None:
     outcome = cli("health", tmp_path)
     assert outcome.status == 5 and outcome.out == "" and outcome.err.count("\n") == 1
+
+
+def test_a_table_is_known_by_its_name_and_by_every_form_of_its_address(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    words = (config, "--state", tmp_path / "state", "--json")
+    for text in ("raw/events", f"file://{lake}/raw/events/", f"{lake}/raw/events"):
+        outcome = cli("run", *words, "--table", text)
+        assert [each["name"] for each in outcome.document] == ["raw/events"], text
+    cli("run", "--all-due", f"{lake}/raw/events/", *words[1:])
+    (entry,) = AssessmentStore(str(tmp_path / "state")).load_all()
+    assert isinstance(entry, AssessmentEntry)
+    assert [each.operation for each in entry.last_runs].count("checkpoint") == 1
+    absent = cli("run", *words, "--table", f"{lake}/other")
+    assert "no table named" in absent.err
