@@ -22,6 +22,7 @@ class LedgerRow:
     def __init__(self, *, is_wanted: bool) -> None:
         self.document: Any = None
         """The Plan or the Result."""
+        self.started: datetime | None = None
 
         self._is_wanted = is_wanted
         self._measuring = ExitStack()
@@ -44,7 +45,8 @@ class LedgerRow:
 @contextmanager
 def ledger_row(record: AnyOperation, arguments: argparse.Namespace) -> Iterator[LedgerRow]:
     """Records the work of the block, also if it fails; problems of the ledger are warnings."""
-    row, started = LedgerRow(is_wanted=arguments.ledger is not None), clock.now()
+    is_wanted = arguments.ledger is not None
+    row = LedgerRow(is_wanted=is_wanted)
     failure: Exception | None = None
     try:
         yield row
@@ -52,8 +54,8 @@ def ledger_row(record: AnyOperation, arguments: argparse.Namespace) -> Iterator[
         failure = error
         raise
     finally:
-        if arguments.ledger is not None:
-            _record(record, arguments, row, started=started, failure=failure)
+        if is_wanted:
+            _record(record, arguments, row, failure=failure)
 
 
 def _record(
@@ -61,7 +63,6 @@ def _record(
     arguments: argparse.Namespace,
     row: LedgerRow,
     *,
-    started: datetime,
     failure: Exception | None,
 ) -> None:
     from delta_maintenance.cli import policy_ledger
@@ -70,6 +71,7 @@ def _record(
     from delta_maintenance.policies.models import RunResult
 
     ended = clock.now()
+    started = row.started or ended
     outcome = outcome_of_document(
         record,
         row.document,

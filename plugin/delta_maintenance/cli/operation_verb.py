@@ -97,7 +97,8 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
 
 
 def _run(verb: _Verb) -> None:
-    started, record, arguments = clock.now(), verb.record, verb.arguments
+    verb.row.started = started = clock.now()
+    record, arguments = verb.record, verb.arguments
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
     if spark is not None and not dry_run and _asks_for_spark(options) and spark.skips_plan(options):
