@@ -59,7 +59,7 @@ def acknowledge(
 
 
 def covers(store: AssessmentStore, *, now: datetime = NOW) -> bool:
-    entry = store.load("orders")
+    entry = store.named("orders")
     assert isinstance(entry, AssessmentEntry)
     return entry.acknowledged(now=now) is not None
 
@@ -73,7 +73,7 @@ def test_it_survives_assessments_of_the_same_failure_until_it_ends(store: Assess
     end = NOW + timedelta(days=7)
     assert not covers(store, now=end)
     store.save(broken(at=end))
-    entry = store.load("orders")
+    entry = store.named("orders")
     assert isinstance(entry, AssessmentEntry) and entry.acknowledgement is None
 
 
