@@ -129,7 +129,9 @@ class TableRow:
             return self.trouble.text
         operations = self.assessment.operations if self.assessment is not None else ()
         reasons = {each.operation: each.reason for each in operations}
-        return next((reasons[operation] for operation, *_ in self.asked), None)
+        for operation, _, waiting in self.asked:
+            return waiting.plan.reason if waiting is not None else reasons[operation]
+        return None
 
     @property
     def failing_link(self) -> str | None:

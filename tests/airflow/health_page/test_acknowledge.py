@@ -45,7 +45,7 @@ def send(
 
 
 def stored(site: Site) -> Acknowledgement | None:
-    entry = site.store.load("orders")
+    entry = site.store.named("orders")
     assert isinstance(entry, AssessmentEntry)
     return entry.acknowledgement
 

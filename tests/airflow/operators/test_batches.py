@@ -210,7 +210,7 @@ def test_a_batch_holds_the_lease_of_one_table_at_a_time(
         take(self, path, name, holder)
         seen.append((name, len([*Path(store.uri).glob("*.lease")])))
 
-    with Leases(store.store).held("d", holder="somebody"):
+    with Leases(store.store).held("d", uri=batch.tables[3]["uri"], holder="somebody"):
         monkeypatch.setattr(Leases, "_take", taken)
         assert statuses(batch.execute(task_context)) == {
             **dict.fromkeys("abc", "done"),
@@ -241,7 +241,8 @@ def test_a_manual_run_waits_for_the_task_that_changes_its_table(
     )
     pauses: list[float] = []
     with ExitStack() as other:
-        other.enter_context(Leases(store.store).held("a", holder="a batch"))
+        held = Leases(store.store).held("a", uri=batch.tables[0]["uri"], holder="a batch")
+        other.enter_context(held)
 
         def slept(seconds: float) -> None:
             pauses.append(seconds)

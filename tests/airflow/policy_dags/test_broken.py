@@ -153,7 +153,7 @@ def test_small_work_is_batched_and_a_failure_leaves_the_rest_of_its_batch_alone(
     summary = found["summary"].told
     assert summary["statuses"] == {"done": 13, "stopped": 1}
     assert [problem[:3] for problem in summary["problems"]] == ["u: "]
-    entry = assessment_store().load("lake/t03")
+    entry = assessment_store().named("lake/t03")
     assert isinstance(entry, AssessmentEntry) and entry.link is not None
     assert entry.link.endswith("/tasks/run/mapped/0")
     again = run("delta_maintenance")
