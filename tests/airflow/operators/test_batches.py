@@ -260,7 +260,7 @@ def test_a_manual_run_waits_for_the_task_that_changes_its_table(
     )
     manual.table = batch.tables[1]
     with (
-        Leases(store.store).held("b", holder="a batch"),
+        Leases(store.store).held("b", uri=batch.tables[1]["uri"], holder="a batch"),
         pytest.raises(AirflowException, match="a batch is working on b"),
     ):
         manual.execute(task_context)
