@@ -16,6 +16,7 @@ from delta_maintenance.operations import core
 from delta_maintenance.redaction import redact
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.hooks.delta import PolicyHook
+from delta_maintenance_airflow.ledger import record_run
 from delta_maintenance_airflow.settings import assessment_store, policy_path, report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob
 from delta_maintenance_airflow.spark.submission import SparkSubmission
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.execute import SubmitToSpark
-    from delta_maintenance.policies.models import AssessedOperation
+    from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,12 @@ class PolicyWork:
             memory=self._memory,
         )
 
+    def kept(self, store: AssessmentStore, result: RunResult, *, link: str) -> AssessmentEntry:
+        """Stores a run with the newest assessment of its table, and records it in the ledger."""
+        entry = store.save(result.after or result.before or _nothing(result), result, link=link)
+        record_run(self.policy.ledger, store, result, link=link)
+        return entry
+
     def _stated(self, table: PolicyTable) -> PolicyTable:
         """Completes the rules by what the connection says of other writers."""
         if table.rules.other_writers is not None:
@@ -114,6 +121,18 @@ class PolicyWork:
         stated = PolicyHook(table.rules.storage).other_writers
         rules = table.rules.model_copy(update={"other_writers": stated})
         return table.model_copy(update={"rules": rules})
+
+
+def _nothing(result: RunResult) -> Assessment:
+    from delta_maintenance.policies.models import Assessment
+
+    return Assessment(
+        name=result.name,
+        uri=result.uri,
+        assessed_at=result.ended_at,
+        status="failed",
+        problem=result.problem,
+    )
 
 
 def entry_of(store: AssessmentStore, uri: str, name: str) -> AssessmentEntry | None:

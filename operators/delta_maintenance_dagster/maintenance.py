@@ -7,6 +7,7 @@ in `delta_maintenance.policies`.
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,9 +163,11 @@ def build_maintenance_step(
             if key in selected
         ]
         failed: list[FinishedRun] = []
+        ended: list[FinishedRun] = []
         names: list[str] = []
         try:
             for run, finished in all_of(runs, lambda run: _work(run, config)):
+                ended.append(finished)
                 if settings.thresholds is not None:
                     run.evaluate_checks(finished, settings.thresholds)
                 if finished.problem is not None:
@@ -187,10 +190,22 @@ def build_maintenance_step(
             ) from interrupt
         if state is not None:
             state.tell(context.resources, context.log, names, title=context.run.job_name)
+        if len(ended) > 1:
+            context.log.info(sums_of(ended))
         if failed:
             raise failure_of(failed, of=len(runs))
 
     return maintenance
+
+
+def sums_of(ended: Sequence[FinishedRun]) -> str:
+    """Returns what a step did on several tables, in one line."""
+    from delta_maintenance.policies.entries import PastRun, gained
+
+    runs = [PastRun.of(each.result, None) for each in ended]
+    statuses = Counter(run.status.replace("-", " ") for run in runs)
+    told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
+    return "; ".join([f"{len(runs):,} tables: {told}", *gained(runs)])
 
 
 def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:

@@ -301,6 +301,8 @@ class TableRun:
             raise error.located(table=policy_table.uri) from error.__cause__
 
     def _ended(self, result: RunResult, known: memory.Memory) -> FinishedRun:
+        from delta_maintenance.policies.entries import PastRun, gained
+
         log = self.context.log
         for assessed in _operations(result.before):
             log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
@@ -308,6 +310,7 @@ class TableRun:
         if self.state is not None and latest is not None:
             told = self.state.keep(self.context.resources, log, latest, result)
         failed = log.error if told is None else log.warning
+        run = PastRun.of(result, None)
         for outcome in result.outcomes:
             reason = in_dagster(outcome.reason)
             tell = failed if outcome.exit_status else log.info
@@ -316,7 +319,7 @@ class TableRun:
             problem = in_dagster(told or result.problem or "")
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
-            log.info(f"{self.table.label}: {result.status}")
+            log.info("; ".join([f"{self.table.label}: {result.status}", *gained([run])]))
         pending, approval = self._asked(_waiting(result, known.pending), known.pending), {}
         if pending and self.approval_job is not None:
             approval = metadata.of_approval(self.approval_job, self.context.run.run_id)

@@ -6,6 +6,7 @@ the distribution from a wheel of this checkout.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from delta_maintenance.policies.definition.policy import load_policy
 from tests.support.newcomer import ROOT, Newcomer
 from tests.support.servers.browser import open_browser
 from tests.support.servers.ports import free_port
@@ -73,6 +75,82 @@ def test_dagster_in_five_minutes(newcomer: Newcomer) -> None:
             page.get_by_text("commits_to_replay_after").wait_for()
     newcomer.report("Dagster", 5)
     assert newcomer.minutes < 15
+
+
+def test_airflow_in_eight_minutes(newcomer: Newcomer) -> None:
+    page = "docs/start/airflow.md"
+    newcomer.run("pip install deltalake pyarrow")
+    newcomer.run(f"python - <<'END'\n{OLD_TABLE}END", name="an old table")
+    home = newcomer.folder / "airflow"
+    (home / "dags").mkdir(parents=True)
+    port, log = free_port(), newcomer.folder / "airflow.log"
+    address = f"http://127.0.0.1:{port}"
+    newcomer.environment |= {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    told = newcomer.follow(page, until="The setting tells the health page", writes=False)
+    assert "lake/events" in told and "delta_maintenance_dags.py" in told
+    assert load_policy(newcomer.work / "policy.yaml").defaults.approval == ("vacuum",)
+    with newcomer.running("airflow standalone", log), open_browser() as browser:
+        newcomer.wait_for("Airflow answers", lambda: answers(address), seconds=600, log=log)
+        password = newcomer.wait_for("its password", lambda: password_in(home), seconds=60, log=log)
+        listed = lambda: "delta_manual" in newcomer.quietly("airflow dags list")  # noqa: E731
+        newcomer.wait_for("Airflow has read the Dags", listed, seconds=400, log=log)
+        newcomer.follow(page, since="Then turn the Dags on", until="| Dag | runs | does |")
+        seen = browser.new_page(viewport={"width": 1440, "height": 1000})
+        seen.set_default_timeout(60_000)
+        with newcomer.step("signing in"):
+            seen.goto(address)
+            seen.get_by_label("Username").fill("admin")
+            seen.get_by_label("Password").fill(password)
+            seen.get_by_role("button", name="Sign in").click()
+            seen.wait_for_url(lambda url: "/login" not in url)
+            seen.get_by_test_id("nav-home-link").wait_for()
+        with newcomer.step("a plan waits on the page"):
+
+            def waits() -> int:
+                seen.goto(f"{address}/delta-maintenance/")
+                return seen.get_by_text("plan waits for you").count()
+
+            newcomer.until(waits, seconds=300, log=log)
+        assert [*(newcomer.work / "lake/events/_delta_log").glob("*.checkpoint.parquet")]
+        before = len([*(newcomer.work / "lake/events").glob("*.parquet")])
+        with newcomer.step("the plan is approved on the page, and its files are gone"):
+            seen.get_by_role("link", name="vacuum of").first.click()
+            seen.get_by_label("vacuum of", exact=False).first.check()
+            seen.get_by_role("button", name="Approve").click()
+            seen.get_by_text("Approved: its run begins now.").wait_for()
+            newcomer.until(
+                lambda: len([*(newcomer.work / "lake/events").glob("*.parquet")]) == 1,
+                seconds=300,
+                log=log,
+            )
+        assert before == 111
+    newcomer.report("Airflow", 8)
+    assert newcomer.minutes < 20
+
+
+OLD_TABLE = """\
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+for hour in range(110):
+    rows = pa.table({"hour": [hour % 40] * 10, "value": list(range(10))})
+    write_deltalake("lake/events", rows, mode="append")
+DeltaTable("lake/events").alter.set_table_properties(
+    {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+)
+"""
+"""Writes a table that needs a checkpoint, has small files, and keeps no deleted files."""
+
+
+def password_in(home: Path) -> str | None:
+    """The password that Airflow has made for the user `admin`."""
+    file = home / "simple_auth_manager_passwords.json.generated"
+    return json.loads(file.read_text())["admin"] if file.exists() and file.read_text() else None
 
 
 def answers(address: str) -> bool:

@@ -51,11 +51,12 @@ class Newcomer:
             print(f"{title}: {seconds:6.1f} s  {what}")
         print(f"{title}: {self.minutes:.1f} min of {bar:.0f}")
 
-    def follow(self, page: str, *, since: str = "", until: str = "") -> str:
+    def follow(self, page: str, *, since: str = "", until: str = "", writes: bool = True) -> str:
         """Does what the blocks of a page say, from one line of it to another; returns what the
         commands printed.
 
-        A block of YAML is the contents of the file that the text above it names last.
+        A block of YAML is the contents of the file that the text above it names last; without
+        `writes`, it only shows what a command has written.
         """
         text = (ROOT / page).read_text()
         text = text[text.index(since) :]
@@ -68,6 +69,8 @@ class Newcomer:
                 told.append(
                     self.run(f"python - <<'END'\n{block}END", name="the program of the page")
                 )
+            elif language == "yaml" and not writes:
+                continue
             elif language == "yaml":
                 named = re.findall(r"`([\w./-]+\.yaml)`", text[: found.start()])
                 (self.work / named[-1]).write_text(block)
@@ -106,6 +109,17 @@ class Newcomer:
         assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}"
         return done.stdout
 
+    def quietly(self, command: str) -> str:
+        """Runs a command that is no step; returns what it prints, also if it fails."""
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.work,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
     @contextmanager
     def running(self, command: str, log: Path) -> Iterator[None]:
         """Runs a server while the block lasts, and ends all of its processes after it."""
@@ -130,11 +144,15 @@ class Newcomer:
 
     def wait_for(self, what: str, found: Callable[[], Any], *, seconds: float, log: Path) -> Any:
         """Waits for an event, as a step; returns the first answer that is not empty."""
-        end = time.monotonic() + seconds
         with self.step(what):
-            while not (answer := found()):
-                assert time.monotonic() < end, f"{what}\n{log.read_text()[-4000:]}"
-                time.sleep(0.5)
+            return self.until(found, seconds=seconds, log=log)
+
+    def until(self, found: Callable[[], Any], *, seconds: float, log: Path) -> Any:
+        """Waits for an event; returns the first answer that is not empty."""
+        end = time.monotonic() + seconds
+        while not (answer := found()):
+            assert time.monotonic() < end, log.read_text()[-4000:]
+            time.sleep(0.5)
         return answer
 
     @contextmanager

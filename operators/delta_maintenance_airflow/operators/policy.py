@@ -226,11 +226,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 result = self._patiently(
                     lambda: self.work(table, environment, entry_of(store, table.uri, table.name))
                 )
-                entry = store.save(
-                    result.after or result.before or _nothing(result),
-                    run=result,
-                    link=link_to(context),
-                )
+                entry = work.kept(store, result, link=link_to(context))
             except JobDeferredError as left:
                 lease = {"name": table.name, "uri": table.uri, "holder": holder(context)}
                 self._defer(left, lease)
@@ -462,18 +458,6 @@ def _assess_one(
         problem=problem,
         exit_status=1,
         retryable=retryable,
-    )
-
-
-def _nothing(result: RunResult) -> Assessment:
-    from delta_maintenance.policies.models import Assessment
-
-    return Assessment(
-        name=result.name,
-        uri=result.uri,
-        assessed_at=result.ended_at,
-        status="failed",
-        problem=result.problem,
     )
 
 

@@ -31,6 +31,9 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     `pending` are the plans that wait for an approval: with them, a run that did not fail is
     `blocked`. `due` lists what is due after the run.
     """
+    # Loads pyarrow, which loading definitions must not require.
+    from delta_maintenance.policies.entries import PastRun, gained
+
     before = result.before.health if result.before is not None else None
     latest = result.after or result.before
     after = latest.health if latest is not None else None
@@ -40,6 +43,8 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     }
     if result.problem is not None:
         facts["problem"] = dg.MetadataValue.text(in_dagster(result.problem))
+    if brought := gained([PastRun.of(result, None)]):
+        facts["gained"] = dg.MetadataValue.text("; ".join(brought))
     facts["operations"] = _outcomes(result.outcomes)
     if pending:
         facts |= of_pending(pending)

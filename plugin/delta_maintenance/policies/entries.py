@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known as registered
 from delta_maintenance.operations.health.models import TableHealth
@@ -85,6 +86,21 @@ class PastRun(Record):
             files_to_open=_changed(both, lambda health: health.files_to_open),
             bytes_to_open=opened,
         )
+
+
+def gained(runs: Sequence[PastRun]) -> tuple[str, ...]:
+    """What runs on tables brought, as clauses for people; empty if they brought nothing."""
+    counted = [run.data_files for run in runs if run.data_files is not None]
+    files, left = sum(each.before for each in counted), sum(each.after for each in counted)
+    deleted = sum(run.reclaimed_bytes for run in runs)
+    spared = sum(run.spared_bytes for run in runs)
+    opening = "opening the table" if len(runs) == 1 else "opening the tables"
+    found = (
+        f"{files:,} data files became {left:,}" if left < files else None,
+        f"{size_text(deleted)} of files were deleted" if deleted else None,
+        f"{opening} takes {size_text(spared)} less" if spared else None,
+    )
+    return tuple(each for each in found if each is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

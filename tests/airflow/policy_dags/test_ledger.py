@@ -1,0 +1,70 @@
+"""What the Dags do is recorded in the ledger of the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.storage import open_store
+from tests.support.tables.overdue_tables import overdue_table
+
+pytestmark = [
+    pytest.mark.airflow,
+    # Caused by the libraries of Airflow.
+    pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
+]
+
+
+def recorded(tmp_path: Path, *columns: str) -> list[dict[str, Any]]:
+    found = LedgerTable(open_store(str(tmp_path / "ledger"))).read(columns).to_pylist()
+    return sorted(found, key=lambda row: str(row["operation"]))
+
+
+@pytest.fixture
+def with_ledger(policy: Callable[..., Path], tmp_path: Path) -> Path:
+    overdue_table(tmp_path / "t")
+    path = policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint={"max_commits": 5})
+    document = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**document, "ledger": str(tmp_path / "ledger")}))
+    return path
+
+
+def test_runs_have_rows_with_their_tasks(
+    with_ledger: Path, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert run("delta_maintenance")["state"] == "success"
+    (row,) = recorded(tmp_path, "operation", "outcome", "done_by", "link", "table_name")
+    link = row.pop("link")
+    assert link.startswith("/dags/delta_maintenance/runs/") and "/tasks/run" in link
+    assert row == {
+        "operation": "checkpoint",
+        "outcome": "done",
+        "done_by": "airflow",
+        "table_name": "t",
+    }
+    # Nothing is due in the next run.
+    assert run("delta_maintenance")["state"] == "success"
+    assert len(recorded(tmp_path, "operation")) == 1
+
+
+def test_a_ledger_that_cannot_be_written_fails_no_run(
+    with_ledger: Path, run: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ledger").write_text("not a folder")
+    assert run("delta_maintenance")["state"] == "success"
+    assert "the ledger was not written" in caplog.text
+    assert len([*(tmp_path / "kept/ledger").iterdir()]) == 1
+    (tmp_path / "ledger").unlink()
+    overdue_table(tmp_path / "u")
+    document = yaml.safe_load(with_ledger.read_text())
+    document["tables"].append({"name": "u", "uri": str(tmp_path / "u")})
+    with_ledger.write_text(yaml.safe_dump(document))
+    assert run("delta_maintenance")["state"] == "success"
+    rows = recorded(tmp_path, "operation", "table_name")
+    assert sorted(row["table_name"] for row in rows) == ["t", "u"]
+    assert not [*(tmp_path / "kept/ledger").iterdir()]
