@@ -124,6 +124,49 @@ def test_a_ledger_that_is_down_costs_a_warning_and_is_caught_up(
     assert not [*(tmp_path / "state/ledger").iterdir()]
 
 
+def test_two_processes_that_catch_up_at_once_deliver_a_row_once(
+    ledger: LedgerTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_in(tmp_path)
+
+    def record(run: str, into: Store = state) -> list[str]:
+        return [
+            *Recorder(open_ledger=lambda: ledger, state=into).record(result(outcome()), origin(run))
+        ]
+
+    record("first")
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerTable, "version", _fail)
+        record("late")
+    slow = state_in(tmp_path)
+    read = slow.read
+    met: list[str] = []
+
+    def read_and_wait(path: str) -> bytes:
+        """Another process delivers the rows between two steps of this one."""
+        found = read(path)
+        if not met:
+            met.append(path)
+            assert record("fast") == record("next") == []
+        return found
+
+    monkeypatch.setattr(slow, "read", read_and_wait)
+    assert record("slow", slow) == []
+    assert met == ["ledger/late.json"]
+    assert recorded(ledger) == ["fast-0", "first-0", "late-0", "next-0", "slow-0"]
+
+
+def test_a_state_that_cannot_be_listed_does_not_call_delivered_rows_lost(
+    ledger: LedgerTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_in(tmp_path)
+    monkeypatch.setattr(state, "list_from", _fail)
+    recorder = Recorder(open_ledger=lambda: ledger, state=state)
+    (told,) = recorder.record(result(outcome()), origin("a"))
+    assert "lost" not in told and "\n" not in told
+    assert recorded(ledger) == ["a-0"]
+
+
 def test_damaged_rows_are_named_and_the_others_delivered(
     ledger: LedgerTable, tmp_path: Path
 ) -> None:
