@@ -129,7 +129,14 @@ class TableRow:
             return self.trouble.text
         operations = self.assessment.operations if self.assessment is not None else ()
         reasons = {each.operation: each.reason for each in operations}
-        return next((reasons[operation] for operation, *_ in self.asked), None)
+        # A person may request an operation that the policy does not.
+        return next(
+            (
+                reasons.get(operation) or (waiting.plan.reason if waiting is not None else None)
+                for operation, _, waiting in self.asked
+            ),
+            None,
+        )
 
     @property
     def failing_link(self) -> str | None:
