@@ -120,3 +120,34 @@ def test_a_ledger_is_shown_whole_for_longer_than_time_has_a_date(
     for words in ((), ("--by", "table")):
         told = cli("ledger", policy, "--since", "9999999 days", *words)
         assert (told.status, told.err) == (0, "") and "orders" in told.out
+
+
+def test_an_interrupted_verb_is_recorded_as_such(
+    cli: Any, policy: Path, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("delta_maintenance.operations.checkpoint.operation.apply", interrupt)
+    assert cli("checkpoint", table, "--ledger", tmp_path / "ledger").status == 130
+    (row,) = cli("ledger", policy, "--json").document
+    assert (row["outcome"], row["error"]) == ("failed", "interrupted")
+
+
+def test_a_refused_condition_leaves_no_personal_data_in_the_ledger(
+    cli: Any, policy: Path, table: str, tmp_path: Path
+) -> None:
+    conditions = (
+        "mail = 'zoe@x.example'",
+        "mail = 'zoe@x.example",
+        "it's 'zoe@x.example",
+        "zoe",
+        "zoe = 1",
+    )
+    for condition in conditions:
+        ended = cli("erasure-report", table, condition, "--ledger", tmp_path / "ledger")
+        assert ended.status == 2 and "zoe" in ended.err
+    rows = cli("ledger", policy, "--json").document
+    assert len(rows) == len(conditions)
+    assert all("the condition '…' cannot be used" in row["error"] for row in rows)
+    assert "zoe" not in str(rows)
