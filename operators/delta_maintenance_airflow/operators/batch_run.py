@@ -123,7 +123,8 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
             return self.tables
         with retrying_only_what_may_pass():
             store, link = assessment_store(), link_to(context)
-            ended, others = [], []
+            ended: list[Mapping[str, Any]] = []
+            others: list[Mapping[str, Any]] = []
             for table in self.tables:
                 entry = entry_of(store, table["uri"], table["name"])
                 (ended if entry is not None and entry.link == link else others).append(table)
