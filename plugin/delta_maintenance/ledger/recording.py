@@ -16,7 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    StorageError,
+    failure_of,
+)
 from delta_maintenance.ledger.rows import SCHEMA, Origin, rows_of
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.models import RunResult
@@ -92,12 +97,18 @@ class Recorder:
             except DeltaMaintenanceError as error:
                 yield _warning(error.located(file=status.path), kept=True)
                 continue
-            if delivery.since_version is None:
-                delivery = replace(delivery, since_version=since)
-                # From now on, a process that ends may have appended the rows.
-                self.state.put(status.path, _document(delivery))
-            ledger.append(delivery)
-            self._forget(delivery.run_id)
+            try:
+                if delivery.since_version is None:
+                    delivery = replace(delivery, since_version=since)
+                    # From now on, a process that ends may have appended the rows.
+                    self.state.put(status.path, _document(delivery))
+                ledger.append(delivery)
+                self._forget(delivery.run_id)
+            except StorageError:
+                raise
+            except Exception as error:
+                # Rows that cannot be appended hold up no others.
+                yield _warning(failure_of(error, where="the ledger"), kept=True)
 
     def _keep(self, delivery: Delivery) -> bool:
         if self.state is None:
