@@ -44,9 +44,9 @@ def task_key(task: BaseOperator, context: Context) -> list[Any]:
     return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
 
 
-def is_retry(task: BaseOperator, context: Context) -> bool:
-    """Whether an earlier try of the task ended without success, since it was last cleared."""
-    return bool(context["ti"].try_number > task_key(task, context)[-1])
+def earlier_tries(task: BaseOperator, context: Context) -> int:
+    """Returns the number of tries that ended without success since the task was last cleared."""
+    return max(0, int(context["ti"].try_number) - int(task_key(task, context)[-1]))
 
 
 def holder(context: Context) -> str:

@@ -13,7 +13,7 @@ import pytest
 from delta_maintenance.errors import StorageError
 from delta_maintenance.ledger.recording import Recorder
 from delta_maintenance.ledger.rows import Origin, rows_of
-from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
@@ -122,6 +122,73 @@ def test_a_ledger_that_is_down_costs_a_warning_and_is_caught_up(
     assert [*recorder.record(result(outcome()), origin("c"))] == []
     assert recorded(ledger) == ["a-0", "b-0", "c-0"]
     assert not [*(tmp_path / "state/ledger").iterdir()]
+
+
+def test_two_processes_that_catch_up_at_once_deliver_a_row_once(
+    ledger: LedgerTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_in(tmp_path)
+
+    def record(run: str, into: Store = state) -> list[str]:
+        return [
+            *Recorder(open_ledger=lambda: ledger, state=into).record(result(outcome()), origin(run))
+        ]
+
+    record("first")
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerTable, "version", _fail)
+        record("late")
+    slow = state_in(tmp_path)
+    read = slow.read
+    met: list[str] = []
+
+    def read_and_wait(path: str) -> bytes:
+        """Another process delivers the rows between two steps of this one."""
+        found = read(path)
+        if not met:
+            met.append(path)
+            assert record("fast") == record("next") == []
+        return found
+
+    monkeypatch.setattr(slow, "read", read_and_wait)
+    assert record("slow", slow) == []
+    assert met == ["ledger/late.json"]
+    assert recorded(ledger) == ["fast-0", "first-0", "late-0", "next-0", "slow-0"]
+
+
+def test_rows_that_cannot_be_appended_hold_up_no_others(
+    ledger: LedgerTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerTable, "version", _fail)
+        for run in ("a", "b", "c"):
+            recorder = Recorder(open_ledger=lambda: ledger, state=state)
+            assert len([*recorder.record(result(outcome()), origin(run))]) == 1
+    append = LedgerTable.append
+
+    def refuse_one(self: LedgerTable, delivery: Delivery) -> bool:
+        if delivery.run_id == "b":
+            raise RuntimeError("a defect")
+        return append(self, delivery)
+
+    monkeypatch.setattr(LedgerTable, "append", refuse_one)
+    recorder = Recorder(open_ledger=lambda: ledger, state=state)
+    (told,) = recorder.record(result(outcome()), origin("d"))
+    assert "a defect" in told and "\n" not in told
+    assert recorded(ledger) == ["a-0", "c-0", "d-0"]
+    assert [path.name for path in (tmp_path / "state/ledger").iterdir()] == ["b.json"]
+
+
+def test_a_state_that_cannot_be_listed_does_not_call_delivered_rows_lost(
+    ledger: LedgerTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_in(tmp_path)
+    monkeypatch.setattr(state, "list_from", _fail)
+    recorder = Recorder(open_ledger=lambda: ledger, state=state)
+    (told,) = recorder.record(result(outcome()), origin("a"))
+    assert "lost" not in told and "\n" not in told
+    assert recorded(ledger) == ["a-0"]
 
 
 def test_damaged_rows_are_named_and_the_others_delivered(

@@ -65,3 +65,8 @@ def test_duckdb_reads_the_view(ledger: str) -> None:
     duck = DuckDb()
     duck.execute(operations_history(ledger, "duckdb"))
     check(duck.execute(QUERY))
+
+
+def test_no_address_ends_its_quotation() -> None:
+    assert "delta.`/a``b'c`" in operations_history("/a`b'c", "spark")
+    assert "delta_scan('/a`b''c')" in operations_history("/a`b'c", "duckdb")

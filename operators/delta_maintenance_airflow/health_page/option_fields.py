@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -224,7 +225,7 @@ def _value(each: FlagField, given: Any) -> Any:
     if kind == "switch" and isinstance(given, bool):
         return given != _is_turned_off(each)
     if kind == "choice" and each.kind is bool:
-        return _FLAGS.get(given, given)
+        return _FLAGS.get(given, given) if isinstance(given, str) else given
     if kind == "number":
         return _whole(given)
     if kind == "size":
@@ -246,7 +247,7 @@ def _lines(given: Any) -> Sequence[Any]:
 
 def _whole(given: Any) -> Any:
     text = str(given).strip()
-    return int(text) if text.lstrip("-").isdecimal() else given
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else given
 
 
 def _mapping(lines: Sequence[Any]) -> dict[str, str]:

@@ -273,8 +273,7 @@ def row_of(
     table = known.find(entry.name, entry.assessment.uri)
     plans = plans_of(entry)
     status: Status = "acknowledged" if acknowledged else _status(entry, plans)
-    failed = status in ("failed", "acknowledged")
-    run_problem = entry.run.problem if entry.run is not None and failed else None
+    run_problem = entry.run.problem if entry.run is not None and entry.failure else None
     return TableRow(
         name=entry.name,
         uri=entry.assessment.uri,
@@ -299,8 +298,7 @@ def _status(entry: AssessmentEntry, plans: Sequence[WaitingPlan]) -> Status:
     if assessment.status == "failed":
         return "failed"
     open_operations = [each for each in assessment.operations if each.status == "due"]
-    # A failed operation is due again, unless it was repaired since.
-    if run is not None and run.status == "failed" and open_operations:
+    if run is not None and run.status == "failed" and entry.failure is not None:
         return "failed"
     if plans:
         return "needs-approval"

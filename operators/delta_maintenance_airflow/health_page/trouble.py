@@ -98,7 +98,8 @@ def steps_for(
         )
     damaged = assessment.exit_status == _CORRUPT and (problem.version, problem.file) != (None, None)
     if not damaged and examination is None:
-        return (Step(text=remedy), Step(text="The next run assesses the table again."))
+        again = "lists it" if assessment.subject == "pattern" else "assesses the table"
+        return (Step(text=remedy), Step(text=f"The next run {again} again."))
     stop = (
         "Pause every vacuum and every clean-up of this table, also those of other tools. The "
         "policy deletes nothing from a table that cannot be read."

@@ -20,6 +20,7 @@ from delta_maintenance_airflow.operators.questions import (
     open_question,
     plans_text,
     require_other_person,
+    require_shown,
 )
 from delta_maintenance_airflow.policy_work import entry_of
 from delta_maintenance_airflow.settings import assessment_store
@@ -169,6 +170,7 @@ class DeltaApprovalsOperator(HITLOperator):
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
         if answer == APPROVE:
             require_other_person(context, user)
+            require_shown(chosen, given.get("shown"))
         approved = {plan.label for plan in chosen} if answer == APPROVE else set()
         close_question(self._pending, approved=approved)
         if answer == APPROVE:

@@ -19,7 +19,12 @@ from delta_maintenance_airflow.operators.batches import LEFT
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.policy_work import PolicyWork, entry_of
 from delta_maintenance_airflow.settings import assessment_store
-from delta_maintenance_airflow.tasks import as_flag, is_retry, link_to, retrying_only_what_may_pass
+from delta_maintenance_airflow.tasks import (
+    as_flag,
+    earlier_tries,
+    link_to,
+    retrying_only_what_may_pass,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -78,7 +83,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
         found: list[dict[str, Any]] = []
         failures: list[Exception] = []
         left: list[str] = []
-        for table in self.tables:
+        for table in self._in_order(context):
             self.table, self._lineage = table, None
             if self._is_killed or time.monotonic() >= end:
                 left.append(table["name"])
@@ -109,6 +114,22 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
             raise _failure_of(failures, of=len(self.tables))
         return found
 
+    def _in_order(self, context: Context) -> Sequence[Mapping[str, Any]]:
+        """The tables. On a retry, those come last at which the tries before may have been killed,
+        because otherwise no try would come to the tables behind them.
+        """
+        tries = earlier_tries(self, context)
+        if not tries:
+            return self.tables
+        with retrying_only_what_may_pass():
+            store, link = assessment_store(), link_to(context)
+            ended: list[Mapping[str, Any]] = []
+            others: list[Mapping[str, Any]] = []
+            for table in self.tables:
+                entry = entry_of(store, table["uri"], table["name"])
+                (ended if entry is not None and entry.link == link else others).append(table)
+        return [*ended, *others[tries:], *others[:tries]]
+
     def _one(self, context: Context) -> tuple[dict[str, Any], Exception | None]:
         """The attempt on one table, which was perhaps made by an earlier try of this task."""
         try:
@@ -125,7 +146,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
         self, context: Context, store: AssessmentStore
     ) -> tuple[dict[str, Any], Exception | None] | None:
         """Returns the outcome of an earlier try; None if the table is to be tried now."""
-        if not is_retry(self, context):
+        if not earlier_tries(self, context):
             return None
         table = PolicyWork(self.policy).table(self.table.get("name"), self.table.get("uri"))
         entry = entry_of(store, table.uri, table.name)

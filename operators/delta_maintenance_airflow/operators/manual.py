@@ -21,6 +21,7 @@ from delta_maintenance_airflow.operators.questions import (
     open_question,
     plan_text,
     require_other_person,
+    require_shown,
 )
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import any_address
@@ -203,8 +204,11 @@ class DeltaApprovalOperator(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        # Airflow knows the parameters of the Dag only, of which the question has none.
+        given, event = event.get("params_input") or {}, {**event, "params_input": {}}
         if event.get("chosen_options") == [self.APPROVE]:
             require_other_person(context, event.get("responded_by_user"))
+            require_shown(self._pending, given.get("shown"))
         close_question(replace(plan, link=link_to(context)) for plan in self._pending)
         return super().execute_complete(context, event)
 

@@ -56,6 +56,20 @@ def require_other_person(context: Context, user: Mapping[str, Any] | None) -> No
         )
 
 
+def require_shown(plans: Iterable[PendingPlan], shown: Collection[str] | None) -> None:
+    """Fails this try of the task if a person approved other plans than those of the question.
+
+    The page of approvals sends the IDs of the plans that it shows. The page may be older than the
+    question: if tasks were cleared, the same task asks about new plans. Airflow's own form sends no
+    IDs.
+    """
+    if shown is not None and not {plan.id for plan in plans} <= set(shown):
+        raise AirflowException(
+            "the operation was planned again after the page of approvals was loaded, and the "
+            "approval is for the earlier plan; the question is asked again: reload the page"
+        )
+
+
 def open_question(
     context: Context, plans: Iterable[PendingPlan], timeout: timedelta | None
 ) -> None:

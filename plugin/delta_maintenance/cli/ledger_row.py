@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance.operations.core.registry import AnyOperation
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class LedgerRow:
 def ledger_row(record: AnyOperation, arguments: argparse.Namespace) -> Iterator[LedgerRow]:
     """Records the work of the block, also if it fails; problems of the ledger are warnings."""
     is_wanted = arguments.ledger is not None
+    if is_wanted:
+        # Refused before anything is done.
+        Address.parse(arguments.ledger)
     row = LedgerRow(is_wanted=is_wanted)
     failure: Exception | None = None
     try:

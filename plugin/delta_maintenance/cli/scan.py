@@ -55,7 +55,14 @@ def addresses_of(arguments: argparse.Namespace) -> tuple[str, ...]:
                 remedy="give a file with one address in each line",
             ) from error
         named = (line.strip(" \t\r") for line in lines)
-        given += [line for line in named if line and not line.startswith("#")]
+        listed = [line for line in named if line and not line.startswith("#")]
+        if not listed:
+            raise InvalidRequestError(
+                "the list names no address",
+                file=arguments.list,
+                remedy="write one address in each line",
+            )
+        given += listed
     return tuple(dict.fromkeys(map(_checked, given)))
 
 
@@ -116,9 +123,10 @@ def print_scan(result: Scan) -> None:
         say(f"{each.name}: {each.problem}")
     if len(failed) > _PROBLEMS:
         say(f"{len(failed) - _PROBLEMS:,} more cannot be read; `assess --failed` lists them")
-    of_all = f" of {len(read) + len(failed):,}" if failed else ""
+    of_all = f"{len(read):,} of " if failed else ""
+    tables = count_text(len(read) + len(failed), "table")
     first_run = [*_first_run(read)]
-    print(f"\nA first run by the proposed policy, on {len(read):,}{of_all} tables:")
+    print(f"\nA first run by the proposed policy, on {of_all}{tables}:")
     if first_run:
         print_table(("operation", "tables", "would"), first_run)
     else:

@@ -16,7 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, failure_of
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    StorageError,
+    failure_of,
+)
 from delta_maintenance.ledger.rows import SCHEMA, Origin, rows_of
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.models import RunResult
@@ -69,12 +74,18 @@ class Recorder:
         if not self.has_caught_up:
             # Once for each process: the next one delivers what is left behind meanwhile.
             self.has_caught_up = True
-            yield from self._catch_up(ledger, run_id)
+            try:
+                yield from self._catch_up(ledger, run_id)
+            except Exception as error:
+                yield _warning(failure_of(error, where="the ledger"), kept=True)
 
     def _catch_up(self, ledger: LedgerTable, own: str) -> Iterator[str]:
         """Delivers what earlier runs left behind."""
         if self.state is None:
             return
+        # Read before the files: another process writes the version to a file before it appends the
+        # rows, so rows in a file without a version are in none up to this one.
+        since = ledger.version()
         for status in [*self.state.list_from(FOLDER)]:
             name = status.path.rpartition("/")[2]
             if not name.endswith(".json") or name == f"{own}.json":
@@ -88,14 +99,16 @@ class Recorder:
                 continue
             try:
                 if delivery.since_version is None:
-                    delivery = replace(delivery, since_version=ledger.version())
+                    delivery = replace(delivery, since_version=since)
                     # From now on, a process that ends may have appended the rows.
                     self.state.put(status.path, _document(delivery))
                 ledger.append(delivery)
                 self._forget(delivery.run_id)
+            except StorageError:
+                raise
             except Exception as error:
+                # Rows that cannot be appended hold up no others.
                 yield _warning(failure_of(error, where="the ledger"), kept=True)
-                return
 
     def _keep(self, delivery: Delivery) -> bool:
         if self.state is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,6 +34,8 @@ SCHEMA = pa.schema([(column.name, _TYPES[column.kind]) for column in COLUMNS])
 _PROBLEMS = ("failed", "stopped", "incomplete")
 _NOTHING_DONE = ("planned", "needs-approval", "stopped")
 _NOTHING = Amounts()
+_QUOTATION = re.compile(r"""(?<!\w)(["'`])(?:\\.|(?!\1).)*\1(?!\w)""", re.DOTALL)
+_REFUSED = re.compile(r"(the condition '…' cannot be used): [^;]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,7 @@ def _unread(result: RunResult) -> dict[str, Any]:
     return {
         "ended_at": result.ended_at,
         "outcome": "failed",
-        "error": one_line(result.problem),
+        "error": _without_quotations(result.problem),
         "seconds": (result.ended_at - result.started_at).total_seconds(),
     }
 
@@ -91,9 +94,9 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
         "ended_at": outcome.started_at + timedelta(seconds=outcome.seconds),
         "engine": outcome.engine,
         "operation": outcome.operation,
-        "reason": one_line(outcome.reason),
+        "reason": _without_quotations(outcome.reason),
         "outcome": outcome.status,
-        "error": one_line(outcome.reason) if outcome.status in _PROBLEMS else None,
+        "error": _without_quotations(outcome.reason) if outcome.status in _PROBLEMS else None,
         "approved_by": one_line(origin.approved_by) if _was_done(outcome) else None,
         "planned_files": planned.deleted_files,
         "planned_bytes": planned.deleted_bytes,
@@ -135,6 +138,15 @@ def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for name, value in result.items():
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
             yield name, value
+
+
+def _without_quotations(value: str | None) -> str | None:
+    """Returns a text on one line, without what it quotes: a condition that was refused may contain
+    the very values that are to be erased.
+    """
+    if value is None:
+        return None
+    return one_line(_REFUSED.sub(r"\1", _QUOTATION.sub("'…'", value)))
 
 
 def one_line(value: str | None) -> str | None:

@@ -43,8 +43,9 @@ def operations_history(address: str, dialect: Dialect) -> str:
     It has the columns of the system table of that name in Databricks; `usage_quantity` is CPU time
     in seconds. Plans and operations that wait are left out.
     """
-    quoted = address.replace("'", "''")
-    source = f"delta_scan('{quoted}')" if dialect == "duckdb" else f"delta.`{address}`"
+    mark = "'" if dialect == "duckdb" else "`"
+    quoted = f"{mark}{address.replace(mark, 2 * mark)}{mark}"
+    source = f"delta_scan({quoted})" if dialect == "duckdb" else f"delta.{quoted}"
     kinds = " ".join(f"WHEN '{name}' THEN '{kind}'" for name, kind in _TYPES.items())
     other = "upper(replace(operation, '-', '_'))"
     done = ", ".join(f"'{each}'" for each in _DONE)

@@ -6,6 +6,7 @@ after the table was well. It is stored in the entry of the table (`policies.asse
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -51,7 +52,7 @@ class Failure(Record):
         files = dict.fromkeys(_FILE.findall(text))
         return cls(
             step=step,
-            kind=_VARIABLE.sub("N", _FILE.sub("FILE", text))[:_MOST_KIND],
+            kind=_bounded(_VARIABLE.sub("N", _FILE.sub("FILE", text))),
             version=int(version[1]) if version is not None else None,
             files=tuple(files)[:_MOST_FILES],
         )
@@ -181,6 +182,15 @@ def end_of(text: str, *, now: datetime) -> datetime:
             remedy="write it like '2027-01-31', '2027-01-31T12:00:00Z' or '7d'",
         )
     return end
+
+
+def _bounded(kind: str) -> str:
+    """Shortens a text that begins with a long address, and keeps it different from others."""
+    if len(kind) <= _MOST_KIND:
+        return kind
+    return (
+        f"{kind[:_MOST_KIND]}… {hashlib.sha256(kind.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    )
 
 
 def _is_wanted(assessment: Assessment, step: str) -> bool:

@@ -200,7 +200,7 @@ def merged(entries: Sequence[AssessmentEntry]) -> AssessmentEntry:
 def distinct(
     entries: Iterable[AssessmentEntry | UnreadableEntry],
 ) -> Iterator[AssessmentEntry | UnreadableEntry]:
-    """Yields one entry for each table."""
+    """Yields one entry for each table. Of a table that moved, that of its newest address."""
     found: dict[str, list[AssessmentEntry]] = {}
     for entry in entries:
         if not isinstance(entry, AssessmentEntry) or entry.assessment.subject == "pattern":
@@ -208,8 +208,12 @@ def distinct(
         else:
             identity = entry.identity or identity_of(entry.assessment.uri)
             found.setdefault(identity, []).append(entry)
-    for same in found.values():
-        yield next((each for each in same if each.identity is not None), None) or merged(same)
+    tables = [
+        next((each for each in same if each.identity is not None), None) or merged(same)
+        for same in found.values()
+    ]
+    tables.sort(key=lambda each: each.assessment.assessed_at)
+    yield from {each.name: each for each in tables}.values()
 
 
 def is_about(entry: AssessmentEntry | UnreadableEntry, uri: str) -> bool:

@@ -191,12 +191,13 @@ def outcome_of_document(
 ) -> OperationOutcome:
     """Returns the outcome of an operation that ran without a policy.
 
-    `document` is its Plan or its Result; None if it failed before it had one.
+    `document` is its Plan or its Result; None if it failed or was interrupted before it had one.
     """
+    reason = "requested" if document is not None else "interrupted"
     blank = OperationOutcome(
         operation=record.name,
         status="failed",
-        reason=str(failure_of(failure, where=record.name)) if failure is not None else "requested",
+        reason=str(failure_of(failure, where=record.name)) if failure is not None else reason,
         started_at=started,
         seconds=seconds,
         cost=cost,

@@ -264,7 +264,10 @@ def test_a_stopped_dag_is_reported(site: Site) -> None:
 
 
 def test_a_run_that_failed_makes_its_table_fail_until_nothing_is_due(site: Site) -> None:
-    failed = run_result(status="failed", problem="a file could not be written", exit_status=1)
+    (outcome, *_) = run_result().outcomes
+    outcomes = (replace(outcome, status="failed"),)
+    problem = "a file could not be written"
+    failed = run_result(status="failed", problem=problem, exit_status=1, outcomes=outcomes)
     site.store.save(assessment(), failed, link="/dags/d/runs/r/tasks/run/mapped/7")
     page = site.get("/").text
     assert "a file could not be written" in page
@@ -272,6 +275,24 @@ def test_a_run_that_failed_makes_its_table_fail_until_nothing_is_due(site: Site)
     calm = tuple(replace(each, status="not-due") for each in assessment().operations)
     site.store.save(assessment(status="nothing-due", operations=calm))
     assert "a file could not be written" not in site.get("/").text
+
+
+def test_the_page_calls_failed_what_runs_call_failed(site: Site) -> None:
+    """An operation that failed and is no longer due is no failure, whatever else is due; one that
+    was stopped is, although the table counts as due.
+    """
+    problem = "too many files; raise the limit"
+    outcome = run_result().outcomes[0]
+    for operation, status in (("layout", "failed"), (outcome.operation, "stopped")):
+        outcomes = (replace(outcome, operation=operation, status=status),)
+        ran = run_result(status=status, problem=problem, exit_status=3, outcomes=outcomes)
+        site.store.save(assessment(), ran)
+        page = site.get("/table?name=orders").text
+        assert 'class="chip due"' in page
+        is_failure = status == "stopped"
+        assert ('class="trouble"' in page) == is_failure
+        assert ("Acknowledge this failure" in page) == is_failure
+        assert ("1 table</strong></a> failed" in site.get("/").text) is False
 
 
 def test_the_history_of_a_table_has_its_last_runs(site: Site) -> None:

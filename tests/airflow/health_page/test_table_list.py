@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 
 import pytest
 
+from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin
 from tests.support.orchestrators.health_site import Site
-from tests.support.tables.assessed_tables import fill
+from tests.support.tables.assessed_tables import assessment, fill, waiting
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -39,6 +41,20 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
     assert all(int(name[-4:]) % 9 == 3 for name in lake("status=failed"))
     assert all(int(name[-4:]) % 9 == 5 for name in lake("operation=vacuum"))
     assert lake("status=no-such-status") == []
+
+
+def test_a_plan_that_the_policy_does_not_request_is_shown_with_its_reason(site: Site) -> None:
+    site.store.save(*waiting("orders"))
+    entry = site.store.named("orders")
+    assert isinstance(entry, AssessmentEntry)
+    link = "/dags/delta_manual/runs/manual__1/tasks/one_table.approve/mapped/0"
+    plan = replace(entry.pending[0], requested=True, link=link, reason="requested manually")
+    site.store.save(assessment("orders", operations=()))
+    site.store.open_question(plan)
+    for path in ("/", "/table?name=orders", "/approvals"):
+        page = site.get(path)
+        assert page.status_code == 200
+        assert "requested manually" in page.text or path.startswith("/table")
 
 
 @pytest.mark.parametrize(

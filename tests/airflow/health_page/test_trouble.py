@@ -125,3 +125,14 @@ def _row(page: str) -> str:
 def _title(row: str) -> str:
     start = row.index('title="table')
     return row[start : row.index('"', start + 7)]
+
+
+def test_a_pattern_leads_to_its_page_where_it_can_be_acknowledged(site: Site) -> None:
+    failed = assessment("s3://lake/bronze/**", status="failed", health=None, operations=())
+    site.store.save(
+        replace(failed, subject="pattern", problem="no access; grant it", exit_status=1)
+    )
+    assert site.get("/").text.count('/table?name=s3%3A%2F%2Flake%2Fbronze%2F%2A%2A"') == 2
+    page = site.get("/table?name=s3://lake/bronze/**").text
+    assert "The next run lists it again." in page and "Last good version" not in page
+    assert "Acknowledge this failure" in page

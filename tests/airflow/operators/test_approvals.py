@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,13 @@ from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.operators import questions
 from delta_maintenance_airflow.operators.approvals import LATER, DeltaApprovalsOperator
+from delta_maintenance_airflow.operators.manual import DeltaApprovalOperator
 
 pytestmark = pytest.mark.airflow
 CONTEXT: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", run_type="manual")}
+
+TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="approve", map_index=-1)
+CONTEXT_OF_TASK: Any = {**CONTEXT, "ti": TASK}
 
 
 def pending(name: str, operation: str = "vacuum", **changes: Any) -> PendingPlan:
@@ -82,6 +87,32 @@ def test_the_requester_cannot_approve_if_another_person_must(
         answer(question, "Approve", "vacuum of a", by="ann")
     assert answer(question, "Reject", "vacuum of a", by="ann") == []
     assert len(answer(question, "Approve", "vacuum of a")) == 1
+
+
+def test_a_plan_that_was_made_again_is_not_approved_by_a_page_that_shows_the_earlier_one(
+    question: DeltaApprovalsOperator,
+) -> None:
+    plans = [PendingPlan.from_json(plan) for plan in question.plans]
+    shown = [plans[0].id, plans[2].id]
+    assert len(answer(question, "Approve", "vacuum of a", "vacuum of b", shown=shown)) == 2
+    again = replace(plans[2], plan=replace(plans[2].plan, effect={"files": "=9"}))
+    question.plans = [*question.plans[:2], again.to_json()]
+    with pytest.raises(AirflowException, match="planned again"):
+        answer(question, "Approve", "vacuum of a", "vacuum of b", shown=shown)
+    assert answer(question, "Reject", "vacuum of b", shown=shown) == []
+
+    manual = DeltaApprovalOperator(task_id="approve", plan={"pending": again.to_json()})
+    event = {
+        "chosen_options": ["Approve"],
+        "responded_by_user": {"id": "1", "name": "bob"},
+        "responded_at": clock.now(),
+    }
+    with pytest.raises(AirflowException, match="planned again"):
+        manual.execute_complete(
+            CONTEXT_OF_TASK, {**event, "params_input": {"shown": [plans[2].id]}}
+        )
+    for given in ({"shown": [again.id]}, {}):
+        manual.execute_complete(CONTEXT_OF_TASK, {**event, "params_input": given})
 
 
 def test_the_text_of_one_plan_is_escaped() -> None:

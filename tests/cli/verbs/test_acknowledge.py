@@ -103,6 +103,21 @@ def test_an_acknowledgement_can_be_removed(cli: Any, policy: Path, chat: list[st
     assert cli("assess", policy, "--state", state).status == 5
 
 
+def test_a_process_whose_user_has_no_name_can_acknowledge(
+    cli: Any, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    state = policy.parent / "state"
+    cli("assess", policy, "--state", state)
+    told = cli("acknowledge", "torn", "--state", state, "--reason", "known", "--until", "2d")
+    assert (told.status, told.err) == (0, "") and told.out.startswith("torn: acknowledged until 20")
+
+
 @pytest.mark.server
 def test_what_cannot_be_acknowledged_is_refused_in_one_line(
     cli: Any, policy: Path, chat: list[str]

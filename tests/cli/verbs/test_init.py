@@ -106,6 +106,7 @@ def test_a_list_names_tables_and_folders_with_any_names(cli: Any, tmp_path: Path
     one = _table(tmp_path / "it's \"é: {x} #1\u2028")
     two = _table(tmp_path / "a/same")
     three = _table(tmp_path / "b/same/inner")
+    assert "on 1 table:" in cli("init", "policy", one, "--folder", tmp_path / "first").out
     file = tmp_path / "tables.txt"
     file.write_text(f"# ours\n{one}\n\n{two}/\n{two}\n{tmp_path}/b/same\n", encoding="utf-8")
     told = cli("init", "policy", "--list", file, "--folder", tmp_path, "--json")
@@ -137,12 +138,14 @@ def test_a_table_with_clustering_columns_brings_the_rule_for_them(cli: Any, tmp_
         ("{}/empty", "no Delta table"),
         ("{}/nowhere", "nowhere"),
         ("--list={}/nowhere", "the list of addresses cannot be read"),
+        ("--list={}/list", "the list names no address"),
     ],
 )
 def test_an_address_without_tables_is_one_line_and_writes_nothing(
     cli: Any, tmp_path: Path, address: str, told: str
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "list").write_text("# nothing yet\n\n")
     ended = cli("init", "policy", address.format(tmp_path), "--folder", tmp_path / "new")
     # A folder without tables is a warning, which comes before the error.
     *warnings, error = ended.err.splitlines()

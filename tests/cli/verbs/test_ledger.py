@@ -100,3 +100,54 @@ def test_wrong_requests_are_one_line(cli: Any, tmp_path: Path, policy: Path) -> 
         assert told in ended.err
     view = cli("ledger", policy, "--view", "spark").out
     assert f"delta.`{tmp_path}/ledger`" in view
+
+
+def test_a_ledger_that_cannot_be_one_is_refused_before_anything_is_done(
+    cli: Any, table: str
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in Path(table).rglob("*")}
+    for address in ("", "s3://user:hunter2@lake/ledger"):
+        ended = cli("checkpoint", table, "--ledger", address)
+        assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+        assert "hunter2" not in ended.err and "address" in ended.err
+    assert {path: path.stat().st_mtime_ns for path in Path(table).rglob("*")} == before
+
+
+def test_a_ledger_is_shown_whole_for_longer_than_time_has_a_date(
+    cli: Any, policy: Path, tmp_path: Path
+) -> None:
+    cli("run", policy)
+    for words in ((), ("--by", "table")):
+        told = cli("ledger", policy, "--since", "9999999 days", *words)
+        assert (told.status, told.err) == (0, "") and "orders" in told.out
+
+
+def test_an_interrupted_verb_is_recorded_as_such(
+    cli: Any, policy: Path, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("delta_maintenance.operations.checkpoint.operation.apply", interrupt)
+    assert cli("checkpoint", table, "--ledger", tmp_path / "ledger").status == 130
+    (row,) = cli("ledger", policy, "--json").document
+    assert (row["outcome"], row["error"]) == ("failed", "interrupted")
+
+
+def test_a_refused_condition_leaves_no_personal_data_in_the_ledger(
+    cli: Any, policy: Path, table: str, tmp_path: Path
+) -> None:
+    conditions = (
+        "mail = 'zoe@x.example'",
+        "mail = 'zoe@x.example",
+        "it's 'zoe@x.example",
+        "zoe",
+        "zoe = 1",
+    )
+    for condition in conditions:
+        ended = cli("erasure-report", table, condition, "--ledger", tmp_path / "ledger")
+        assert ended.status == 2 and "zoe" in ended.err
+    rows = cli("ledger", policy, "--json").document
+    assert len(rows) == len(conditions)
+    assert all("the condition '…' cannot be used" in row["error"] for row in rows)
+    assert "zoe" not in str(rows)

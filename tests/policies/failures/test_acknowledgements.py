@@ -96,6 +96,18 @@ def test_another_failure_is_new(
     assert covers(store) == same
 
 
+def test_another_failure_is_new_also_at_a_long_address(store: AssessmentStore) -> None:
+    def at(problem: str) -> Assessment:
+        return broken(problem.replace("lake", "lake/" + "deep/" * 99))
+
+    store.save(at(CORRUPT))
+    acknowledge(store)
+    store.save(at(CORRUPT.replace("version 12", "version 13")))
+    assert covers(store)
+    store.save(at(CORRUPT.replace("it is no JSON", "it is gone")))
+    assert not covers(store)
+
+
 def test_what_differs_between_runs_of_the_same_failure_does_not_count() -> None:
     def told(files: int, seconds: str, request: str) -> Failure:
         return Failure.of(

@@ -78,6 +78,23 @@ def test_all_forms_of_an_address_lead_to_one_entry_and_one_lease(
         pass
 
 
+def test_a_table_that_moved_is_known_by_its_new_address() -> None:
+    store = AssessmentStore(f"memory://assessments-{uuid4()}")
+    # Whichever address comes first in a listing.
+    moves = {
+        "orders": ("s3://a/orders", "s3://z/orders"),
+        "lines": ("s3://z/lines", "s3://a/lines"),
+    }
+    for name, uris in moves.items():
+        for hour, uri in enumerate(uris):
+            store.save(assessment(name, uri=uri, assessed_at=NOW + timedelta(hours=hour)))
+    new = {name: uri for name, (_, uri) in moves.items()}
+    assert {each.name: each.assessment.uri for each in shown(store)} == new
+    for name, uri in new.items():
+        entry = store.named(name)
+        assert isinstance(entry, AssessmentEntry) and entry.assessment.uri == uri
+
+
 def stored_by_an_earlier_version(store: AssessmentStore, entry: AssessmentEntry) -> None:
     store.store.put(file_named(entry.name), json.dumps(entry.to_json()).encode())
 

@@ -73,7 +73,8 @@
     if (own !== undefined && option === "Approve") return tell("You triggered this run, so another person has to approve.", "bad");
     if (requested !== undefined && option === "Snooze") return tell("A person requested this plan: approve it, or reject it.", "bad");
     const labels = plans.map((plan) => plan.dataset.label);
-    const input = requested === undefined ? { plans: labels, snooze_until: (option === "Snooze" && until.value) || null } : {};
+    const shown = plans.map((plan) => plan.dataset.plan);
+    const input = requested === undefined ? { plans: labels, snooze_until: (option === "Snooze" && until.value) || null, shown } : { shown };
     tell("Answering …");
     try {
       // Airflow also takes an answer for a task that has ended, which nothing reads.

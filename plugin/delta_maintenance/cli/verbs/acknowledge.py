@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             entry.failure,
             name=entry.name,
             reason=arguments.reason or "",
-            by=arguments.by or getpass.getuser(),
+            by=arguments.by or _user(),
             until=arguments.until,
             until_changed=arguments.until_changed,
             now=now,
@@ -98,3 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
         told = str(known) if known is not None else "no longer acknowledged"
         print(f"{printable(arguments.name)}: {printable(told)}")
     return 0
+
+
+def _user() -> str | None:
+    """Returns the user of this process; None for one without a name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.view is not None:
         print(operations_history(policy.ledger.uri, arguments.view), end="")
         return 0
-    since = clock.now() - parse_duration(arguments.since)
+    since = _since(arguments.since, now=clock.now())
     ledger = open_ledger(policy.ledger, dict(arguments.storage_options))
     status = _import(ledger, policy, arguments) if arguments.imports else 0
     try:
@@ -92,6 +92,14 @@ def run(arguments: argparse.Namespace) -> int:
         error.remedy = "run the policy once: the first run that does something creates the ledger"
         raise
     return status
+
+
+def _since(length: str, *, now: datetime) -> datetime | None:
+    """Returns the instant before which operations are left out; None before the first year."""
+    try:
+        return now - parse_duration(length)
+    except OverflowError:
+        return None
 
 
 def _import(ledger: LedgerTable, policy: Policy, arguments: argparse.Namespace) -> int:
