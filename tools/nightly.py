@@ -93,6 +93,7 @@ PARTS = {
     ),
     # A newcomer's walks, from the wheel: the only part that installs packages by pip.
     "newcomer": Part(tests=("-s", "tests/packaging/nightly_newcomer.py")),
+    "approvals-page": Part(tests=("tests/stack/nightly_approvals_page.py",)),
     "triggerer": Part(tests=("-s", "tests/stack/nightly_triggerer.py")),
     "deferral": Part(tests=("tests/airflow/spark/nightly_deferral.py", *LENIENT)),
     "dagster-many-tables": Part(
