@@ -25,6 +25,7 @@ from delta_maintenance_airflow.compat import (
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink
+from delta_maintenance_airflow.metrics import report
 from delta_maintenance_airflow.operators.batches import expected_work
 from delta_maintenance_airflow.policy_work import (
     FinishedJob,
@@ -354,6 +355,8 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         shown = catalog_name or result.uri
         told = told_of(entry) if result.exit_status and self.is_scheduled else None
         failed = logging.ERROR if told is None else logging.WARNING
+        if not as_flag(self.plan_only):
+            report(result)
         for outcome in result.outcomes:
             level = failed if outcome.exit_status else logging.INFO
             line = (shown, outcome.operation, outcome.status, outcome.reason)

@@ -10,10 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from delta_maintenance import __version__
-from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.columns import COLUMNS, PARTITION, ColumnType
-from delta_maintenance.operations.core.operation import Amounts
-from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.redaction import redact
@@ -31,8 +28,6 @@ _TYPES: Mapping[ColumnType, pa.DataType] = {
 }
 SCHEMA = pa.schema([(column.name, _TYPES[column.kind]) for column in COLUMNS])
 _PROBLEMS = ("failed", "stopped", "incomplete")
-_NOTHING_DONE = ("planned", "needs-approval", "stopped")
-_NOTHING = Amounts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +80,7 @@ def _unread(result: RunResult) -> dict[str, Any]:
 
 
 def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[str, Any]:
-    planned, done = _amounts(outcome)
+    planned, done = outcome.amounts
     row = {
         **_common(result, origin, outcome.started_at),
         "ended_at": outcome.started_at + timedelta(seconds=outcome.seconds),
@@ -94,7 +89,7 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
         "reason": one_line(outcome.reason),
         "outcome": outcome.status,
         "error": one_line(outcome.reason) if outcome.status in _PROBLEMS else None,
-        "approved_by": one_line(origin.approved_by) if _was_done(outcome) else None,
+        "approved_by": one_line(origin.approved_by) if outcome.was_done else None,
         "planned_files": planned.deleted_files,
         "planned_bytes": planned.deleted_bytes,
         "bytes_deleted": done.deleted_bytes,
@@ -112,23 +107,6 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
                 f"replay_bytes_{name}": state.replay_bytes,
             }
     return row | (outcome.cost.to_json() if outcome.cost is not None else {})
-
-
-def _was_done(outcome: OperationOutcome) -> bool:
-    return outcome.status not in _NOTHING_DONE
-
-
-def _amounts(outcome: OperationOutcome) -> tuple[Amounts, Amounts]:
-    """Returns what was planned and what was done; nothing for documents of other releases."""
-    record = known(outcome.operation)
-    if record is None or outcome.result is None:
-        return _NOTHING, _NOTHING
-    try:
-        if not _was_done(outcome):
-            return record.planned_amounts(record.plan.from_json(outcome.result)), _NOTHING
-        return _NOTHING, record.done_amounts(record.result.from_json(outcome.result))
-    except InvalidRequestError:
-        return _NOTHING, _NOTHING
 
 
 def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
