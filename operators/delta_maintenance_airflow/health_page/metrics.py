@@ -1,19 +1,10 @@
-"""The endpoint for metrics beside the health page: the last assessments in the OpenMetrics format.
-
-Programs read it often and wait little, so they get a text that is kept and made anew in the
-background.
-"""
+"""The endpoint for metrics beside the health page: the last assessments as OpenMetrics."""
 
 from __future__ import annotations
 
-import gzip
 import hmac
 import logging
-import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
@@ -25,71 +16,10 @@ from starlette.exceptions import HTTPException
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.metrics.openmetrics import CONTENT_TYPE, render
 from delta_maintenance.metrics.tables import TableFacts, families
+from delta_maintenance_airflow.health_page.kept_text import KeptText
 from delta_maintenance_airflow.health_page.rows import STATUSES, TableRow
 
-FRESH_SECONDS = 15.0
-"""For this time, a text is served without a look at the assessments."""
-OLDEST_SECONDS = 300.0
-"""A text that is older is not served: the assessments could not be read meanwhile."""
-PATIENCE_SECONDS = 8.0
-"""How long a request waits for the first text. Prometheus waits for 10 seconds by default."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text of metrics, also compressed, which takes longer than to send it."""
-
-    plain: bytes
-    compressed: bytes
-    made_at: float
-
-
-class KeptText:
-    """The last text. Safe to share between threads.
-
-    A request for a text that is not fresh gets it as it is, and a new one is made meanwhile. Only
-    the first request waits, and those after a failure, which they report.
-    """
-
-    def __init__(
-        self, make: Callable[[], bytes], *, elapsed: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._make = make
-        self._elapsed = elapsed
-        self._lock = threading.Lock()
-        self._text: Text | None = None
-        self._running: Future[Text] | None = None
-
-    def get(self) -> Text:
-        """Returns a text of the last minutes. Raises the errors of `make`, and `TimeoutError`."""
-        with self._lock:
-            text = self._text
-            age = None if text is None else self._elapsed() - text.made_at
-            if text is not None and age is not None and age < FRESH_SECONDS:
-                return text
-            if self._running is None:
-                self._running = Future()
-                # A store that does not answer must not keep the process from ending.
-                threading.Thread(target=self._run, args=[self._running], daemon=True).start()
-            running = self._running
-            if text is not None and age is not None and age < OLDEST_SECONDS:
-                return text
-        return running.result(PATIENCE_SECONDS)
-
-    def _run(self, running: Future[Text]) -> None:
-        made_at = self._elapsed()
-        try:
-            plain = self._make()
-            text = Text(plain, gzip.compress(plain, compresslevel=5, mtime=0), made_at)
-        except BaseException as error:
-            with self._lock:
-                self._text = self._running = None
-            running.set_exception(error)
-        else:
-            with self._lock:
-                self._text, self._running = text, None
-            running.set_result(text)
 
 
 def add_metrics(
@@ -97,10 +27,9 @@ def add_metrics(
     everything: Callable[[], Sequence[TableRow]],
     *,
     token: Callable[[], str | None],
-    elapsed: Callable[[], float] = time.monotonic,
 ) -> None:
     """Adds the endpoint to the application of the page."""
-    kept = KeptText(lambda: text_of(everything()), elapsed=elapsed)
+    kept = KeptText(lambda: text_of(everything()))
 
     async def require_reader(request: Request) -> None:
         """Accepts the configured token, or else a user who may see the page."""

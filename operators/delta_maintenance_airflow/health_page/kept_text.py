@@ -1,0 +1,73 @@
+"""A kept text that is made anew in the background, for readers who come often and wait little."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+FRESH_SECONDS = 15.0
+"""For this time, a text is served without a look at the assessments."""
+OLDEST_SECONDS = 300.0
+"""A text that is older is not served: the assessments could not be read meanwhile."""
+PATIENCE_SECONDS = 8.0
+"""How long a request waits for the first text. Prometheus waits for 10 seconds by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of metrics, also compressed, which takes longer than to send it."""
+
+    plain: bytes
+    compressed: bytes
+    made_at: float
+
+
+class KeptText:
+    """The last text. Safe to share between threads.
+
+    A request for a text that is not fresh gets it as it is, and a new one is made meanwhile. Only
+    the first request waits, and those after a failure, which they report.
+    """
+
+    def __init__(
+        self, make: Callable[[], bytes], *, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make = make
+        self._elapsed = elapsed
+        self._lock = threading.Lock()
+        self._text: Text | None = None
+        self._running: Future[Text] | None = None
+
+    def get(self) -> Text:
+        """Returns a text of the last minutes. Raises the errors of `make`, and `TimeoutError`."""
+        with self._lock:
+            text = self._text
+            age = None if text is None else self._elapsed() - text.made_at
+            if text is not None and age is not None and age < FRESH_SECONDS:
+                return text
+            if self._running is None:
+                self._running = Future()
+                # A store that does not answer must not keep the process from ending.
+                threading.Thread(target=self._run, args=[self._running], daemon=True).start()
+            running = self._running
+            if text is not None and age is not None and age < OLDEST_SECONDS:
+                return text
+        return running.result(PATIENCE_SECONDS)
+
+    def _run(self, running: Future[Text]) -> None:
+        made_at = self._elapsed()
+        try:
+            plain = self._make()
+            text = Text(plain, gzip.compress(plain, compresslevel=5, mtime=0), made_at)
+        except BaseException as error:
+            with self._lock:
+                self._text = self._running = None
+            running.set_exception(error)
+        else:
+            with self._lock:
+                self._text, self._running = text, None
+            running.set_result(text)
