@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 FRESH_SECONDS = 15.0
-"""For this time, a text is served without a look at the assessments."""
+"""For this time, the assessments are not looked at again."""
 OLDEST_SECONDS = 300.0
 """A text that is older is not served: the assessments could not be read meanwhile."""
 PATIENCE_SECONDS = 8.0
@@ -29,8 +29,8 @@ class Text:
 class KeptText:
     """The last text. Safe to share between threads.
 
-    A request for a text that is not fresh gets it as it is, and a new one is made meanwhile. Only
-    the first request waits, and those after a failure, which they report.
+    Only the first reader waits for a text, and those after a failure, who get its error. The others
+    get the last one as it is, and call `renew` when they have sent it.
     """
 
     def __init__(
@@ -46,17 +46,24 @@ class KeptText:
         """Returns a text of the last minutes. Raises the errors of `make`, and `TimeoutError`."""
         with self._lock:
             text = self._text
-            age = None if text is None else self._elapsed() - text.made_at
-            if text is not None and age is not None and age < FRESH_SECONDS:
+            if text is not None and self._elapsed() - text.made_at < OLDEST_SECONDS:
                 return text
-            if self._running is None:
-                self._running = Future()
-                # A store that does not answer must not keep the process from ending.
-                threading.Thread(target=self._run, args=[self._running], daemon=True).start()
-            running = self._running
-            if text is not None and age is not None and age < OLDEST_SECONDS:
-                return text
+            running = self._begun()
         return running.result(PATIENCE_SECONDS)
+
+    def renew(self) -> None:
+        """Begins to make another text, unless the last one is fresh."""
+        with self._lock:
+            text = self._text
+            if text is None or self._elapsed() - text.made_at >= FRESH_SECONDS:
+                self._begun()
+
+    def _begun(self) -> Future[Text]:
+        if self._running is None:
+            self._running = Future()
+            # A store that does not answer must not keep the process from ending.
+            threading.Thread(target=self._run, args=[self._running], daemon=True).start()
+        return self._running
 
     def _run(self, running: Future[Text]) -> None:
         made_at = self._elapsed()

@@ -11,6 +11,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view, resolve_user_from_token
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import Response
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 
 from delta_maintenance.errors import InvalidRequestError
@@ -45,11 +46,16 @@ def add_metrics(
             text = kept.get()
         except TimeoutError:
             raise HTTPException(503, "The assessments are still being read.") from None
-        headers = {"Vary": "Accept-Encoding"}
-        if "gzip" not in request.headers.get("Accept-Encoding", ""):
-            return Response(text.plain, media_type=CONTENT_TYPE, headers=headers)
-        headers["Content-Encoding"] = "gzip"
-        return Response(text.compressed, media_type=CONTENT_TYPE, headers=headers)
+        headers, body = {"Vary": "Accept-Encoding"}, text.plain
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            headers["Content-Encoding"], body = "gzip", text.compressed
+        return Response(
+            body,
+            media_type=CONTENT_TYPE,
+            headers=headers,
+            # After the answer, which would take longer beside it.
+            background=BackgroundTask(kept.renew),
+        )
 
     app.add_api_route("/metrics", metrics, methods=["GET"], dependencies=[Depends(require_reader)])
 

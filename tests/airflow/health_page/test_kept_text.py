@@ -37,7 +37,10 @@ class Clock:
             running.exception(30)
 
     def text(self) -> str:
-        return self.kept.get().plain.decode()
+        """What a reader gets, who then asks for another one."""
+        text = self.kept.get().plain.decode()
+        self.kept.renew()
+        return text
 
 
 def test_a_fresh_text_is_not_made_again() -> None:
