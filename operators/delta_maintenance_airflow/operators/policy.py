@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
-from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.errors import BusyError
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
@@ -23,7 +22,7 @@ from delta_maintenance_airflow.compat import (
     default_deferrable,
 )
 from delta_maintenance_airflow.hooks.delta import PolicyHook
-from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
+from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage, catalog_name_in
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.metrics import report
 from delta_maintenance_airflow.operators.batches import expected_work
@@ -398,11 +397,6 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             }
             add_to_outlet_events(self, context, result.uri, extra)
         return facts, None
-
-
-def catalog_name_in(name: str | None) -> str | None:
-    """Returns the name of a table of a policy if it is the name in a catalog."""
-    return name if name is not None and is_catalog_name(name) else None
 
 
 def _assessed(

@@ -13,17 +13,27 @@ DELTA = {Counter: AggregationTemporality.DELTA, Histogram: AggregationTemporalit
 Values = dict[str, dict[tuple[str, ...], Any]]
 
 
+def new_reader() -> InMemoryMetricReader:
+    """A reader of what is reported since the last reading."""
+    return InMemoryMetricReader(preferred_temporality={**DELTA})
+
+
 @cache
 def _reader() -> InMemoryMetricReader:
-    reader = InMemoryMetricReader(preferred_temporality={**DELTA})
+    reader = new_reader()
     # A process can do this once.
     set_meter_provider(MeterProvider([reader]))
     return reader
 
 
 def reported() -> Values:
-    """The values since the last call, by name and by the values of the labels."""
-    data: Any = _reader().get_metrics_data()
+    """What this process has reported since the last call."""
+    return values_of(_reader())
+
+
+def values_of(reader: InMemoryMetricReader) -> Values:
+    """The values by name and by the values of the labels; of histograms the numbers of values."""
+    data: Any = reader.get_metrics_data()
     found: Values = {}
     for resource in data.resource_metrics if data is not None else ():
         for scope in resource.scope_metrics:
