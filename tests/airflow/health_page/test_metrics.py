@@ -110,6 +110,8 @@ def test_the_token_opens_no_other_page(scraped: Site) -> None:
 def test_the_numbers_are_those_of_the_page(scraped: Site) -> None:
     fill(scraped.store, 20)
     scraped.store.save(*waiting("orders"))
+    # Not in the policy.
+    scraped.store.save(assessment("s3://elsewhere/x", uri="s3://elsewhere/x", status="failed"))
     scraped.store.save(replace(assessment("s3://lake/x/**"), subject="pattern", status="failed"))
     (Path(scraped.store.uri) / f"{'0' * 64}.json").write_text("{")
     scraped.policy.write_text(
