@@ -20,11 +20,18 @@ else:
         # Until 3.1 these were not part of the SDK.
         from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+try:
+    from airflow.sdk.observability.stats import Stats
+except ImportError:
+    # Until 3.1 these were not part of the SDK.
+    from airflow.stats import Stats
+
 __all__ = [
     "HAS_TASK_STATE",
     "AirflowException",
     "AirflowFailException",
     "AirflowSkipException",
+    "Stats",
     "asset_states",
     "default_deferrable",
     "is_task_deferred",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ class LineageFacts:
     """The facts in XCom; None before the end of the task."""
     results: Sequence[Mapping[str, Any]] = ()
     """The Results of its operations, as JSON."""
+
+
+def catalog_name_in(name: str | None) -> str | None:
+    """Returns the name of a table of a policy if it is the name in a catalog."""
+    return name if name is not None and is_catalog_name(name) else None
 
 
 class ReportsLineage:

@@ -102,6 +102,21 @@ def _configuration() -> dict[str, Any]:
                 "links to it.",
                 "https://docs.example.com/delta-maintenance",
             ),
+            "metrics": _option(
+                "True: users who may see the health page can read its metrics, at "
+                f"{URL_PREFIX}/metrics.",
+                "True",
+            ),
+            "metrics_token": _option(
+                "A secret with which programs read the metrics without signing in, as a bearer "
+                "token.",
+                None,
+                sensitive=True,
+            ),
+            "metrics_token_file": _option(
+                "A file with that token, which the API server can read, instead of the option.",
+                "/run/secrets/delta-metrics-token",
+            ),
             "notify_conn_id": _option(
                 "A connection with the URL of a chat as its host: summaries with problems are "
                 "posted there.",
@@ -233,12 +248,12 @@ def _secret(label: str, description: str) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": schema}
 
 
-def _option(description: str, example: str) -> dict[str, Any]:
+def _option(description: str, example: str | None, *, sensitive: bool = False) -> dict[str, Any]:
     return {
         "description": description,
         "version_added": "0.1.0",
         "type": "string",
         "example": example,
         "default": None,
-        "sensitive": False,
+        "sensitive": sensitive,
     }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.leases import Leases
 
 SECTION = "delta_maintenance"
+_LONGEST_TOKEN = 4096
 
 
 def policy_path() -> str | None:
@@ -65,6 +66,34 @@ def separate_approver() -> bool:
 def any_address() -> bool:
     """Whether manual runs may use tables that are not in the policy."""
     return _flag("any_address")
+
+
+def has_metrics() -> bool:
+    """Whether the health page has the endpoint for metrics."""
+    return _flag("metrics") or bool(_option("metrics_token") or _option("metrics_token_file"))
+
+
+def metrics_token() -> str | None:
+    """Returns the token with which metrics are read without signing in; None if there is none.
+
+    `InvalidRequestError` if its file cannot be read. The file is read each time, so that a token
+    can be replaced.
+    """
+    path = _option("metrics_token_file")
+    if path is None:
+        return _option("metrics_token")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_LONGEST_TOKEN).strip() or None
+    except (OSError, ValueError) as error:
+        from delta_maintenance.errors import InvalidRequestError
+
+        problem = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidRequestError(
+            f"the token for metrics cannot be read: {problem}",
+            file=path,
+            remedy=f"correct [{SECTION}] metrics_token_file, or let the API server read the file",
+        ) from None
 
 
 def documentation() -> str | None:

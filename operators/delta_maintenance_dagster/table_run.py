@@ -301,8 +301,10 @@ class TableRun:
             raise error.located(table=policy_table.uri) from error.__cause__
 
     def _ended(self, result: RunResult, known: memory.Memory) -> FinishedRun:
+        from delta_maintenance.metrics.opentelemetry import report
         from delta_maintenance.policies.entries import PastRun, gained
 
+        report(result)
         log = self.context.log
         for assessed in _operations(result.before):
             log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")

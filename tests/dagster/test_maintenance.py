@@ -17,6 +17,7 @@ from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory
 from delta_maintenance_dagster.health.metadata import log_svg
+from tests.support.suite.reported_metrics import reported
 
 Load = Callable[..., dg.Definitions]
 TABLE = dg.AssetKey(["lake", "events"])
@@ -82,6 +83,16 @@ def test_due_operations_run_and_are_reported(table: TableBuilder, run: Run) -> N
     assert "10 commits" in operation.data["why"]
     assert facts["results"]["checkpoint"]["status"] == "written"
     assert facts["due"].records[0].data["status"] == "not-due"
+
+
+def test_a_run_is_reported_to_opentelemetry(run: Run) -> None:
+    reported()
+    run(config={"plan_only": True})
+    assert reported() == {}
+    run()
+    found = reported()
+    assert found["delta_maintenance.runs"] == {("done",): 1}
+    assert found["delta_maintenance.operations"] == {("checkpoint", "done"): 1}
 
 
 def test_no_due_operation_is_a_normal_answer(run: Run) -> None:

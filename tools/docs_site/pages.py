@@ -16,6 +16,7 @@ from docs_site import (
     exit_statuses,
     findings,
     ledger,
+    metrics,
     operation_pages,
     operators,
     policy,
@@ -36,6 +37,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "errors": exit_statuses.error_classes,
     "fsck-findings": findings.kinds,
     "ledger-columns": ledger.columns,
+    "metrics": metrics.of,
     "operation-records": records.operations,
     "policy-schema": policy.schema,
     "python": python_api.member,
@@ -81,8 +83,9 @@ def collect() -> dict[str, str]:
 def assets() -> list[str]:
     """The other files of the site, relative to `docs/`."""
     folder = ROOT / "docs"
-    images = [path for path in folder.rglob("*") if path.suffix in (".png", ".svg", ".css")]
-    return sorted(path.relative_to(folder).as_posix() for path in images) + ["policy.schema.json"]
+    kinds = (".png", ".svg", ".css", ".json", ".yaml")
+    files = [path for path in folder.rglob("*") if path.suffix in kinds]
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def _in_docs() -> list[str]:

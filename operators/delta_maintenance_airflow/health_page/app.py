@@ -39,6 +39,7 @@ from delta_maintenance_airflow.health_page.acknowledge import (
 from delta_maintenance_airflow.health_page.approvals import Question
 from delta_maintenance_airflow.health_page.charts import charts
 from delta_maintenance_airflow.health_page.known_tables import KnownTables, PolicyFile
+from delta_maintenance_airflow.health_page.metrics import add_metrics
 from delta_maintenance_airflow.health_page.option_fields import (
     Answer,
     option_fields,
@@ -63,6 +64,7 @@ def configured_app() -> FastAPI:
         PolicyFile(settings.policy_path()),
         open_questions=approvals.open_questions,
         separate_approver=settings.separate_approver(),
+        metrics_token=settings.metrics_token if settings.has_metrics() else None,
     )
 
 
@@ -72,11 +74,13 @@ def create_app(
     *,
     open_questions: OpenQuestions,
     separate_approver: bool = False,
+    metrics_token: Callable[[], str | None] | None = None,
     now: Callable[[], datetime] = clock.now,
 ) -> FastAPI:
     """The application on one folder of assessments, which is opened on the first request.
 
-    `open_questions` returns those of the given questions that wait for an answer.
+    `open_questions` returns those of the given questions that wait for an answer. `metrics_token`
+    returns the token for metrics, if there is one; without the function, there are no metrics.
     """
     app = FastAPI(title="Delta tables", openapi_url=None, docs_url=None, redoc_url=None)
     # Static files contain no data: the page that asks users to sign in needs them too.
@@ -94,6 +98,8 @@ def create_app(
             path, page, methods=["GET"], response_class=HTMLResponse, dependencies=signed_in
         )
     add_acknowledgement(app, pages.asked, now=now)
+    if metrics_token is not None:
+        add_metrics(app, pages.everything, token=metrics_token)
     # Not a GET, because conditions may contain personal data, and servers log addresses.
     app.add_api_route("/options", checked_options, methods=["POST"], dependencies=signed_in)
     app.add_exception_handler(HTTPException, pages.problem)
@@ -198,7 +204,7 @@ class Pages:
 
     def approvals(self, request: Request, user: GetUserDep) -> Response:
         """The plans that wait for an approval, to answer several at once."""
-        everything = self._everything(self._policy.tables())
+        everything = self.everything()
         return self._page(
             request,
             "approvals.html",
@@ -208,6 +214,10 @@ class Pages:
             scheduled=SCHEDULED_DAG,
             tomorrow=self._now() + timedelta(days=1),
         )
+
+    def everything(self) -> tuple[rows.TableRow, ...]:
+        """The rows of all tables."""
+        return self._everything(self._policy.tables())
 
     def _everything(self, known: KnownTables) -> tuple[rows.TableRow, ...]:
         entries = self.asked(AssessmentStore.load_all)

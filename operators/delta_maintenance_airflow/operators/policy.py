@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
-from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.errors import BusyError
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
@@ -23,8 +22,9 @@ from delta_maintenance_airflow.compat import (
     default_deferrable,
 )
 from delta_maintenance_airflow.hooks.delta import PolicyHook
-from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
+from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage, catalog_name_in
 from delta_maintenance_airflow.links import HealthPageLink
+from delta_maintenance_airflow.metrics import report
 from delta_maintenance_airflow.operators.batches import expected_work
 from delta_maintenance_airflow.policy_work import (
     FinishedJob,
@@ -350,6 +350,8 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         shown = catalog_name or result.uri
         told = told_of(entry) if result.exit_status and self.is_scheduled else None
         failed = logging.ERROR if told is None else logging.WARNING
+        if not as_flag(self.plan_only):
+            report(result)
         for outcome in result.outcomes:
             level = failed if outcome.exit_status else logging.INFO
             line = (shown, outcome.operation, outcome.status, outcome.reason)
@@ -391,11 +393,6 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             }
             add_to_outlet_events(self, context, result.uri, extra)
         return facts, None
-
-
-def catalog_name_in(name: str | None) -> str | None:
-    """Returns the name of a table of a policy if it is the name in a catalog."""
-    return name if name is not None and is_catalog_name(name) else None
 
 
 def _assessed(

@@ -11,10 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from delta_maintenance import __version__
-from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.columns import COLUMNS, PARTITION, ColumnType
-from delta_maintenance.operations.core.operation import Amounts
-from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.redaction import redact
@@ -32,8 +29,6 @@ _TYPES: Mapping[ColumnType, pa.DataType] = {
 }
 SCHEMA = pa.schema([(column.name, _TYPES[column.kind]) for column in COLUMNS])
 _PROBLEMS = ("failed", "stopped", "incomplete")
-_NOTHING_DONE = ("planned", "needs-approval", "stopped")
-_NOTHING = Amounts()
 _QUOTATION = re.compile(r"""(?<!\w)(["'`])(?:\\.|(?!\1).)*\1(?!\w)""", re.DOTALL)
 _REFUSED = re.compile(r"(the condition '…' cannot be used): [^;]*")
 
@@ -88,7 +83,7 @@ def _unread(result: RunResult) -> dict[str, Any]:
 
 
 def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[str, Any]:
-    planned, done = _amounts(outcome)
+    planned, done = outcome.amounts
     row = {
         **_common(result, origin, outcome.started_at),
         "ended_at": outcome.started_at + timedelta(seconds=outcome.seconds),
@@ -97,7 +92,7 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
         "reason": _without_quotations(outcome.reason),
         "outcome": outcome.status,
         "error": _without_quotations(outcome.reason) if outcome.status in _PROBLEMS else None,
-        "approved_by": one_line(origin.approved_by) if _was_done(outcome) else None,
+        "approved_by": one_line(origin.approved_by) if outcome.was_done else None,
         "planned_files": planned.deleted_files,
         "planned_bytes": planned.deleted_bytes,
         "bytes_deleted": done.deleted_bytes,
@@ -115,23 +110,6 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
                 f"replay_bytes_{name}": state.replay_bytes,
             }
     return row | (outcome.cost.to_json() if outcome.cost is not None else {})
-
-
-def _was_done(outcome: OperationOutcome) -> bool:
-    return outcome.status not in _NOTHING_DONE
-
-
-def _amounts(outcome: OperationOutcome) -> tuple[Amounts, Amounts]:
-    """Returns what was planned and what was done; nothing for documents of other releases."""
-    record = known(outcome.operation)
-    if record is None or outcome.result is None:
-        return _NOTHING, _NOTHING
-    try:
-        if not _was_done(outcome):
-            return record.planned_amounts(record.plan.from_json(outcome.result)), _NOTHING
-        return _NOTHING, record.done_amounts(record.result.from_json(outcome.result))
-    except InvalidRequestError:
-        return _NOTHING, _NOTHING
 
 
 def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.policies.measuring import Cost, TableState
@@ -82,6 +85,24 @@ class OperationOutcome(Record):
     """The table before the operation, as it was last assessed."""
     after: TableState | None = None
     cost: Cost | None = None
+
+    @property
+    def was_done(self) -> bool:
+        """Whether the operation ran, completely or not."""
+        return self.status not in ("planned", "needs-approval", "stopped")
+
+    @property
+    def amounts(self) -> tuple[Amounts, Amounts]:
+        """What was planned and what was done; nothing for documents of other releases."""
+        record, nothing = known(self.operation), Amounts()
+        if record is None or self.result is None:
+            return nothing, nothing
+        try:
+            if not self.was_done:
+                return record.planned_amounts(record.plan.from_json(self.result)), nothing
+            return nothing, record.done_amounts(record.result.from_json(self.result))
+        except InvalidRequestError:
+            return nothing, nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

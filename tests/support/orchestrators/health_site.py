@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,12 @@ class Site:
     """Airflow's application with our page, for requests of several users."""
 
     def __init__(
-        self, store: AssessmentStore, policy: Path, *, separate_approver: bool = False
+        self,
+        store: AssessmentStore,
+        policy: Path,
+        *,
+        separate_approver: bool = False,
+        metrics_token: Callable[[], str | None] | None = None,
     ) -> None:
         from delta_maintenance_airflow.health_page.app import create_app
 
@@ -44,6 +49,7 @@ class Site:
             now=lambda: NOW,
             open_questions=lambda questions: questions - self.closed,
             separate_approver=separate_approver,
+            metrics_token=metrics_token,
         )
 
     def get(

@@ -140,6 +140,7 @@ def _run(
     progress: Progress,
 ) -> RunResult:
     from delta_maintenance.errors import failure_of
+    from delta_maintenance.metrics.opentelemetry import report
     from delta_maintenance.policies.approval import Approvals
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.run import failed_run, run
@@ -167,6 +168,7 @@ def _run(
         if latest is not None:
             tables.keep(latest, result)
         tables.record(result)
+        report(result)
     return result
 
 
