@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
@@ -82,6 +83,8 @@ class OperationOutcome(Record):
     """The table before the operation, as it was last assessed."""
     after: TableState | None = None
     cost: Cost | None = None
+    freed: Freed | None = None
+    """What became of the deleted files; None if none were deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -236,6 +236,7 @@ def _sums(
     known: Mapping[str, Acknowledgement],
 ) -> Iterator[str]:
     """The outcome of all tables, what was gained, and how to approve what waits."""
+    from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
     from delta_maintenance.policies.approval import pending_of
     from delta_maintenance.policies.assessments import PastRun
 
@@ -250,16 +251,17 @@ def _sums(
     told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
     yield f"{count_text(len(results), 'table')}: {told}"
     runs = [PastRun.of(each, None) for each in results]
-    deleted, spared = (
-        sum(getattr(run, name) for run in runs) for name in ("reclaimed_bytes", "spared_bytes")
-    )
+    spared, now = sum(run.spared_bytes for run in runs), clock.now()
+    deleted = [each for run in runs for each in run.freed]
+    freed = freed_bytes(deleted, now)
     counted = [run.data_files for run in runs if run.data_files is not None]
     files, left = sum(each.before for each in counted), sum(each.after for each in counted)
     gained = [f"{files:,} data files became {left:,}"] if left < files else []
-    gained += [f"{size_text(deleted)} of files were deleted"] if deleted else []
+    gained += [f"{size_text(freed)} of files were deleted"] if freed else []
     gained += [f"opening the tables takes {size_text(spared)} less"] if spared else []
     if gained:
         yield "; ".join(gained)
+    yield from unfreed_texts(deleted, now)
     pending = [plan for each in results for plan in pending_of(each)]
     for operation in dict.fromkeys(plan.operation for plan in pending):
         plans = [plan for plan in pending if plan.operation == operation]
