@@ -14,6 +14,7 @@ from delta_maintenance.ledger.rows import Origin, rows_of
 from delta_maintenance.operations.core.freed import Freed, freed_bytes, unfreed_texts
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
@@ -36,6 +37,7 @@ def table(gcs_server: GCSServer, gcs_bucket: str) -> Iterator[Table]:
     builder.commit([add(f"{name}.parquet", size=size) for name, size in DEAD.items()])
     then = int((datetime.now(UTC) - timedelta(days=40)).timestamp() * 1000)
     builder.commit([remove(f"{each}.parquet", deletionTimestamp=then, size=9) for each in DEAD])
+    builder.checkpoint()
     for name, size in DEAD.items():
         opened.store.put(f"{name}.parquet", bytes(size))
     for each in gcs_server.buckets[gcs_bucket].values():
@@ -44,9 +46,8 @@ def table(gcs_server: GCSServer, gcs_bucket: str) -> Iterator[Table]:
     opened.store.close()
 
 
-def policy_of(table: Table) -> PolicyTable:
-    rules = {"vacuum": {"every": "1 day"}, "checkpoint": True}
-    entry = {"name": "t", "uri": table.uri, **rules}
+def policy_of(table: Table, **rules: object) -> PolicyTable:
+    entry = {"name": "t", "uri": table.uri, "vacuum": {"every": "1 day"}, **rules}
     (found,) = Policy.model_validate({"version": 1, "tables": [entry]}).named_tables
     return found
 
@@ -63,8 +64,14 @@ def row_of(result: RunResult) -> dict[str, Any]:
     return {name: found[name] for name in ("bytes_deleted", "bytes_freed", "freed")}
 
 
-def test_a_vacuum_of_a_bucket_that_keeps_nothing_frees_what_it_deletes(table: Table) -> None:
-    result = run(table, policy_of(table))
+def test_operations_on_a_bucket_that_keeps_nothing_free_what_they_delete(
+    gcs_server: GCSServer, gcs_bucket: str, table: Table
+) -> None:
+    gcs_server.requests.clear()
+    result = run(table, policy_of(table, clean_log=True))
+    assert len([each for each in gcs_server.requests if f"/b/{gcs_bucket}?" in each]) == 1
+    (cleaned,) = [each.freed for each in result.outcomes if each.operation == "clean-log"]
+    assert cleaned is not None and cleaned.state == "freed" and cleaned.deleted_bytes > 500
     freed = vacuumed(result).freed
     assert freed is not None and (freed.deleted_bytes, freed.state) == (81, "freed")
     assert row_of(result) == {"bytes_deleted": 81, "bytes_freed": 81, "freed": "freed"}
@@ -75,19 +82,20 @@ def test_a_vacuum_of_a_bucket_that_keeps_versions_frees_nothing(
     gcs_server: GCSServer, gcs_bucket: str, table: Table
 ) -> None:
     gcs_server.settings[gcs_bucket] = {"versioning": {"enabled": True}}
-    gcs_server.requests.clear()
     result = run(table, policy_of(table))
-    settings = [each for each in gcs_server.requests if f"/b/{gcs_bucket}?" in each]
-    assert len(settings) == 1, "the settings are read once in a run"
     assert row_of(result) == {"bytes_deleted": 81, "bytes_freed": 0, "freed": "never"}
     (told,) = unfreed_texts([each for o in result.outcomes if (each := o.freed)], NOW)
     assert told.startswith("81 bytes deleted, which frees nothing: the bucket keeps versions")
     assert result.after is not None
     (note,) = result.after.notes
     assert note.startswith("deletes free nothing: vacuum deleted 81 bytes, but the bucket keeps")
-    # Later assessments know it from the last run, and so do runs that delete nothing.
+    # Later assessments know it from the last run, also if one has deleted nothing in between.
     gcs_server.requests.clear()
-    later = run(table, policy_of(table), last_runs=result.last_runs)
+    tomorrow = RunEnvironment(now=lambda: datetime.now(UTC) + timedelta(days=2))
+    later = run(table, policy_of(table), last_runs=result.last_runs, environment=tomorrow)
+    assert [(each.operation, each.status) for each in later.outcomes] == [
+        ("vacuum", "nothing-to-do")
+    ]
     again = assess_table(table, policy_of(table), now=datetime.now(UTC), last_runs=later.last_runs)
     assert again.notes == (note,)
     assert not [each for each in gcs_server.requests if f"/b/{gcs_bucket}?" in each]
