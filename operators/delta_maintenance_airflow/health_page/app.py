@@ -297,7 +297,7 @@ def _environment() -> Environment:
         purpose=formats.purpose,
         query=lambda values: urlencode({k: v for k, v in values.items() if v not in ("", None)}),
         freed_bytes=freed_bytes,
-        unfreed=unfreed_texts,
+        unfreed=partial(unfreed_texts, size_of=formats.size),
         within=_within,
         status_name=formats.status_name,
         run_status=rows.run_status,

@@ -49,15 +49,20 @@ def freed_bytes(found: Iterable[Freed], now: datetime) -> int:
     return sum(each.deleted_bytes for each in found if each.is_free(now))
 
 
-def unfreed_texts(found: Iterable[Freed], now: datetime) -> Iterator[str]:
-    """Yields a clause for the deleted bytes that are still paid for, by when and why."""
+def unfreed_texts(
+    found: Iterable[Freed], now: datetime, *, size_of: Callable[[int], str] = size_text
+) -> Iterator[str]:
+    """Yields a clause for the deleted bytes that are still paid for, by when and why.
+
+    `size_of` formats numbers of bytes.
+    """
     sums: dict[str, int] = {}
     for each in found:
         if not each.is_free(now) and each.deleted_bytes:
             text = _unfreed(each)
             sums[text] = sums.get(text, 0) + each.deleted_bytes
     for text, size in sums.items():
-        yield f"{size_text(size)} deleted, {text}"
+        yield f"{size_of(size)} deleted, {text}"
 
 
 def _unfreed(found: Freed) -> str:
