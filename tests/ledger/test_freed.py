@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from delta_maintenance import open_table
+from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageError
 from delta_maintenance.ledger.rows import Origin, rows_of
+from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core.freed import Freed, freed_bytes, unfreed_texts
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.run import run
+from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
@@ -24,6 +29,7 @@ from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.gcs_server import GCSServer
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
+VACUUM = {"vacuum": {"every": "1 day"}}
 DEAD = {"daily": 40, "weekly": 41}
 
 
@@ -47,7 +53,7 @@ def table(gcs_server: GCSServer, gcs_bucket: str) -> Iterator[Table]:
 
 
 def policy_of(table: Table, **rules: object) -> PolicyTable:
-    entry = {"name": "t", "uri": table.uri, "vacuum": {"every": "1 day"}, **rules}
+    entry = {"name": "t", "uri": table.uri, **VACUUM, **rules}
     (found,) = Policy.model_validate({"version": 1, "tables": [entry]}).named_tables
     return found
 
@@ -130,3 +136,33 @@ def test_a_store_that_is_down_is_a_reason_and_no_failure() -> None:
     freed = Freed.of(5, ask, ended=NOW)
     assert freed.state == "unknown" and "the store is down; wait" in freed.why
     assert Freed.from_json(freed.to_json()) == freed
+
+
+def test_the_command_line_says_that_a_deletion_frees_nothing(
+    capsys: pytest.CaptureFixture[str],
+    gcs_server: GCSServer,
+    gcs_bucket: str,
+    table: Table,
+    tmp_path: Path,
+) -> None:
+    gcs_server.settings[gcs_bucket] = {"versioning": {"enabled": True}}
+    given = [f"--storage-option=endpoint_url={gcs_server.url}"]
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(yaml.safe_dump({"version": 1, "tables": [{"uri": table.uri, **VACUUM}]}))
+    assert main(["run", str(policy), *given]) == 0
+    out = capsys.readouterr().out
+    assert "81 bytes deleted, which frees nothing: the bucket keeps versions" in out
+    assert "of files were deleted" not in out
+
+
+def test_a_verb_records_what_its_deletions_free(
+    gcs_server: GCSServer, gcs_bucket: str, table: Table
+) -> None:
+    gcs_server.settings[gcs_bucket] = {"versioning": {"enabled": True}}
+    given = [f"--storage-option=endpoint_url={gcs_server.url}"]
+    ledger = f"gs://{gcs_bucket}/ledger"
+    assert main(["vacuum", table.uri, *given, "--ledger", ledger]) == 0
+    store = open_store(ledger, gcs_server.storage_options)
+    (row,) = LedgerTable(store).read(("freed", "bytes_deleted", "bytes_freed")).to_pylist()
+    assert row == {"freed": "never", "bytes_deleted": 81, "bytes_freed": 0}
+    store.close()
