@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from delta_maintenance import clock
 from delta_maintenance.operations.core import registry
 from delta_maintenance_dagster.failures import SharedState
 from delta_maintenance_dagster.health.checks import HealthThresholds
@@ -205,7 +206,7 @@ def sums_of(ended: Sequence[FinishedRun]) -> str:
     runs = [PastRun.of(each.result, None) for each in ended]
     statuses = Counter(run.status.replace("-", " ") for run in runs)
     told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
-    return "; ".join([f"{len(runs):,} tables: {told}", *gained(runs)])
+    return "; ".join([f"{len(runs):,} tables: {told}", *gained(runs, now=clock.now())])
 
 
 def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:

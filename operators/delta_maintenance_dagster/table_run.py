@@ -321,7 +321,8 @@ class TableRun:
             problem = in_dagster(told or result.problem or "")
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
-            log.info("; ".join([f"{self.table.label}: {result.status}", *gained([run])]))
+            told_of = [f"{self.table.label}: {result.status}", *gained([run], now=clock.now())]
+            log.info("; ".join(told_of))
         pending, approval = self._asked(_waiting(result, known.pending), known.pending), {}
         if pending and self.approval_job is not None:
             approval = metadata.of_approval(self.approval_job, self.context.run.run_id)

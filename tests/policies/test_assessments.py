@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
+from delta_maintenance.operations.core.freed import Freed, freed_bytes
 from delta_maintenance.policies import assessments
 from delta_maintenance.policies.assessments import (
     HISTORY,
@@ -177,15 +178,22 @@ def test_the_newest_findings_of_fsck_are_kept(store: AssessmentStore) -> None:
 def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
     outcome = run_result().outcomes[-1]
     outcomes = tuple(
-        replace(outcome, operation=name, status=status, result={"bytes": size})
-        for name, status, size in (
-            ("vacuum", "done", 70),
-            ("clean-log", "incomplete", 7),
-            ("vacuum", "planned", 1_000),
+        replace(outcome, freed=Freed(deleted_bytes=size, state=state, at=at, why="as it is"))
+        for size, state, at in (
+            (70, "freed", None),
+            (7, "later", NOW + timedelta(days=7)),
+            (1, "never", None),
         )
     )
     store.save(assessment(), run_result(outcomes=outcomes))
-    assert loaded(store).history[0].reclaimed_bytes == 77
+    (run,) = loaded(store).history
+    assert run.reclaimed_bytes == 78 and run.deletions == run.freed
+    assert freed_bytes(run.deletions, NOW) == 70
+    assert freed_bytes(run.deletions, NOW + timedelta(days=7)) == 77
+    # As an earlier release wrote it.
+    earlier = replace(run, freed=())
+    assert [each.state for each in earlier.deletions] == ["unknown"]
+    assert freed_bytes(earlier.deletions, NOW) == 0
 
 
 @pytest.mark.parametrize(

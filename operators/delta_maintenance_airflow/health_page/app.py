@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core import registry
+from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
 from delta_maintenance.policies.acknowledgements import MOST_REASON
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore, UnreadableEntry
 from delta_maintenance_airflow import __version__, settings
@@ -305,6 +306,8 @@ def _environment() -> Environment:
         short_holder=formats.short_holder,
         purpose=formats.purpose,
         query=lambda values: urlencode({k: v for k, v in values.items() if v not in ("", None)}),
+        freed_bytes=freed_bytes,
+        unfreed=partial(unfreed_texts, size_of=formats.size),
         within=_within,
         status_name=formats.status_name,
         run_status=rows.run_status,

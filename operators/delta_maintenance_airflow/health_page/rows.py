@@ -405,5 +405,5 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         last_assessed=last,
         is_stale=last is not None and now - last > STALE,
         oldest=assessed[min(assessed)] if assessed else None,
-        gained=gains_of(lately),
+        gained=gains_of(lately, now=now),
     )

@@ -43,7 +43,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     }
     if result.problem is not None:
         facts["problem"] = dg.MetadataValue.text(in_dagster(result.problem))
-    if brought := gained([PastRun.of(result, None)]):
+    if brought := gained([PastRun.of(result, None)], now=result.ended_at):
         facts["gained"] = dg.MetadataValue.text("; ".join(brought))
     facts["operations"] = _outcomes(result.outcomes)
     if pending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ class LedgerRow:
         """The Plan or the Result."""
         self.started: datetime | None = None
 
+        self.store: Store | None = None
+
         self._is_wanted = is_wanted
         self._measuring = ExitStack()
         self._measured: Measured | None = None
@@ -32,6 +35,7 @@ class LedgerRow:
     def measure(self, store: Store) -> None:
         """Counts the requests of the store from now on."""
         if self._is_wanted:
+            self.store = store
             from delta_maintenance.policies.measuring import measured
 
             self._measured = self._measuring.enter_context(measured(store))
@@ -72,6 +76,7 @@ def _record(
     from delta_maintenance.cli import policy_ledger
     from delta_maintenance.policies.definition.ledger import LedgerRule
     from delta_maintenance.policies.execute import outcome_of_document
+    from delta_maintenance.policies.measuring import freed_by
     from delta_maintenance.policies.models import RunResult
 
     ended = clock.now()
@@ -85,6 +90,9 @@ def _record(
         seconds=(ended - started).total_seconds(),
         cost=row.cost,
     )
+    if row.store is not None and row.document is not None and not arguments.dry_run:
+        freed = freed_by(record.name, outcome.result, row.store.bytes_of_deleted, now=ended)
+        outcome = replace(outcome, freed=freed)
     result = RunResult(
         name=arguments.catalog_name or arguments.table,
         uri=arguments.table,

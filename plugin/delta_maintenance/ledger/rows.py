@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from delta_maintenance import __version__
 from delta_maintenance.ledger.columns import COLUMNS, PARTITION, ColumnType
+from delta_maintenance.operations.core.freed import freed_bytes
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.redaction import redact
@@ -109,6 +110,13 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
                 f"small_share_{name}": state.small_file_share,
                 f"replay_bytes_{name}": state.replay_bytes,
             }
+    freed, ended = outcome.freed, row["ended_at"]
+    if freed is not None:
+        row |= {
+            "bytes_freed": None if freed.state == "unknown" else freed_bytes([freed], ended),
+            "freed_at": freed.at,
+            "freed": freed.state,
+        }
     return row | (outcome.cost.to_json() if outcome.cost is not None else {})
 
 

@@ -10,8 +10,10 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.ledger.costs import PRICED, costs_of, saved_a_month
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.policies.definition.prices import Prices
 
 GroupBy = Literal["table", "operation", "day", "owner"]
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
@@ -32,6 +34,8 @@ _NEWEST = (
     "done_by",
     "seconds",
     "bytes_deleted",
+    "freed",
+    "freed_at",
     "replay_bytes_before",
     "replay_bytes_after",
     "files_before",
@@ -39,7 +43,7 @@ _NEWEST = (
     "reason",
     "error",
 )
-_READ = tuple(dict.fromkeys((*_NEWEST, "owner", *_SUMMED, *_REQUESTS)))
+_READ = tuple(dict.fromkeys((*_NEWEST, "owner", "bytes_freed", *_SUMMED, *_REQUESTS, *PRICED)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,8 @@ class LedgerSum(Record):
     files_merged: int
     """Fewer live files after the operations than before."""
     bytes_deleted: int
+    bytes_freed: int
+    """Those of them whose storage is no longer paid for."""
     replay_bytes_spared: int
     """Fewer bytes of log that readers open."""
     seconds: float
@@ -61,11 +67,25 @@ class LedgerSum(Record):
     requests: int
     bytes_read: int
     bytes_written: int
+    currency: str | None = None
+    """Of `cost` and `saves_a_month`; None without a price list."""
+    cost: float | None = None
+    """What requests, received bytes and time cost."""
+    saves_a_month: float | None = None
+    """What storing the freed bytes would cost a month; None without a price for that."""
 
 
-def sums(ledger: LedgerTable, *, since: datetime | None, by: GroupBy) -> tuple[LedgerSum, ...]:
+def sums(
+    ledger: LedgerTable,
+    *,
+    since: datetime | None,
+    by: GroupBy,
+    now: datetime,
+    prices: Prices | None = None,
+) -> tuple[LedgerSum, ...]:
     """Returns the sums of each group, those with the most operations first; days in order.
 
+    Bytes count as freed if they are freed `now`.
     `NotADeltaTableError` if there is no ledger.
     """
     rows = _rows(ledger, since)
@@ -77,6 +97,8 @@ def sums(ledger: LedgerTable, *, since: datetime | None, by: GroupBy) -> tuple[L
             "files_merged": _less(rows, "files"),
             "replay_bytes_spared": _less(rows, "replay_bytes"),
             "requests": _total(rows, _REQUESTS),
+            "bytes_freed": _freed(rows, now),
+            **({} if prices is None else {"cost": costs_of(rows, prices)}),
             **{name: pc.fill_null(rows[name], 0) for name in _SUMMED},
         }
     )
@@ -88,6 +110,10 @@ def sums(ledger: LedgerTable, *, since: datetime | None, by: GroupBy) -> tuple[L
         LedgerSum(
             group=row["group"],
             operations=row["count_all"],
+            currency=None if prices is None else prices.currency,
+            saves_a_month=(
+                None if prices is None else saved_a_month(row["bytes_freed_sum"], prices)
+            ),
             **{name: row[f"{name}_sum"] for name in names},
         )
         for row in grouped.to_pylist()
@@ -111,6 +137,13 @@ def _rows(ledger: LedgerTable, since: datetime | None) -> pa.Table:
         return rows
     at = pa.scalar(since, rows.schema.field("started_at").type)
     return rows.filter(pc.greater_equal(rows["started_at"], at))
+
+
+def _freed(rows: pa.Table, now: datetime) -> pa.ChunkedArray:
+    """The bytes that each deletion has freed until now."""
+    at = rows["freed_at"]
+    over = pc.fill_null(pc.less_equal(at, pa.scalar(now, at.type)), False)
+    return pc.fill_null(pc.if_else(over, rows["bytes_deleted"], rows["bytes_freed"]), 0)
 
 
 def _less(rows: pa.Table, name: str) -> pa.ChunkedArray:

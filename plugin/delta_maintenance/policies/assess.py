@@ -16,6 +16,7 @@ from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, f
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, text
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations
@@ -167,8 +168,19 @@ def assess(
         next_due_at=min((e.due_at for e in operations if e.due_at is not None), default=None),
         held=_held(health, rules.holders, last_runs, now=now),
         health=health,
-        notes=health.warnings,
+        notes=(*health.warnings, *_freeing_nothing(last_runs)),
     )
+
+
+def _freeing_nothing(last_runs: Sequence[LastRun]) -> Iterator[str]:
+    """Warns if the store keeps what operations delete. As the last runs found it, not asked."""
+    for run in last_runs:
+        freed = run.freed
+        if freed is not None and freed.state == "never":
+            yield (
+                f"deletes free nothing: {run.operation} deleted {size_text(freed.deleted_bytes)}, "
+                f"but {freed.why}; add a rule that expires noncurrent versions"
+            )
 
 
 def _held(

@@ -9,6 +9,7 @@ from typing import Literal
 
 from delta_maintenance.catalogs.names import is_catalog_name
 from delta_maintenance.operations.core.facts import size_text
+from delta_maintenance.operations.core.freed import Freed, freed_bytes
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known as registered
 from delta_maintenance.operations.health.models import TableHealth
@@ -51,6 +52,8 @@ class PastRun(Record):
     """The address of the task or log of the run."""
     reclaimed_bytes: int = 0
     """Bytes of files that were deleted."""
+    freed: tuple[Freed, ...] = ()
+    """What became of them; empty in entries of earlier releases."""
     spared_bytes: int = 0
     """The bytes of log that readers no longer need to read."""
     data_files: BeforeAfter | None = None
@@ -61,14 +64,18 @@ class PastRun(Record):
     bytes_to_open: BeforeAfter | None = None
     """Their bytes."""
 
+    @property
+    def deletions(self) -> tuple[Freed, ...]:
+        """What became of the deleted files, also for entries of earlier releases."""
+        size = self.reclaimed_bytes
+        if self.freed or not size:
+            return self.freed
+        return (Freed(deleted_bytes=size, state="unknown", why="an earlier release ran it"),)
+
     @classmethod
     def of(cls, run: RunResult, link: str | None) -> PastRun:
         """The short form of a result."""
-        deleted = [
-            each.result.get("bytes")
-            for each in run.outcomes
-            if each.result is not None and each.status in ("done", "incomplete", "failed")
-        ]
+        freed = tuple(each.freed for each in run.outcomes if each.freed is not None)
         before = run.before.health if run.before is not None else None
         after = run.after.health if run.after is not None else None
         both = (before, after) if before is not None and after is not None else None
@@ -80,7 +87,8 @@ class PastRun(Record):
             operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
             problem=run.problem[:300] if run.problem is not None else None,
             link=link,
-            reclaimed_bytes=sum(size for size in deleted if isinstance(size, int)),
+            reclaimed_bytes=sum(each.deleted_bytes for each in freed),
+            freed=freed,
             spared_bytes=opened.less if opened is not None else 0,
             data_files=_changed(both, lambda health: health.num_files),
             files_to_open=_changed(both, lambda health: health.files_to_open),
@@ -88,16 +96,16 @@ class PastRun(Record):
         )
 
 
-def gained(runs: Sequence[PastRun]) -> tuple[str, ...]:
+def gained(runs: Sequence[PastRun], *, now: datetime) -> tuple[str, ...]:
     """What runs on tables brought, as clauses for people; empty if they brought nothing."""
     counted = [run.data_files for run in runs if run.data_files is not None]
     files, left = sum(each.before for each in counted), sum(each.after for each in counted)
-    deleted = sum(run.reclaimed_bytes for run in runs)
+    freed = freed_bytes([each for run in runs for each in run.freed], now)
     spared = sum(run.spared_bytes for run in runs)
     opening = "opening the table" if len(runs) == 1 else "opening the tables"
     found = (
         f"{files:,} data files became {left:,}" if left < files else None,
-        f"{size_text(deleted)} of files were deleted" if deleted else None,
+        f"{size_text(freed)} of files were deleted" if freed else None,
         f"{opening} takes {size_text(spared)} less" if spared else None,
     )
     return tuple(each for each in found if each is not None)

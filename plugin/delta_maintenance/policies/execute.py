@@ -222,14 +222,14 @@ def last_run(
 ) -> LastRun:
     """Returns the record of an operation that has run, for the next assessment.
 
-    `before` are the earlier records: a run that failed says nothing new about holders.
+    `before` are the earlier records: a run that failed says nothing new about holders, and one that
+    deleted nothing nothing new about what deletions free.
     """
-    result = outcome.result
-    if result is None:
-        held = next((e.held for e in before if e.operation == outcome.operation), ())
-    else:
-        held = tuple(HeldBack.from_json(each) for each in result.get("held", ()))
-    result = result or {}
+    earlier = next((each for each in before if each.operation == outcome.operation), None)
+    held = earlier.held if earlier is not None else ()
+    if outcome.result is not None:
+        held = tuple(HeldBack.from_json(each) for each in outcome.result.get("held", ()))
+    result = outcome.result or {}
     return LastRun(
         operation=outcome.operation,
         at=outcome.started_at,
@@ -237,6 +237,7 @@ def last_run(
         status=result.get("status", "failed"),
         held=held,
         table_id=table_id,
+        freed=outcome.freed or (earlier.freed if earlier is not None else None),
     )
 
 

@@ -1,16 +1,22 @@
-"""What an operation costs, and the state of the table before and after it."""
+"""What an operation costs and frees, and the state of the table before and after it."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.storage import Store
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -89,6 +95,30 @@ def measured(store: Store) -> Iterator[Measured]:
                 bytes_written=used.bytes_sent,
             )
         found.cost = cost
+
+
+def freed_by(
+    operation: str,
+    result: Mapping[str, Any] | None,
+    ask: Callable[[], DeletedBytes],
+    *,
+    now: datetime,
+) -> Freed | None:
+    """Returns what becomes of the files that an operation has deleted; None if it deleted none.
+
+    `result` is its Result as JSON. Asks the store only if files were deleted.
+    """
+    record = known(operation)
+    if record is None or result is None:
+        return None
+    try:
+        amounts = record.done_amounts(record.result.from_json(result))
+    except InvalidRequestError:
+        # Of another release.
+        return None
+    if not amounts.deleted_files:
+        return None
+    return Freed.of(amounts.deleted_bytes, ask, ended=now)
 
 
 def _peak_memory() -> int | None:

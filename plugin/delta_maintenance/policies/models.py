@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
@@ -85,6 +86,8 @@ class OperationOutcome(Record):
     """The table before the operation, as it was last assessed."""
     after: TableState | None = None
     cost: Cost | None = None
+    freed: Freed | None = None
+    """What became of the deleted files; None if none were deleted."""
 
     @property
     def was_done(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Literal
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
@@ -26,7 +27,7 @@ from delta_maintenance.policies.execute import (
     last_run,
     plan_for_approval,
 )
-from delta_maintenance.policies.measuring import TableState, measured
+from delta_maintenance.policies.measuring import TableState, freed_by, measured
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -38,6 +39,8 @@ from delta_maintenance.policies.models import (
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
+_CHANGING = ("done", "incomplete", "failed")
+"""The outcomes whose result is a Result, not a Plan."""
 _NO_APPROVALS = Approvals()
 _MAX_RUNS = 2
 """The maximum number of runs of one operation: it is repeated once if other commits make it due
@@ -122,6 +125,10 @@ class _Run:
     outcomes: list[OperationOutcome] = field(default_factory=list)
     at_version: dict[str, list[int]] = field(default_factory=dict)
     """The versions on which each operation has run."""
+
+    def __post_init__(self) -> None:
+        # Asked once, and only if something was deleted.
+        self._bytes_of_deleted = cache(self.context.table.store.bytes_of_deleted)
 
     def run(self) -> RunResult:
         paused = self.context.environment.paused
@@ -239,6 +246,12 @@ class _Run:
                     )
             except Exception as error:
                 outcome = failed(self.context, blank, error)
+            if outcome.status in _CHANGING:
+                ended = self.context.environment.now()
+                freed = freed_by(
+                    outcome.operation, outcome.result, self._bytes_of_deleted, now=ended
+                )
+                outcome = replace(outcome, freed=freed)
         seconds = (self.context.environment.now() - now).total_seconds()
         outcome = replace(outcome, seconds=seconds, cost=found.cost)
         if outcome.status not in ("planned", "stopped", "needs-approval"):

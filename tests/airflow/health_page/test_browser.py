@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from delta_maintenance.operations.core.freed import Freed
 from tests.support.hostile.attacking_site import attacking_site
 from tests.support.orchestrators.health_server import (
     Server,
@@ -49,7 +50,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for hours in (9, 6, 1):
             run = run_result(started_at=now - timedelta(hours=hours), ended_at=now)
             before = assessment(health=health(bytes_to_open=700 << 20, num_files=90_000))
-            outcome = replace(run.outcomes[0], result={"bytes": hours << 32})
+            freed = Freed(deleted_bytes=hours << 32, state="freed", why="it keeps nothing")
+            if hours == 1:
+                freed = replace(freed, state="never", why="versions are kept without a rule")
+            outcome = replace(run.outcomes[0], freed=freed)
             run = replace(
                 run, outcomes=(outcome, *run.outcomes[1:]), before=before, after=assessment()
             )

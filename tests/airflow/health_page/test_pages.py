@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import StorageError
+from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.operations.layout.options import ColumnLayout, Depths, KeyProposal, Reading
 from delta_maintenance.policies.assessments import AssessmentStore
@@ -164,9 +165,13 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
         before = replace(one, health=many)
         few = health(bytes_to_open=1 << 20, files_to_open=2, num_files=30)
         after = replace(one, health=few)
-        outcome = replace(run_result().outcomes[0], result={"bytes": 3 << 30})
+        done, never = run_result().outcomes[0], "versions are kept, and no rule deletes them"
+        outcomes = (
+            replace(done, freed=Freed(deleted_bytes=3 << 30, state="freed", why="")),
+            replace(done, freed=Freed(deleted_bytes=2 << 30, state="never", why=never)),
+        )
         run = run_result(
-            outcomes=(outcome,), before=before, after=after, started_at=NOW - timedelta(days=1)
+            outcomes=outcomes, before=before, after=after, started_at=NOW - timedelta(days=1)
         )
         site.store.save(after, run)
         site.store.save(after, replace(run, started_at=NOW - timedelta(days=8)))
@@ -174,13 +179,15 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
     assert "No problems No table failed, and nothing waits for an approval." in text
     assert (
         "Runs in 7 days 2 Data files merged away 20 Log that readers no longer open 8 MiB "
-        "1,996 files Reclaimed 6 GiB"
+        "1,996 files Reclaimed 6 GiB 4 GiB deleted, not freed"
     ) in text
     page = words(site.get("/table?name=orders").text)
     assert "1,000 → 2 files of the log for a reader" in page
     assert "40 → 30 data files" in page and "3 GiB reclaimed" in page
+    told = "2 GiB deleted, which frees nothing: versions are kept, and no rule deletes them"
+    assert page.count(told) == 1
     history = page[page.index("History") :]
-    assert history.count("40 → 30 5 MiB → 1 MiB 3 GiB") == 2
+    assert history.count("40 → 30 5 MiB → 1 MiB 3 GiB 2 GiB deleted, not freed") == 2
 
 
 def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:
@@ -198,7 +205,7 @@ def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:
     assert "1 plan waits for you: vacuum of never (12 files, 3 GiB)" in text
     assert "vacuum: waits for you" in text
     rows = page[page.index("<tbody>") :]
-    assert rows.index("s3://lake/bronze/**</span>") < rows.index('name=orders"')
+    assert rows.index("s3://lake/bronze/**</a>") < rows.index('name=orders"')
     assert '/dags/d/runs/r/tasks/assess/mapped/3" data-leave>task' in page
     assert "operation=fsck" in page
     one = site.get("/table?name=orders").text

@@ -154,6 +154,30 @@ def test_only_files_of_expired_tombstones_that_no_vacuum_took_are_reclaimable() 
     assert (longer.expired_tombstones, longer.reclaimable_files) == (3, 1), "only that of a"
 
 
+def test_files_that_only_older_versions_need_end_day_by_day() -> None:
+    vector = deletion_vector()
+    table = Folder(first=[features("deletionVectors"), metadata()])
+    table.log(*(add(name) for name in "abcdefg"))
+    table.log(gone("a", 30, 100), gone("b", 6, 20), gone("c", 6, 3), gone("d", 0.1, 4), days=0)
+    # A file that is live again, and one whose last tombstone counts.
+    table.log(gone("e", 1, 5), add("e", dv=vector), gone("f", 6, 6), add("f", dv=vector), days=0)
+    table.log(gone("f", 3, 6, dv=vector), remove("g", deletionTimestamp=2**63 - 9), days=0)
+    seen = health(table)
+    assert [(each.day, each.files, each.bytes, each.is_last) for each in seen.old_files] == [
+        (f"{NOW + DAY:%Y-%m-%d}", 2, 23, False),
+        (f"{NOW + 4 * DAY:%Y-%m-%d}", 1, 6, False),
+        (f"{NOW + 6.9 * DAY:%Y-%m-%d}", 1, 4, False),
+        (f"{NOW + 30 * DAY:%Y-%m-%d}", 1, 0, True),
+    ]
+    facts = seen.facts()
+    assert facts["time travel"] == "5 files, at least 33 bytes"
+    (*_, last) = facts["of them until"]  # type: ignore[misc]  # lines
+    assert "and later: 1 file" in last
+    # A vacuum that keeps files for longer deletes them later.
+    longer = health(table, vacuum_retention=10 * DAY)
+    assert longer.old_files[0].day == f"{NOW + 4 * DAY:%Y-%m-%d}"
+
+
 def test_an_unreliable_size_of_a_tombstone_does_not_count() -> None:
     table = Folder()
     table.log(add("a"), add("b"))

@@ -36,7 +36,7 @@ def run(store: Store, **options: Any) -> tuple[PurgePlan, PurgeResult]:
 
 def sums(store: Store, memory: SumMemory | None) -> FileSums:
     """The sums of the files of the newest version."""
-    instants = Instants(expired_before=0, reclaimable_before=0, reclaimed_before=0)
+    instants = Instants(now=0, expired_before=0, reclaimable_before=0, reclaimed_before=0)
     return sum_files(Table(store).snapshot(), small_bytes=1, instants=instants, memory=memory)
 
 

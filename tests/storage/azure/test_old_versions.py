@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
@@ -36,6 +37,7 @@ def version(of: str, *, current: bool = False) -> str:
     return f"<VersionId>{of}</VersionId>{current_text}"
 
 
+Handler = Callable[[Request], Reply]
 DELETED = "<Deleted>true</Deleted>"
 LEFT = f"<DeletedTime>{_TIME}</DeletedTime><RemainingRetentionDays>6</RemainingRetentionDays>"
 
@@ -184,4 +186,54 @@ def test_the_emulator_keeps_snapshots(azure_server: AzureServer, azure_container
     assert (found.path, found.size, found.ends_ms) == ("x y", 6, None)
     assert store.old_versions.read(found, 0, 5) == b"before"
     client.close()
+    store.close()
+
+
+def _settings(policy: str, *, versions: bool = False, hierarchical: bool = False) -> Handler:
+    """Answers in the shape of "Get Account Information" and "Get Blob Service Properties"."""
+    names = version(_NEWER, current=True) if versions else ""
+    log = Recorded({"include=versions": [[blob("w/t/_delta_log/0.json", names)]]})
+
+    def handle(request: Request) -> Reply:
+        asked = urlsplit(request.target)
+        query = parse_qs(asked.query)
+        if query.get("restype") == ["service"]:
+            assert asked.path == "/x/"
+            body = f"<StorageServiceProperties>{policy}</StorageServiceProperties>"
+            return Reply(status=200, body=body.encode())
+        if query.get("restype") == ["account"]:
+            return Reply(status=200, headers={"x-ms-is-hns-enabled": str(hierarchical).lower()})
+        assert not hierarchical and query["prefix"] == ["w/t/_delta_log/"]
+        return log(replace(request, target=request.target.replace("_delta_log%2F", "")))
+
+    return handle
+
+
+_SOFT = "<DeleteRetentionPolicy><Enabled>true</Enabled><Days>14</Days></DeleteRetentionPolicy>"
+_HARD = "<DeleteRetentionPolicy><Enabled>false</Enabled></DeleteRetentionPolicy>"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("recorded", "state", "days"),
+    [
+        (_settings(_HARD), "freed", None),
+        (_settings(_SOFT), "later", 14),
+        (_settings(_SOFT, hierarchical=True), "later", 14),
+        (_settings(_HARD, versions=True), "unknown", None),
+    ],
+    indirect=["recorded"],
+)
+def test_the_settings_of_the_account_say_what_a_deletion_frees(
+    recorded: tuple[Handler, AzureStore], state: str, days: int | None
+) -> None:
+    found = recorded[1].bytes_of_deleted()
+    assert (found.state, found.after) == (state, None if days is None else timedelta(days=days))
+
+
+def test_the_emulator_frees_deleted_blobs_at_once(
+    azure_server: AzureServer, azure_container: str
+) -> None:
+    store = AzureStore(Address.parse(f"az://{azure_container}/w/t"), azure_server.storage_options)
+    assert store.bytes_of_deleted().state == "freed"
     store.close()

@@ -164,3 +164,37 @@ def test_an_erasure_report_finds_rows_in_noncurrent_objects(
     uncertain = report()
     assert uncertain.status == "uncertain"
     assert "b.parquet: it is soft-deleted" in uncertain.not_examined[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "days"),
+    [
+        ({}, "freed", None),
+        ({"softDeletePolicy": {"retentionDurationSeconds": str(7 * 86400)}}, "later", 7),
+        (VERSIONING, "never", None),
+        (VERSIONING | rules({"numNewerVersions": 1}), "never", None),
+        (VERSIONING | rules({"daysSinceNoncurrentTime": 30}), "later", 30),
+        ({"storageClass": "COLDLINE"}, "later", 90),
+    ],
+)
+def test_the_settings_of_the_bucket_say_what_a_deletion_frees(
+    gcs_server: GCSServer,
+    gcs_bucket: str,
+    store: GCSStore,
+    settings: dict[str, Any],
+    state: str,
+    days: int | None,
+) -> None:
+    gcs_server.settings[gcs_bucket] = settings
+    gcs_server.requests.clear()
+    found = store.bytes_of_deleted()
+    assert len(gcs_server.requests) == 1
+    assert (found.state, found.after) == (state, None if days is None else timedelta(days=days))
+
+
+def test_unreadable_settings_of_the_bucket_do_not_say_what_a_deletion_frees(
+    gcs_server: GCSServer, store: GCSStore
+) -> None:
+    gcs_server.hides_settings = True
+    found = store.bytes_of_deleted()
+    assert found.state == "unknown" and "storage.buckets.get" in found.why

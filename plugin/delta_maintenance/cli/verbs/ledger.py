@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 _GROUPS = ("table", "operation", "day", "owner")
 _SHOWN = 50
+_KEPT = {
+    "later": " and freed by {:%F %R}",
+    "never": ", which frees nothing",
+    "unknown": ", maybe not freed",
+}
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -79,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.view is not None:
         print(operations_history(policy.ledger.uri, arguments.view), end="")
         return 0
-    since = _since(arguments.since, now=clock.now())
+    now = clock.now()
+    since = _since(arguments.since, now=now)
     ledger = open_ledger(policy.ledger, dict(arguments.storage_options))
     status = _import(ledger, policy, arguments) if arguments.imports else 0
     try:
@@ -87,7 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
             rows = summary.newest(ledger, since=since, most=_SHOWN).to_pylist()
             _print_newest(rows, arguments)
         else:
-            _print_sums(summary.sums(ledger, since=since, by=arguments.by), arguments)
+            found = summary.sums(
+                ledger, since=since, by=arguments.by, now=now, prices=policy.prices
+            )
+            _print_sums(found, arguments)
     except NotADeltaTableError as error:
         error.remedy = "run the policy once: the first run that does something creates the ledger"
         raise
@@ -148,7 +157,8 @@ def _brought(row: Mapping[str, Any]) -> Iterator[str]:
     if before is not None and after is not None and after < before:
         yield f"{before:,} → {after:,} files"
     if row["bytes_deleted"]:
-        yield f"{size_text(row['bytes_deleted'])} deleted"
+        kept = _KEPT.get(row["freed"], "").format(row["freed_at"])
+        yield f"{size_text(row['bytes_deleted'])} deleted{kept}"
     before, after = row["replay_bytes_before"], row["replay_bytes_after"]
     if before is not None and after is not None and after < before:
         yield f"{size_text(before)} → {size_text(after)} to open"
@@ -158,8 +168,11 @@ def _print_sums(found: Sequence[LedgerSum], arguments: argparse.Namespace) -> No
     if arguments.json:
         print_json([each.to_json() for each in found])
         return
+    currency = next((each.currency for each in found if each.currency), None)
+    money = () if currency is None else (f"cost, {currency}", "saves a month")
+    units = ("ran", "failed", "merged", "deleted", "freed", "to open", "requests", "seconds")
     print_lines(
-        (arguments.by, "ran", "failed", "merged", "deleted", "to open", "requests", "seconds"),
+        (arguments.by, *units, *money),
         [
             (
                 each.group or "",
@@ -167,13 +180,22 @@ def _print_sums(found: Sequence[LedgerSum], arguments: argparse.Namespace) -> No
                 f"{each.failed:,}" if each.failed else "",
                 count_text(each.files_merged, "file") if each.files_merged else "",
                 size_text(each.bytes_deleted) if each.bytes_deleted else "",
+                size_text(each.bytes_freed) if each.bytes_freed else "",
                 f"-{size_text(each.replay_bytes_spared)}" if each.replay_bytes_spared else "",
                 f"{each.requests:,}" if each.requests else "",
                 f"{each.seconds:,.1f}",
+                *([_money(each.cost), _money(each.saves_a_month)] if money else []),
             )
             for each in found
         ],
     )
+
+
+def _money(amount: float | None) -> str:
+    """Two decimals, and more for amounts that would vanish."""
+    if not amount:
+        return ""
+    return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
 
 
 def _plain(value: Any) -> Any:

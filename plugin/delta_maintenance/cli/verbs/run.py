@@ -238,6 +238,7 @@ def _sums(
     known: Mapping[str, Acknowledgement],
 ) -> Iterator[str]:
     """The outcome of all tables, what was gained, and how to approve what waits."""
+    from delta_maintenance.operations.core.freed import unfreed_texts
     from delta_maintenance.policies.approval import pending_of
     from delta_maintenance.policies.entries import PastRun, gained
 
@@ -251,8 +252,10 @@ def _sums(
     )
     told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
     yield f"{count_text(len(results), 'table')}: {told}"
-    if brought := gained([PastRun.of(each, None) for each in results]):
+    runs, now = [PastRun.of(each, None) for each in results], clock.now()
+    if brought := gained(runs, now=now):
         yield "; ".join(brought)
+    yield from unfreed_texts([each for run in runs for each in run.freed], now)
     pending = [plan for each in results for plan in pending_of(each)]
     for operation in dict.fromkeys(plan.operation for plan in pending):
         plans = [plan for plan in pending if plan.operation == operation]

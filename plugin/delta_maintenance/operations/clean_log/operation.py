@@ -431,7 +431,10 @@ class _CleanupRun:
                 self.progress(group.kind, deleted, len(names))
             if kept:
                 break
-        self.groups.append(CleanedGroup(kind=group.kind, planned=group.count, deleted=deleted))
+        size = group.bytes if deleted == group.count else 0
+        self.groups.append(
+            CleanedGroup(kind=group.kind, planned=group.count, deleted=deleted, bytes=size)
+        )
         return not self.failures
 
     def _unreferenced(self, names: list[str], cut_off: int) -> list[str]:

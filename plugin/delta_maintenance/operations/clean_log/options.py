@@ -134,6 +134,8 @@ class CleanedGroup(Record):
     planned: int
     deleted: int
     """Deleted files, including those that another process deleted first."""
+    bytes: int = 0
+    """Their bytes; 0 if some of the planned files are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

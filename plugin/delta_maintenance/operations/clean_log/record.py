@@ -67,8 +67,11 @@ def planned_amounts(plan: CleanLogPlan) -> Amounts:
 
 
 def done_amounts(result: CleanLogResult) -> Amounts:
-    """The number of deleted files; their bytes are not counted."""
-    return Amounts(deleted_files=sum(group.deleted for group in result.groups))
+    """The deleted files."""
+    return Amounts(
+        deleted_files=sum(group.deleted for group in result.groups),
+        deleted_bytes=sum(group.bytes for group in result.groups),
+    )
 
 
 def conclusion(result: CleanLogResult, outcome: Outcome) -> Conclusion:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
@@ -32,6 +33,8 @@ class LastRun(Record):
     """The files that the run, or the last one that counted them, kept for their holders."""
     table_id: str | None = None
     """The ID in the table's metadata; the run says nothing about another table at its address."""
+    freed: Freed | None = None
+    """What became of the files of the last run that deleted some."""
 
     @property
     def succeeded(self) -> bool:

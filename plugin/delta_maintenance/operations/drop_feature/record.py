@@ -62,7 +62,9 @@ def done_amounts(result: DropFeatureResult) -> Amounts:
     """Returns the numbers of commits and of deleted log files."""
     cleaned = result.cleaned.groups if result.cleaned is not None else ()
     return Amounts(
-        commits=len(result.commits), deleted_files=sum(group.deleted for group in cleaned)
+        commits=len(result.commits),
+        deleted_files=sum(group.deleted for group in cleaned),
+        deleted_bytes=sum(group.bytes for group in cleaned),
     )
 
 

@@ -115,9 +115,8 @@ RECORD = OperationRecord(
         deleted_bytes=plan.bytes,
         looked_at=plan.live_files,
     ),
-    done_amounts=lambda result: Amounts(
-        commits=result.num_commits, deleted_files=result.files, deleted_bytes=result.bytes
-    ),
+    # The files stay until a vacuum.
+    done_amounts=lambda result: Amounts(commits=result.num_commits),
     plan_facts=plan_facts,
     result_facts=result_facts,
     conclusion_of_result=conclusion,

@@ -4,7 +4,7 @@ for people.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -68,6 +68,19 @@ class CommitPoint(Record):
     """Whether a complete checkpoint of the version exists."""
     is_compaction: bool
     """Whether a log compaction ends with the version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldFiles(Record):
+    """Files that only older versions need, and that a vacuum may delete from one day on."""
+
+    day: str
+    """The day in UTC, such as 2026-11-27."""
+    is_last: bool = False
+    """Whether later days count, too."""
+    files: int
+    bytes: int
+    """Of files whose tombstones state a reliable size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +188,9 @@ class TableHealth(Shown, Record):
     """The newest commits, oldest first."""
     maintenance: tuple[MaintenanceSeen, ...] = ()
     """The last of each kind among these commits, newest first."""
+    old_files: tuple[OldFiles, ...] = ()
+    """What time travel costs: the files of tombstones within the retention of a vacuum, by the day
+    on which it ends. Files whose tombstone has a deletion vector may be omitted."""
     unpublished_commits: int | None = None
     """Commits that the catalog of a catalog-managed table ratified and that are not published yet;
     None for other tables, and if the table was opened without its catalog."""
@@ -267,6 +283,9 @@ def _files(health: TableHealth) -> Iterator[tuple[str, object]]:
             f"{size_text(health.reclaimable_bytes)}"
         ),
     )
+    old = health.old_files
+    yield "time travel", _old_text(old) if old else None
+    yield "of them until", [f"{each.day}{_more(each)}: {_old_text([each])}" for each in old]
     if health.files_with_deletion_vector:
         share = health.deleted_rows_share
         yield (
@@ -277,6 +296,15 @@ def _files(health: TableHealth) -> Iterator[tuple[str, object]]:
                 + (f" ({share:.1%})" if share is not None else "")
             ),
         )
+
+
+def _old_text(found: Sequence[OldFiles]) -> str:
+    files, size = sum(each.files for each in found), sum(each.bytes for each in found)
+    return f"{count_text(files, 'file')}, at least {size_text(size)}"
+
+
+def _more(old: OldFiles) -> str:
+    return " and later" if old.is_last else ""
 
 
 def _protocol(health: TableHealth) -> Iterator[tuple[str, object]]:

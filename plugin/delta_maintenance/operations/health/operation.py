@@ -26,6 +26,7 @@ from delta_maintenance.operations.health.models import (
     LogFiles,
     LogFilesKind,
     MaintenanceSeen,
+    OldFiles,
     Refusal,
     SizeBucket,
     TableHealth,
@@ -57,6 +58,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 SMALL_FILE_BYTES = 32 << 20
 """The size below which a data file is small: opening it takes longer than reading it."""
+_DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)
 MAX_COMMITS = 200
 """The default length of the series of commits."""
 
@@ -96,6 +98,7 @@ def measure(
             snapshot,
             small_bytes=SMALL_FILE_BYTES,
             instants=Instants(
+                now=epoch_millis(now),
                 expired_before=_before(now, properties.deleted_file_retention),
                 reclaimable_before=_before(now, vacuum_retention),
                 reclaimed_before=0 if vacuumed is None else _before(vacuumed, vacuum_retention),
@@ -257,6 +260,15 @@ def _files(sums: FileSums) -> dict[str, Any]:
         "expired_tombstones": sums.expired_tombstones,
         "reclaimable_files": sums.reclaimable_files,
         "reclaimable_bytes": sums.reclaimable_bytes,
+        "old_files": tuple(
+            OldFiles(
+                day=f"{clock.instant(each.day * _DAY_MS):%Y-%m-%d}",
+                is_last=each.is_last,
+                files=each.files,
+                bytes=each.bytes,
+            )
+            for each in sums.old_files
+        ),
         "files_with_deletion_vector": sums.with_deletion_vector,
         "deletion_vector_share": _share(sums.with_deletion_vector, num_files),
         "deleted_rows": sums.deleted_rows,

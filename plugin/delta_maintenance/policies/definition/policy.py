@@ -28,6 +28,7 @@ from delta_maintenance.policies.definition.catalogs import (
 )
 from delta_maintenance.policies.definition.ledger import Ledger
 from delta_maintenance.policies.definition.patterns import NamePattern, Pattern
+from delta_maintenance.policies.definition.prices import Prices
 from delta_maintenance.policies.definition.reader import read_document
 from delta_maintenance.policies.definition.rules import Rules
 
@@ -185,6 +186,8 @@ class Policy(PolicyModel):
     """Tables by address or by name, and patterns."""
     ledger: Ledger | None = None
     """The Delta table that gets a row for each operation that ran, or only its address."""
+    prices: Prices | None = None
+    """What requests, storage and time cost. Without it, the ledger shows units only."""
     alerts: AlertRules = AlertRules()
     """Who is told of new failures."""
 

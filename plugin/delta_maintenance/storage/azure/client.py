@@ -125,7 +125,8 @@ class AzureClient(RestClient):
         body: bytes,
         options: AzureOptions,
     ) -> Answer:
-        url = f"{self.endpoint}/{self._container}"
+        of_service = (query or {}).get("restype") == "service"
+        url = f"{self.endpoint}/{'' if of_service else self._container}"
         if key:
             url += "/" + quote(key, safe="/~")
         given = {

@@ -11,13 +11,13 @@ from delta_maintenance.rest.client import Answer
 from delta_maintenance.storage.azure.client import AzureFailure
 
 
-def listing_of(answer: Answer) -> ElementTree.Element:
-    """Parses the answer to a listing. `AzureFailure` if it is something else."""
+def listing_of(answer: Answer, *, tag: str = "EnumerationResults") -> ElementTree.Element:
+    """Parses the answer to a listing, or another one. `AzureFailure` if it is something else."""
     try:
         listing = ElementTree.fromstring(answer.body)
     except ElementTree.ParseError:
         listing = None
-    if listing is None or listing.tag != "EnumerationResults":
+    if listing is None or listing.tag != tag:
         # Sent by a proxy or a gateway, not by Azure.
         raise AzureFailure(status=None, code="NotXML", detail="not an answer of the Blob API")
     return listing

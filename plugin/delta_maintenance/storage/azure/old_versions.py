@@ -10,10 +10,12 @@ from delta_maintenance import clock
 from delta_maintenance.rest.failure import patiently, repeated_page, storage_error
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.listing import is_directory, listing_of, name_of
+from delta_maintenance.storage.core.deleted_bytes import FREED, DeletedBytes
 from delta_maintenance.storage.core.old_versions import SOFT_DELETED, OldVersion
 
 _DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)
 _READER = "Storage Blob Data Reader"
+_SERVICE_READER = "Microsoft.Storage/storageAccounts/blobServices/read"
 
 
 class AzureOldVersions:
@@ -49,6 +51,25 @@ class AzureOldVersions:
         except AzureFailure as failure:
             raise storage_error(failure, permission=_READER, file=version.path) from failure
 
+    def bytes_of_deleted(self) -> DeletedBytes:
+        """Asks for the kind of the account, for a page of the log, and for its soft delete."""
+        if not self._is_hierarchical():
+            page = self._page({"include": "versions", "prefix": f"{self._prefix}_delta_log/"})
+            if page.find("Blobs/Blob/VersionId") is not None:
+                why = "the account keeps versions, and its Blob service does not tell their rules"
+                return DeletedBytes(state="unknown", why=why)
+        try:
+            answer = self._client.call("GET", query={"restype": "service", "comp": "properties"})
+            service = listing_of(answer, tag="StorageServiceProperties")
+        except AzureFailure as failure:
+            raise storage_error(failure, permission=_SERVICE_READER) from failure
+        policy = service.find("DeleteRetentionPolicy")
+        if policy is None or policy.findtext("Enabled") != "true":
+            return FREED
+        return DeletedBytes.kept_for(
+            timedelta(days=int(policy.findtext("Days") or 0)), "the soft delete of the account"
+        )
+
     def _old(self, blob: ElementTree.Element, now_ms: int) -> OldVersion | None:
         is_deleted = blob.findtext("Deleted") == "true"
         version, snapshot = blob.findtext("VersionId"), blob.findtext("Snapshot")
@@ -76,18 +97,11 @@ class AzureOldVersions:
         )
 
     def _entries(self, which: Mapping[str, str]) -> Iterator[ElementTree.Element]:
-        query = {"restype": "container", "comp": "list", **which}
+        query = dict(which)
         if self._prefix:
             query["prefix"] = self._prefix
         while True:
-            try:
-                page = patiently(
-                    lambda: listing_of(self._client.send("GET", query=query)),
-                    self._client.sleep,
-                    self._client.pauses,
-                )
-            except AzureFailure as failure:
-                raise storage_error(failure, permission=_READER) from failure
+            page = self._page(query)
             yield from page.iterfind("Blobs/Blob")
             marker = page.findtext("NextMarker") or ""
             if not marker:
@@ -95,6 +109,17 @@ class AzureOldVersions:
             if marker == query.get("marker"):
                 raise repeated_page()
             query["marker"] = marker
+
+    def _page(self, which: Mapping[str, str]) -> ElementTree.Element:
+        query = {"restype": "container", "comp": "list", **which}
+        try:
+            return patiently(
+                lambda: listing_of(self._client.send("GET", query=query)),
+                self._client.sleep,
+                self._client.pauses,
+            )
+        except AzureFailure as failure:
+            raise storage_error(failure, permission=_READER) from failure
 
     def _is_hierarchical(self) -> bool:
         try:

@@ -21,6 +21,7 @@ from delta_maintenance.storage.azure.listing import is_directory, listing_of, mi
 from delta_maintenance.storage.azure.old_versions import AzureOldVersions
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 
 BLOCK_BLOB = {"x-ms-blob-type": "BlockBlob", "Content-Type": "application/octet-stream"}
@@ -123,6 +124,9 @@ class AzureStore(ObjectStore):
     @property
     def old_versions(self) -> AzureOldVersions:
         return self._old_versions
+
+    def bytes_of_deleted(self) -> DeletedBytes:
+        return self._old_versions.bytes_of_deleted()
 
 
 class _AzureBucket(Bucket):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.limits import ReadLimits
+from delta_maintenance.storage.core.deleted_bytes import FREED, DeletedBytes
 from delta_maintenance.storage.core.paths import FileStatus, check_directory, check_path
 
 if TYPE_CHECKING:
@@ -218,6 +219,18 @@ class Store(ABC):
         or does not tell. `tells_old_versions` says which.
         """
         return None
+
+    def bytes_of_deleted(self) -> DeletedBytes:
+        """Returns what becomes of the bytes of files that are deleted now.
+
+        Asks for the settings of the bucket, with at most three requests. Raises `StorageError` if
+        they cannot be read.
+        """
+        if self.tells_old_versions and self.old_versions is None:
+            return FREED
+        return DeletedBytes(
+            state="unknown", why="this store does not tell what it keeps of deleted files"
+        )
 
     def close(self) -> None:  # noqa: B027  most stores have nothing to close
         """Closes the connections. The store must not be used afterwards."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from delta_maintenance.errors import StorageError
 from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.storage.core.listing import Skip
 
 
@@ -63,6 +64,9 @@ class WrappedStore(ReadOnlyStore):
     @property
     def usage(self) -> Usage | None:
         return self._store.usage
+
+    def bytes_of_deleted(self) -> DeletedBytes:
+        return self._store.bytes_of_deleted()
 
     @property
     def addresses(self) -> tuple[str, ...]:

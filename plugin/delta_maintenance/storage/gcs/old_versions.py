@@ -11,6 +11,7 @@ from typing import Any
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
 from delta_maintenance.rest.failure import repeated_page, storage_error
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.storage.core.old_versions import SOFT_DELETED, OldVersion
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
 
@@ -21,6 +22,8 @@ _NONCURRENT = (
 )
 _UNDERSTOOD = {"age", "daysSinceNoncurrentTime", "isLive", "matchesPrefix", "numNewerVersions"}
 """The conditions of rules whose effect is certain; all of a rule's conditions must hold."""
+_LEAST_DAYS = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365}
+"""For how long an object in a class is paid for, even if it is deleted earlier."""
 _BY_RULE = "a lifecycle rule of the bucket"
 
 
@@ -78,11 +81,36 @@ class GCSOldVersions:
                 failure, permission="storage.objects.get", file=version.path
             ) from failure
 
+    def bytes_of_deleted(self) -> DeletedBytes:
+        """Asks for the settings of the bucket."""
+        settings = self._settings()
+        ends = _Ends.of(settings, self._prefix)
+        if settings is None:
+            return DeletedBytes(state="unknown", why=ends.missing)
+        least = timedelta(days=_LEAST_DAYS.get(settings.get("storageClass", ""), 0))
+        if settings.get("versioning", {}).get("enabled"):
+            # Of objects that are as new as can be, which end last.
+            now = clock.now().isoformat()
+            now_ms = _millis(now)
+            ends_ms = ends.of_item({"timeCreated": now, "timeDeleted": now}, 0)
+            if ends_ms is None:
+                return DeletedBytes(
+                    state="never",
+                    why="the bucket keeps versions, and no lifecycle rule of it deletes them",
+                )
+            after, why = timedelta(milliseconds=ends_ms - now_ms), ends.known
+        else:
+            after = timedelta(milliseconds=ends.soft_ms)
+            why = "the soft-delete policy of the bucket"
+        if least > after:
+            after, why = least, f"the least duration of the class {settings['storageClass']}"
+        return DeletedBytes.kept_for(after, why)
+
     def _settings(self) -> Mapping[str, Any] | None:
         """Returns the rules of the bucket; None without the right to read them, which those who
         may read objects often lack.
         """
-        query = {"fields": "lifecycle,softDeletePolicy"}
+        query = {"fields": "lifecycle,softDeletePolicy,storageClass,versioning"}
         try:
             return self._client.ask(self._client.bucket_path, query)
         except GCSFailure as failure:

@@ -16,6 +16,7 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES, RequestFailure
 from delta_maintenance.rest.usage import Usage
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, failure_of
@@ -55,6 +56,9 @@ class GCSStore(ObjectStore):
     @property
     def old_versions(self) -> GCSOldVersions:
         return self._old_versions
+
+    def bytes_of_deleted(self) -> DeletedBytes:
+        return self._old_versions.bytes_of_deleted()
 
 
 class _GCSBucket(Bucket):

@@ -31,6 +31,7 @@ _READS = frozenset(
     (
         "get_bucket_lifecycle_configuration",
         "get_bucket_versioning",
+        "get_object_lock_configuration",
         "get_object",
         "head_object",
         "list_object_versions",

@@ -9,6 +9,7 @@ from typing import Any
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
 from delta_maintenance.rest.failure import repeated_page, storage_error
+from delta_maintenance.storage.core.deleted_bytes import FREED, DeletedBytes
 from delta_maintenance.storage.core.old_versions import OldVersion
 from delta_maintenance.storage.s3.client import S3Client, S3Failure
 
@@ -61,6 +62,24 @@ class S3OldVersions:
         data: bytes = answer["Body"]
         return data
 
+    def bytes_of_deleted(self) -> DeletedBytes:
+        """Asks for versioning and, if needed, for the lifecycle rules and the object lock."""
+        status = self._call("get_bucket_versioning", "s3:GetBucketVersioning").get("Status")
+        if not status:
+            return FREED
+        days = self._days()
+        if days is None and status == "Suspended":
+            why = "versioning is suspended, so that only files from before then are kept"
+            return DeletedBytes(state="unknown", why=why)
+        if days is None:
+            return DeletedBytes(
+                state="never",
+                why="the bucket keeps versions, and no lifecycle rule of it deletes them",
+            )
+        # A day ends at midnight.
+        after = timedelta(days=max(days, self._locked_days()) + 1)
+        return DeletedBytes.kept_for(after, "a lifecycle rule of the bucket deletes old versions")
+
     def _entries(self) -> Iterator[Mapping[str, Any]]:
         markers: dict[str, str] = {}
         while True:
@@ -87,14 +106,11 @@ class S3OldVersions:
 
     def _days(self) -> int | None:
         """Returns after how many days a rule deletes noncurrent versions of all these objects."""
-        try:
-            answer = self._call(
-                "get_bucket_lifecycle_configuration", "s3:GetLifecycleConfiguration"
-            )
-        except StorageError as error:
-            if "NoSuchLifecycleConfiguration" in str(error.__cause__):
-                return None
-            raise
+        answer = self._configuration(
+            "get_bucket_lifecycle_configuration",
+            "s3:GetLifecycleConfiguration",
+            missing="NoSuchLifecycleConfiguration",
+        )
         found = [
             rule["NoncurrentVersionExpiration"]["NoncurrentDays"]
             for rule in answer.get("Rules", ())
@@ -104,6 +120,26 @@ class S3OldVersions:
             and self._covers(rule)
         ]
         return min(found, default=None)
+
+    def _locked_days(self) -> int:
+        """Returns for how many days new versions are locked by default."""
+        answer = self._configuration(
+            "get_object_lock_configuration",
+            "s3:GetBucketObjectLockConfiguration",
+            missing="ObjectLockConfigurationNotFoundError",
+        )
+        rule = answer.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})
+        return int(rule.get("Days", 0)) + 366 * int(rule.get("Years", 0))
+
+    def _configuration(self, method: str, permission: str, *, missing: str) -> Mapping[str, Any]:
+        """Returns a part of the settings; empty if the bucket, or the server, does not have it."""
+        try:
+            return self._call(method, permission)
+        except StorageError as error:
+            cause = error.__cause__
+            if isinstance(cause, S3Failure) and (missing == cause.code or cause.unsupported):
+                return {}
+            raise
 
     def _covers(self, rule: Mapping[str, Any]) -> bool:
         """Whether a rule is about all objects below the prefix."""

@@ -14,6 +14,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import RequestFailure
 from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory, just_before
 from delta_maintenance.storage.s3.client import Reply, S3Client, S3Failure
@@ -138,6 +139,9 @@ class S3Store(ObjectStore):
     @property
     def old_versions(self) -> S3OldVersions:
         return self._old_versions
+
+    def bytes_of_deleted(self) -> DeletedBytes:
+        return self._old_versions.bytes_of_deleted()
 
 
 class _S3Bucket(Bucket):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,12 +31,11 @@ from delta_maintenance.table.read.file_changes import MOST_TAIL_BYTES, FileChang
 from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import stated_sizes
+from delta_maintenance.table.read.tombstones import NEVER, Counts, OldFilesDay, Tombstones, integers
 
-Counts = npt.NDArray[np.int64]
 BUCKETS = 65
 """One bucket for empty files, then one for each power of two."""
 REMOVE_FIELDS = ("path", "deletionVector", "size", "deletionTimestamp", "extendedFileMetadata")
-_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +58,8 @@ class FileSums:
     """Files that only expired tombstones name, each counted once."""
     reclaimable_bytes: int
     """Bytes of those files whose tombstones state a reliable size."""
+    old_files: tuple[OldFilesDay, ...] = ()
+    """Files that only older versions need, by the day on which they may be vacuumed."""
     checksum_version: int | None = None
     """The version of the checksum from which the live files were computed; None if they were
     counted.
@@ -70,6 +70,7 @@ class FileSums:
 class Instants:
     """The times by which tombstones are classified, in milliseconds since 1970-01-01 UTC."""
 
+    now: int
     expired_before: int
     """Tombstones from before this time are expired."""
     reclaimable_before: int
@@ -125,56 +126,6 @@ class SizeBuckets:
         return SizeBuckets(
             self.files + plus.files - minus.files, self.bytes + plus.bytes - minus.bytes
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Tombstones:
-    """Some tombstones. Takes 25 bytes for each."""
-
-    paths: Hashes
-    deleted_ms: Counts
-    """Milliseconds since 1970-01-01 UTC; the largest integer without a deletion time."""
-    sizes: Counts
-    """Bytes; 0 if the tombstone states no reliable size."""
-    with_vector: npt.NDArray[np.bool_]
-    """Whether the removed logical file had a deletion vector."""
-
-    @classmethod
-    def of(cls, removes: pa.Table) -> Self:
-        """Takes over the needed columns of remove actions."""
-        paths = [hash_texts(chunk) for chunk in removes["path"].chunks]
-        sizes = integers(removes, "size")
-        return cls(
-            np.concatenate([np.empty(0, np.uint64), *paths]),
-            # A tombstone without a deletion timestamp never expires.
-            integers(removes, "deletionTimestamp", missing=_NEVER),
-            np.where(_is_reliable(removes), sizes, 0),
-            _has_vector(removes),
-        )
-
-    @classmethod
-    def joined(cls, parts: list[Tombstones]) -> Self:
-        """Concatenates tombstones."""
-        return cls(
-            np.concatenate([np.empty(0, np.uint64), *(part.paths for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.deleted_ms for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.sizes for part in parts)]),
-            np.concatenate([np.empty(0, np.bool_), *(part.with_vector for part in parts)]),
-        )
-
-    def between(self, first_ms: int, end_ms: int) -> Tombstones:
-        """Returns the tombstones of a time, the end excluded."""
-        chosen = (self.deleted_ms >= first_ms) & (self.deleted_ms < end_ms)
-        return Tombstones(
-            self.paths[chosen],
-            self.deleted_ms[chosen],
-            self.sizes[chosen],
-            self.with_vector[chosen],
-        )
-
-    def expired(self, before_ms: int) -> int:
-        """Returns the number of tombstones from before a time."""
-        return int(np.count_nonzero(self.deleted_ms < before_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,12 +275,8 @@ def _at(known: KnownSums, small_bytes: int, instants: Instants) -> FileSums | No
     waiting = tombstones.between(instants.reclaimed_before, instants.reclaimable_before)
     if known.live_paths is None and waiting.with_vector.any():
         return None
-    files, first = np.unique(waiting.paths, return_index=True)
-    sizes = waiting.sizes[first]
-    if known.live_paths is not None:
-        # A new deletion vector makes a new logical file of the same data file.
-        unreferenced = np.isin(files, known.live_paths, invert=True)
-        files, sizes = files[unreferenced], sizes[unreferenced]
+    dead = waiting.of_dead_files(known.live_paths)
+    needed = tombstones.between(instants.reclaimable_before, NEVER).of_dead_files(known.live_paths)
     return FileSums(
         files_by_size=tuple(known.live.files.tolist()),
         bytes_by_size=tuple(known.live.bytes.tolist()),
@@ -339,8 +286,11 @@ def _at(known: KnownSums, small_bytes: int, instants: Instants) -> FileSums | No
         rows=known.rows,
         tombstones=len(tombstones.paths),
         expired_tombstones=tombstones.expired(instants.expired_before),
-        reclaimable_files=len(files),
-        reclaimable_bytes=int(sizes.sum()),
+        reclaimable_files=len(dead.paths),
+        reclaimable_bytes=int(dead.sizes.sum()),
+        old_files=needed.by_day(
+            now_ms=instants.now, kept_ms=instants.now - instants.reclaimable_before
+        ),
         checksum_version=known.checksum_version,
     )
 
@@ -449,24 +399,3 @@ def _is_checkpointed(snapshot: Snapshot, known: KnownSums) -> bool:
     adds, size = checkpoint.stated_adds
     found = (int(known.live.files.sum()), int(known.live.bytes.sum()))
     return adds in (None, found[0]) and size in (None, found[1])
-
-
-def integers(table: pa.Table, name: str, *, missing: int = 0) -> Counts:
-    """Returns a column of integers, with `missing` instead of nulls."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, missing, np.int64)
-    column = pc.fill_null(table[name], missing)
-    return np.asarray(column.to_numpy(), np.int64)
-
-
-def _has_vector(removes: pa.Table) -> npt.NDArray[np.bool_]:
-    if "deletionVector" not in removes.column_names:
-        return np.zeros(removes.num_rows, np.bool_)
-    return np.asarray(pc.is_valid(removes["deletionVector"]).to_numpy(), np.bool_)
-
-
-def _is_reliable(removes: pa.Table) -> npt.NDArray[np.bool_]:
-    if "extendedFileMetadata" not in removes.column_names:
-        return np.zeros(removes.num_rows, np.bool_)
-    column = pc.fill_null(removes["extendedFileMetadata"], False)
-    return np.asarray(column.to_numpy(), np.bool_)

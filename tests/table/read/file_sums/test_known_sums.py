@@ -28,6 +28,7 @@ from tests.table.read.file_sums.test_stated_sizes import DAY_MS, INSTANTS, LATER
 
 VECTOR = deletion_vector(cardinality=3)
 LATER_ON = Instants(
+    now=EPOCH_MS + 27 * DAY_MS,
     expired_before=EPOCH_MS + 9 * DAY_MS + 1,
     reclaimable_before=EPOCH_MS + 20 * DAY_MS,
     reclaimed_before=EPOCH_MS + 2 * DAY_MS,

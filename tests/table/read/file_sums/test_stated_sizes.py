@@ -35,6 +35,7 @@ DAY_MS = 86_400_000
 NOW = datetime.fromtimestamp((EPOCH_MS + 7 * DAY_MS) / 1000, UTC)
 SMALL = 32 << 20
 INSTANTS = Instants(
+    now=EPOCH_MS + 7 * DAY_MS,
     expired_before=EPOCH_MS + 3 * DAY_MS,
     reclaimable_before=EPOCH_MS + 3 * DAY_MS,
     reclaimed_before=0,
@@ -105,7 +106,11 @@ def agrees(table: TableBuilder) -> int | None:
     """The version of the checksum, or None; fails if the sums are not those of a replay."""
     found, expected = sums(table), sums(table, by_checksum=False)
     assert expected.checksum_version is None
-    assert replace(found, checksum_version=None) == expected
+    # Without the live paths, files whose tombstone has a vector may be live.
+    least, most = (sum(each.files for each in one.old_files) for one in (found, expected))
+    assert least <= most
+    alike = {"checksum_version": None, "old_files": expected.old_files}
+    assert replace(found, **alike) == expected
     return found.checksum_version
 
 
