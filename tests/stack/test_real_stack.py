@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 import delta_maintenance
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.leases import LIFE
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -99,8 +100,9 @@ def test_a_run_over_all_tables_and_again_after_a_clear(airflow: Airflow, lake: P
     assert summary["num_problems"] == 0
     assert checkpoint_of(lake / "neglected") is not None
     assert not (lake / "neglected/0.parquet").exists()
-    kept = list((airflow.home / "assessments").glob("neglected.*.json"))
-    assert json.loads(kept[0].read_text())["run"]["status"] in ("done", "nothing-due")
+    kept = AssessmentStore(str(airflow.home / "assessments")).named("neglected")
+    assert isinstance(kept, AssessmentEntry) and kept.run is not None
+    assert kept.run.status in ("done", "nothing-due")
 
     before = fingerprint(lake / "neglected")
     path = "/api/v2/dags/delta_maintenance/clearTaskInstances"
