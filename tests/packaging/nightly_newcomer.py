@@ -142,14 +142,14 @@ for hour in range(110):
     write_deltalake("lake/events", rows, mode="append")
 DeltaTable("lake/events").optimize.compact()
 old = time.time() - 30 * 86400
-for path in glob.glob("lake/events/*.parquet"):
-    os.utime(path, (old, old))
 *_, newest = sorted(glob.glob("lake/events/_delta_log/*.json"))
 with open(newest) as file:
     text = file.read()
-text = re.sub(r'"deletionTimestamp":[0-9]+', f'"deletionTimestamp":{old * 1000:.0f}', text)
+text = re.sub(r'"(deletionT|t)imestamp":[0-9]+', rf'"\\1imestamp":{old * 1000:.0f}', text)
 with open(newest, "w") as file:
     file.write(text)
+for path in glob.glob("lake/events/**/*", recursive=True):
+    os.utime(path, (old, old))
 """
 """Writes a table, small files of which were merged a month ago."""
 
