@@ -119,7 +119,15 @@ def test_airflow_in_eight_minutes(newcomer: Newcomer) -> None:
         before = len([*(newcomer.work / "lake/events").glob("*.parquet")])
         with newcomer.step("the plan is approved on the page, and its files are gone"):
             seen.get_by_role("link", name="vacuum of").first.click()
-            seen.get_by_label("vacuum of", exact=False).first.check()
+            choice = seen.get_by_label("vacuum of lake/events")
+
+            def is_asked() -> bool:
+                # The plan exists a little earlier than the question about it.
+                seen.reload()
+                return choice.is_enabled()
+
+            newcomer.until(is_asked, seconds=120, log=log)
+            choice.check()
             seen.get_by_role("button", name="Approve").click()
             seen.get_by_text("Approved: its run begins now.").wait_for()
             newcomer.until(
