@@ -37,7 +37,7 @@ class SharedState:
         warning.
         """
         try:
-            with self._opened(provided) as store:
+            with self.opened(provided) as store:
                 entry = store.save(assessment, result)
         except DeltaMaintenanceError as error:
             log.warning(f"{assessment.name}: the outcome cannot be stored: {error}")
@@ -57,7 +57,7 @@ class SharedState:
 
         post = partial(post_by_environment, environment=os.environ)
         try:
-            with self._opened(provided) as store:
+            with self.opened(provided) as store:
                 lost = tell(self.alerts, store, failed, post, title=title, now=clock.now())
         except DeltaMaintenanceError as error:
             lost = (error,)
@@ -65,7 +65,8 @@ class SharedState:
             log.warning(str(each))
 
     @contextmanager
-    def _opened(self, provided: Any) -> Iterator[AssessmentStore]:
+    def opened(self, provided: Any) -> Iterator[AssessmentStore]:
+        """Opens the folder for the duration of the block."""
         from delta_maintenance.policies.assessments import AssessmentStore
 
         storage = self.storage.resolve(provided)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from delta_maintenance import clock
-from delta_maintenance.errors import BusyError, InvalidRequestError
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.table_names import name_at
 from delta_maintenance_dagster import memory
@@ -19,6 +20,7 @@ from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
 from delta_maintenance_dagster.health.metadata import in_dagster
 from delta_maintenance_dagster.leases import InstanceLease
+from delta_maintenance_dagster.ledger import record_run
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable
@@ -87,7 +89,12 @@ class Resources:
             for each in readers
             if each.storage is not None
         )
-        return own.union(*(storage.required for storage in (*self.others, *of_readers)))
+        ledgers = (table.among.ledger for table in self.tables if table.among is not None)
+        of_ledgers = (
+            self.storage.named(each.storage.connection) for each in ledgers if each is not None
+        )
+        others = (*self.others, *of_readers, *of_ledgers)
+        return own.union(*(storage.required for storage in others))
 
     def clones(self, provided: Any) -> PolicyClones:
         """Returns the search for clones; `provided` are the resources of an execution."""
@@ -311,6 +318,7 @@ class TableRun:
         latest, told = result.after or result.before, None
         if self.state is not None and latest is not None:
             told = self.state.keep(self.context.resources, log, latest, result)
+        self._record(result)
         failed = log.error if told is None else log.warning
         run = PastRun.of(result, None)
         for outcome in result.outcomes:
@@ -333,6 +341,29 @@ class TableRun:
             approval=approval,
             acknowledged=told if result.exit_status else None,
         )
+
+    def _record(self, result: RunResult) -> None:
+        """Records the run in the ledger of the policy file, if it names one."""
+        policy = self.table.among
+        if policy is None or policy.ledger is None:
+            return
+        rule, provided = policy.ledger, self.context.resources
+        storage = self.resources.storage.named(rule.storage.connection)
+        shared = nullcontext() if self.state is None else self.state.opened(provided)
+        try:
+            with shared as state:
+                for warning in record_run(
+                    rule,
+                    result,
+                    storage_options=lambda: storage.resolve(provided).storage_options(
+                        rule.storage, uri=rule.uri
+                    ),
+                    state=state.store if state is not None else None,
+                    link=f"/runs/{self.context.run.run_id}",
+                ):
+                    self.context.log.warning(warning)
+        except DeltaMaintenanceError as error:
+            self.context.log.warning(f"the ledger was not written: {error}")
 
     def _asked(
         self, pending: Sequence[PendingPlan], before: Sequence[PendingPlan]

@@ -6,14 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from delta_maintenance.ledger.imports import import_history, imported_versions
-from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.ledger.rows import SCHEMA
+from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import open_table
 from delta_maintenance.testing.actions import add, commit_info, metadata, protocol
+from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import TableBuilder
 
 SPARK = "Apache-Spark/4.2.0 Delta-Lake/4.4.0"
@@ -52,6 +55,26 @@ def imported(ledger: LedgerTable, builder: TableBuilder) -> int:
     entry = {"name": "orders", "uri": root, "owner": "sales"}
     (table,) = Policy.model_validate({"version": 1, "tables": [entry]}).named_tables
     return import_history(ledger, open_table(root), table, imported=imported_versions(ledger))
+
+
+def test_an_import_reads_only_what_is_new_of_a_long_ledger(
+    ledger: LedgerTable, builder: TableBuilder, tmp_path: Path
+) -> None:
+    commit(builder, "OPTIMIZE")
+    assert imported(ledger, builder) == 1
+    row = {"month": "2026-11", "run_id": "r", "row_id": "r"}
+    for number in range(20):
+        found = pa.Table.from_pylist([{**row, "run_id": f"r{number}"}], schema=SCHEMA)
+        ledger.append(Delivery(run_id=f"r{number}", rows=found, since_version=None))
+    known = imported_versions(ledger)
+    commit(builder, "REORG")
+    counted = FaultStore(open_store(str(tmp_path / "ledger")))
+    root = str(builder.store.root)
+    (table,) = Policy.model_validate({"version": 1, "tables": [{"uri": root}]}).named_tables
+    assert import_history(LedgerTable(counted), open_table(root), table, imported=known) == 1
+    # The snapshot reads all commits, and the search for an earlier import none of them again.
+    read = [step.path for step in counted.trace if step.kind == "read"]
+    assert len(read) == len(set(read)) and len(read) < 30
 
 
 def rows(ledger: LedgerTable, *names: str) -> list[tuple[Any, ...]]:

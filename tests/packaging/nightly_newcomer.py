@@ -97,8 +97,11 @@ def test_airflow_in_eight_minutes(newcomer: Newcomer) -> None:
     with newcomer.running("airflow standalone", log), open_browser() as browser:
         newcomer.wait_for("Airflow answers", lambda: answers(address), seconds=600, log=log)
         password = newcomer.wait_for("its password", lambda: password_in(home), seconds=60, log=log)
-        listed = lambda: "delta_manual" in newcomer.quietly("airflow dags list")  # noqa: E731
-        newcomer.wait_for("Airflow has read the Dags", listed, seconds=400, log=log)
+
+        def is_listed() -> bool:
+            return "delta_manual" in newcomer.quietly("airflow dags list")
+
+        newcomer.wait_for("Airflow has read the Dags", is_listed, seconds=400, log=log)
         newcomer.follow(page, since="Then turn the Dags on", until="| Dag | runs | does |")
         seen = browser.new_page(viewport={"width": 1440, "height": 1000})
         seen.set_default_timeout(60_000)

@@ -14,7 +14,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.operations.core.registry import AnyOperation
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.measuring import Measured
+    from delta_maintenance.policies.measuring import Cost, Measured
     from delta_maintenance.storage import Store
 
 
@@ -41,7 +41,7 @@ class LedgerRow:
             self._measured = self._measuring.enter_context(measured(store))
 
     @property
-    def cost(self) -> Any:
+    def cost(self) -> Cost | None:
         """The cost until now."""
         self._measuring.close()
         return None if self._measured is None else self._measured.cost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -44,22 +45,31 @@ _SORTED = ("zOrderBy", "clusterBy")
 _DONE = ("COMPLETED", "SUCCEEDED", None)
 
 
-def imported_versions(ledger: LedgerTable) -> Mapping[str, int]:
-    """Returns the newest version that the ledger has from the log of each table, by the table's ID.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What a ledger has from the logs of tables."""
 
-    Raises the errors of the ledger; one that does not exist yet is empty.
-    """
+    since_version: int = -1
+    """The version of the ledger that was read; -1 if it did not exist."""
+    newest: Mapping[str, int] = field(default_factory=dict)
+    """The newest version of each table, by the ID of the table."""
+
+
+def imported_versions(ledger: LedgerTable) -> Imported:
+    """Returns what the ledger has. Raises its errors; one that does not exist yet is empty."""
+    version = ledger.version()
     try:
         rows = ledger.read(("table_id", "done_by", "version_after"))
     except NotADeltaTableError:
-        return {}
+        return Imported()
     theirs = rows.filter(pc.equal(rows["done_by"], "other"))
     newest = theirs.group_by("table_id").aggregate([("version_after", "max")])
-    return dict(zip(*(newest[name].to_pylist() for name in newest.column_names), strict=True))
+    columns = (newest[name].to_pylist() for name in newest.column_names)
+    return Imported(since_version=version, newest=dict(zip(*columns, strict=True)))
 
 
 def import_history(
-    ledger: LedgerTable, table: Table, policy_table: PolicyTable, *, imported: Mapping[str, int]
+    ledger: LedgerTable, table: Table, policy_table: PolicyTable, *, imported: Imported
 ) -> int:
     """Adds a row for each retained commit of maintenance by another engine that the ledger lacks.
 
@@ -69,7 +79,7 @@ def import_history(
     table_id = table.snapshot().metadata.id
     if table_id is None:
         return 0
-    known = imported.get(table_id, -1)
+    known = imported.newest.get(table_id, -1)
     commits = [each for each in table.history() if each.version > known]
     rows = [
         {**row, "table_name": policy_table.name, "table_id": table_id, "table_uri": table.uri}
@@ -84,7 +94,9 @@ def import_history(
         row |= {name: one_line(row[name]) for name in ("table_name", "table_uri")}
         row["owner"] = one_line(policy_table.owner)
     found = pa.Table.from_pylist(rows, schema=SCHEMA)
-    is_new = ledger.append(Delivery(run_id=run_id, rows=found, since_version=-1))
+    is_new = ledger.append(
+        Delivery(run_id=run_id, rows=found, since_version=imported.since_version)
+    )
     return len(rows) if is_new else 0
 
 

@@ -126,8 +126,7 @@ class LedgerTable:
     def _create(self) -> None:
         """Creates version 0. If another process was first, its table is used."""
         now_ms = clock.epoch_millis(self._now())
-        actions = replace(
-            StagedActions(),
+        actions = StagedActions(
             protocol=Protocol(min_reader_version=1, min_writer_version=2),
             metadata=Metadata(
                 id=self._new_id(),

@@ -44,7 +44,7 @@ def values(text: str) -> dict[str, dict[str, float]]:
 
 
 def scrape(site: Site) -> Any:
-    return site.get("/metrics", role=None, more=SCRAPER)  # type: ignore[arg-type]  # bytes
+    return site.get("/metrics", role=None, more=SCRAPER)
 
 
 def test_metrics_are_off_by_default(site: Site) -> None:
@@ -96,13 +96,13 @@ def test_without_a_token_users_still_read_them(site: Site) -> None:
     assert only_users.get("/metrics").status_code == 200
     for given in ("", "None", TOKEN):
         more = {"Authorization": f"Bearer {given}".encode()}
-        response = only_users.get("/metrics", role=None, more=more)  # type: ignore[arg-type]
+        response = only_users.get("/metrics", role=None, more=more)
         assert response.status_code in (401, 403)
 
 
 def test_the_token_opens_no_other_page(scraped: Site) -> None:
     for path in ("/", "/table?name=orders", "/approvals"):
-        response = scraped.get(path, role=None, more=SCRAPER)  # type: ignore[arg-type]
+        response = scraped.get(path, role=None, more=SCRAPER)
         assert response.status_code == 403
     assert scraped.get("/metrics", method="POST").status_code == 405
 

@@ -60,17 +60,24 @@ class Site:
         cookie: str | None = None,
         method: str = "GET",
         form: Mapping[str, str] | None = None,
-        more: Mapping[str, str] | None = None,
+        more: Mapping[str, str | bytes] | None = None,
         json: Any = None,
     ) -> httpx.Response:
         """The response for a user of this role; without a role, for a user who is not signed in.
 
         `form` is sent as browsers do, with `more` as headers.
         """
-        headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
+        named: dict[str, str | bytes] = {}
+        if role is not None:
+            named["Authorization"] = f"Bearer {token(role)}"
         if cookie is not None:
-            headers["Cookie"] = f"_token={cookie}"
-        headers |= more or {}
+            named["Cookie"] = f"_token={cookie}"
+        named |= more or {}
+        # As bytes, because a client may send any.
+        headers = [
+            (name.encode(), value if isinstance(value, bytes) else value.encode())
+            for name, value in named.items()
+        ]
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)

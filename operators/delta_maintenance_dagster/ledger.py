@@ -1,0 +1,38 @@
+"""Recording the runs of Dagster in the ledger of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from delta_maintenance import clock
+
+if TYPE_CHECKING:
+    from delta_maintenance.ledger.table import LedgerTable
+    from delta_maintenance.policies.definition.ledger import LedgerRule
+    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.storage import Store
+
+
+def record_run(
+    rule: LedgerRule,
+    result: RunResult,
+    *,
+    storage_options: Callable[[], Mapping[str, str]],
+    state: Store | None,
+    link: str,
+) -> Iterator[str]:
+    """Adds the rows of a run; yields warnings. Without a `state` folder, rows that cannot be added
+    are lost.
+    """
+    # Loads pyarrow, which loading definitions must not require.
+    from delta_maintenance.ledger.recording import Recorder
+    from delta_maintenance.ledger.rows import Origin
+    from delta_maintenance.ledger.table import LedgerTable
+    from delta_maintenance.storage import open_store
+
+    def opened() -> LedgerTable:
+        return LedgerTable(open_store(rule.uri, storage_options()))
+
+    origin = Origin(done_by="dagster", run_id=clock.new_id(), link=link)
+    yield from Recorder(open_ledger=opened, state=state).record(result, origin)

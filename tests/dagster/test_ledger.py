@@ -1,0 +1,67 @@
+"""What Dagster does is recorded in the ledger of the policy file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.storage import open_store
+from delta_maintenance_dagster import DeltaTable, build_definitions
+from delta_maintenance_dagster.definitions import Execution
+from tests.support.tables.overdue_tables import overdue_table
+
+pytestmark = pytest.mark.dagster
+
+
+def run(tmp_path: Path, *tables: str, instance: dg.DagsterInstance) -> bool:
+    for name in tables:
+        if not (tmp_path / name).exists():
+            overdue_table(tmp_path / name)
+    document = {
+        "version": 1,
+        "ledger": str(tmp_path / "ledger"),
+        "defaults": {"checkpoint": {"max_commits": 5}},
+        "tables": [{"name": name, "uri": str(tmp_path / name)} for name in tables],
+    }
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(document))
+    policy = load_policy(tmp_path / "policy.yaml")
+    definitions = build_definitions(
+        [
+            DeltaTable(policy=table, key=dg.AssetKey([table.name]), among=policy)
+            for table in policy.named_tables
+        ],
+        execution=Execution(state=str(tmp_path / "state")),
+    )
+    job = definitions.resolve_job_def("delta_maintenance")
+    return bool(job.execute_in_process(instance=instance, raise_on_error=False).success)
+
+
+def test_runs_have_rows_with_their_runs(tmp_path: Path) -> None:
+    with dg.instance_for_test() as instance:
+        assert run(tmp_path, "a", "b", instance=instance)
+        found = LedgerTable(open_store(str(tmp_path / "ledger"))).read(
+            ("table_name", "operation", "outcome", "done_by", "link")
+        )
+        rows = sorted(found.to_pylist(), key=lambda row: row["table_name"])
+        links = {row.pop("link") for row in rows}
+        (record,) = instance.get_run_records()
+        assert links == {f"/runs/{record.dagster_run.run_id}"}
+    done = {"operation": "checkpoint", "outcome": "done", "done_by": "dagster"}
+    assert rows == [{"table_name": name, **done} for name in ("a", "b")]
+
+
+def test_a_ledger_that_cannot_be_written_fails_no_run(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("not a folder")
+    with dg.instance_for_test() as instance:
+        assert run(tmp_path, "a", instance=instance)
+        assert len([*(tmp_path / "state/ledger").iterdir()]) == 1
+        (tmp_path / "ledger").unlink()
+        assert run(tmp_path, "a", "b", instance=instance)
+    assert not [*(tmp_path / "state/ledger").iterdir()]
+    names = LedgerTable(open_store(str(tmp_path / "ledger"))).read(["table_name"])["table_name"]
+    assert sorted(names.to_pylist()) == ["a", "b"]
