@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 import yaml
 
+from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 
@@ -198,6 +199,22 @@ def test_plans_of_several_tables_and_runs_are_listed_and_approved_at_once(
     assert approve(definitions, instance, **config).success
     assert list(tmp_path.glob("*/0.parquet")) == []
     assert "No plan waits." in str(approve(definitions, instance).all_node_events)
+
+
+def test_an_id_of_digits_alone_can_be_pasted_as_it_is_shown(
+    table: TableBuilder,
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PendingPlan, "id", "123456789012")
+    blocked_run(definitions, instance)
+    listed = approve(definitions, instance)
+    (output,) = (e for e in listed.all_node_events if e.event_type_value == "STEP_OUTPUT")
+    shown = output.event_specific_data.metadata["waiting"].value
+    config = yaml.safe_load(shown.split("```")[1].removeprefix("yaml"))
+    job = definitions.resolve_job_def("delta_maintenance_approve")
+    assert job.execute_in_process(instance=instance, run_config=config).success
 
 
 def neglected(folder: Path) -> TableBuilder:

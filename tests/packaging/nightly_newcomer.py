@@ -7,6 +7,7 @@ the distribution from a wheel of this checkout.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,55 @@ def test_dagster_in_five_minutes(newcomer: Newcomer) -> None:
             page.get_by_text("commits_to_replay_after").wait_for()
     newcomer.report("Dagster", 5)
     assert newcomer.minutes < 15
+
+
+@pytest.mark.dagster
+def test_an_approval_in_dagster_by_clicks(newcomer: Newcomer) -> None:
+    page = "docs/start/dagster.md"
+    newcomer.follow(page, until="## 2. Write a table")
+    newcomer.run("pip install deltalake pyarrow")
+    newcomer.run(f"python - <<'END'\n{OLD_TABLE}END", name="an old table")
+    newcomer.follow(page, since="## 3. Name the table", until="Further tables are")
+    component = newcomer.work / "src/lakehouse/defs/delta_tables/defs.yaml"
+    asked = component.read_text().replace("  tables:", "    approval: [vacuum]\n  tables:")
+    component.write_text(asked)
+    newcomer.follow(page, since="## 4. Run it", until="Dagster keeps its runs")
+    port, log = free_port(), newcomer.folder / "dg.log"
+    address = f"http://127.0.0.1:{port}"
+    events = newcomer.work / "lake/events"
+    with newcomer.running(f"dg dev --port {port}", log), open_browser() as browser:
+        newcomer.wait_for("dg dev answers", lambda: answers(address), seconds=180, log=log)
+        context = browser.new_context(viewport={"width": 1440, "height": 1000})
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        seen = context.new_page()
+        seen.set_default_timeout(120_000)
+        seen.add_init_script("localStorage.setItem('communityNux', '1')")
+
+        def launch() -> None:
+            seen.get_by_role("button", name="Launch run").click()
+            seen.wait_for_url(re.compile("/runs/"))
+            seen.get_by_text("Success", exact=True).first.wait_for()
+
+        with newcomer.step("the job without configuration lists the plan"):
+            seen.goto(f"{address}/jobs")
+            seen.get_by_role("link", name="delta_maintenance_approve").first.click()
+            seen.get_by_role("link", name="Launchpad").or_(
+                seen.get_by_role("tab", name="Launchpad")
+            ).first.click()
+            launchpad = seen.url
+            launch()
+            seen.get_by_text("Show Markdown").first.click()
+            shown = seen.locator("code", has_text="run_approved_plans").last.inner_text()
+        assert len([*events.glob("*.parquet")]) == 111
+        with newcomer.step("what it shows, pasted into the launchpad, runs the plan"):
+            seen.goto(launchpad)
+            seen.locator(".CodeMirror").first.click()
+            seen.keyboard.press("Control+A")
+            seen.evaluate("text => navigator.clipboard.writeText(text)", shown)
+            seen.keyboard.press("Control+V")
+            launch()
+        assert len([*events.glob("*.parquet")]) == 1
+    newcomer.report("Approval in Dagster", 5)
 
 
 def test_airflow_in_eight_minutes(newcomer: Newcomer) -> None:

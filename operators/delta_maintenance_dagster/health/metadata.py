@@ -93,7 +93,8 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
         + " |"
         for plan in plans
     ]
-    ids = ", ".join(plan.id for plan in plans)
+    # YAML reads an ID of digits alone as a number.
+    ids = ", ".join(f'"{plan.id}"' for plan in plans)
     example = f"ops: {{run_approved_plans: {{config: {{plans: [{ids}]}}}}}}"
     text = "\n".join([columns, "|---" * 8 + "|", *rows])
     how = f"To approve, launch `{job}` with the plans to run:\n```yaml\n{example}\n```"
