@@ -124,7 +124,6 @@ def test_an_approval_in_dagster_by_clicks(newcomer: Newcomer) -> None:
             seen.keyboard.press("Control+V")
             launch()
         assert len([*events.glob("*.parquet")]) == 1
-    newcomer.report("Approval in Dagster", 5)
 
 
 def test_airflow_in_eight_minutes(newcomer: Newcomer) -> None:
