@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.support.suite.conformance",
     "tests.support.suite.count_cases",
     "tests.support.suite.durations",
+    "tests.support.suite.hangs",
     "tests.support.suite.play",
     "tests.support.suite.resources",
     "tests.support.suite.quick",

@@ -31,6 +31,27 @@ def test_marked():
     subprocess.run([sys.executable, "-c", ""], check=True)
 """
 
+HANGING = """\
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.suite import hangs
+
+hangs.GRACE_SECONDS = 1.0
+
+
+@pytest.mark.timeout(1)
+def test_hanging():
+    with ThreadPoolExecutor() as pool:
+        pool.submit(threading.Event().wait).result()
+
+
+def test_after():
+    pass
+"""
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -40,6 +61,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "tests" / "spark" / "test_session.py").write_text("import no_such_module\n")
     (tmp_path / "pytest.ini").write_text(
         f"[pytest]\ntestpaths = tests\npythonpath = {Path(resources.__file__).parents[3]}\n"
+        "timeout = 100\n"
         "addopts = --strict-markers\n"
     )
     plugins = ["tests.support.suite.resources", "tests.support.suite.quick"]
@@ -49,7 +71,9 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ).stdout
 
 
 @pytest.mark.process
@@ -70,6 +94,15 @@ def test_a_quick_run_skips_marked_tests_and_reports_that(project: Path, processe
     # The folder is not imported, or the run would fail.
     assert "error" not in told.lower()
     assert f"1 process: {resources.RESOURCES['process']}" in told
+
+
+@pytest.mark.process
+def test_a_test_that_outlives_its_timeout_ends_its_process_and_not_the_run(project: Path) -> None:
+    (project / "tests" / "test_hang.py").write_text(HANGING)
+    told = run(project, "-n1", "-p", "tests.support.suite.hangs", "tests/test_hang.py")
+    assert "FAILED tests/test_hang.py::test_hanging" in told
+    assert "PASSED tests/test_hang.py::test_after" in told
+    assert "in test_hanging" in told
 
 
 @pytest.mark.parametrize("folder", resources.FOLDERS)
