@@ -19,9 +19,12 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
+import compatibility
 import make_venv
+import pythons
 from java_home import OWN_HOME, machine_java, packaged_java
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +34,9 @@ TEST_PACKAGES = (
     "deltalake==1.6.6",
     "hypothesis",
     "moto[server]",
+    # The wheel is built by it.
+    "pip",
+    "prometheus-client",
     "pytest",
     "pytest-timeout",
     "pytest-xdist",
@@ -43,6 +49,8 @@ class Part:
 
     tests: tuple[str, ...] = ()
     """Arguments of pytest."""
+    also: tuple[str, ...] = ()
+    """Arguments of a second run of pytest."""
     command: tuple[str, ...] = ()
     """A command that is run instead of pytest."""
     overlay: tuple[str, ...] = ()
@@ -56,8 +64,10 @@ class Part:
     extras: str = ""
     """The extras of the project in that environment."""
     python: str = ""
-    """The version of its Python, by default the one of `.venv`. uv downloads it if the machine does
-    not have it; where that fails, the part is left out."""
+    """The version of its Python, by default the one of `.venv`. Where it cannot be had, the part is
+    left out."""
+    resolution: str = "highest"
+    """Of uv: `lowest-direct` for the oldest versions that pyproject.toml allows."""
     variables: dict[str, str] = field(default_factory=dict)
 
 
@@ -69,7 +79,19 @@ AIRFLOW_TESTS = (
     "--ignore=tests/airflow/health_page/test_browser.py",
     *LENIENT,
 )
-PYTHON_TESTS = ("-m", "not slow", "--ignore=tests/packaging", "--ignore=tests/documentation")
+ELSEWHERE = ("--ignore=tests/stack", "--ignore=tests/documentation", "--ignore=tests/packaging")
+IN_PARALLEL = ("--dist", "loadfile", "-n", "2")
+# The tests that start nothing, those of Airflow, and then a newcomer with the wheel.
+PYTHON_TESTS = (
+    *("-m", "(not slow or airflow) and not spark and not browser"),
+    *ELSEWHERE,
+    *IN_PARALLEL,
+    *LENIENT,
+)
+PYTHON_EXTRAS = "airflow-spark,dagster,s3,azure,gcs,glue,catalogs,hdfs,otel"
+WHEEL = ("-s", "tests/packaging/nightly_newcomer.py::test_the_command_line_in_three_minutes")
+ORCHESTRATORS = ("--ignore=tests/airflow", "--ignore=tests/dagster", "--ignore=tests/metrics")
+LIBRARY_TESTS = (*ELSEWHERE, *ORCHESTRATORS, *IN_PARALLEL, *LENIENT)
 # The tests that play more with DELTA_MAINTENANCE_PLAY=all: the lists of cases, all pairs of tables
 # and checkpoints for Delta Spark, and the properties, which start nothing.
 CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
@@ -122,8 +144,15 @@ PARTS = {
         packages=("dagster==1.12.22", "dagster-webserver==1.12.22", "pyspark==4.2.0"),
         extras="dagster,s3,azure,gcs",
     ),
-    "python-3.12": Part(tests=PYTHON_TESTS, python="3.12", extras="s3,azure,gcs"),
-    "python-3.13": Part(tests=PYTHON_TESTS, python="3.13", extras="s3,azure,gcs"),
+    "python-3.12": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.12", extras=PYTHON_EXTRAS),
+    "python-3.13": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.13", extras=PYTHON_EXTRAS),
+    "python-3.14": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.14", extras=PYTHON_EXTRAS),
+    # The oldest versions of what the library itself needs, without an orchestrator.
+    "lowest": Part(
+        tests=("-m", "not slow", *LIBRARY_TESTS),
+        extras="s3,azure,gcs,catalogs",
+        resolution="lowest-direct",
+    ),
 }
 
 
@@ -132,22 +161,30 @@ def main(names: list[str]) -> int:
     if unknown := sorted(set(names) - PARTS.keys()):
         sys.exit(f"no such part: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
     home = machine_java() or packaged_java(OWN_HOME)
-    results = {}
+    results, began = {}, time.monotonic()
     for name in names or PARTS:
         part, started = PARTS[name], time.monotonic()
-        if part.python and not has_python(part.python):
+        if part.python and python_of(part) is None:
             results[name] = f"left out: no Python {part.python} here, and none to download"
             continue
         python, variables = prepared(name, part)
         if home is not None:
             variables["JAVA_HOME"] = str(home)
-        pytest = (str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q", *part.tests)
-        command = part.command or pytest
-        status = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
-        outcome = "passed" if status == 0 else f"FAILED with status {status}"
-        results[name] = f"{outcome} after {time.monotonic() - started:.0f} s"
+        pytest = (str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q")
+        commands = [part.command or (*pytest, *part.tests)]
+        commands += [(*pytest, *part.also)] if part.also else []
+        environment = {**os.environ, **variables}
+        ended = [subprocess.run(each, cwd=ROOT, env=environment).returncode for each in commands]
+        status = next(filter(None, ended), 0)
+        outcome, seconds = f"FAILED with status {status}", time.monotonic() - started
+        problem = None
+        if status == 0:
+            outcome = "passed"
+            problem = compatibility.record(name, day=date.today(), seconds=seconds)
+        results[name] = f"{outcome} after {seconds:.0f} s" + (f"; {problem}" if problem else "")
     for name, result in results.items():
-        print(f"{name:12} {result}")
+        print(f"{name:20} {result}")
+    print(f"{'together':20} {(time.monotonic() - began) / 60:.0f} min")
     return int(any(result.startswith("FAILED") for result in results.values()))
 
 
@@ -170,13 +207,16 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
         variables["PYTHONPATH"] = str(place)
     elif part.extras:
         if not made:
-            base = part.python or str(own)
+            base = str(python_of(part) or own)
             make_venv.run(uv(), "venv", "--quiet", "--clear", "--python", base, str(place))
             project = f"{ROOT}[{part.extras}]"
             into: tuple[str, ...] = ("--python", str(place))
             if part.as_of:
                 into += ("--constraint", str(constraints(place, part)))
-            install(*into, "--editable", project, *TEST_PACKAGES, *part.packages)
+            chosen = ("--resolution", part.resolution, "--editable", project, *part.packages)
+            install(*into, *chosen)
+            # Later, so that the oldest versions are those of the project alone.
+            install(*into, *TEST_PACKAGES)
         own = place / "bin" / "python"
     done.write_text(requirements)
     return own, variables
@@ -192,11 +232,11 @@ def constraints(place: Path, part: Part) -> Path:
     return found
 
 
-def has_python(version: str) -> bool:
-    """Whether this machine has the Python, or could download it."""
-    command = (uv(), "python", "install", "--quiet", "--no-bin", version)
-    found = subprocess.run((uv(), "python", "find", "--quiet", version), capture_output=True)
-    return found.returncode == 0 or subprocess.run(command).returncode == 0
+def python_of(part: Part) -> Path | None:
+    """The Python of a part; None if it asks for none, or if it cannot be had."""
+    if not part.python:
+        return None
+    return pythons.find(part.python, uv=uv(), folder=ENVIRONMENTS / "pythons")
 
 
 def install(*arguments: str) -> None:

@@ -38,7 +38,14 @@ class Newcomer:
             "DAGSTER_DISABLE_TELEMETRY": "1",
         }
         with self.step("an empty environment"):
-            subprocess.run([sys.executable, "-m", "venv", self.folder / "venv"], check=True)
+            self._make_environment()
+
+    def _make_environment(self) -> None:
+        # Not by ensurepip, which some distributions of Python leave out.
+        place = self.folder / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+        pip = [sys.executable, "-m", "pip", "--quiet", "--python", place / "bin" / "python"]
+        subprocess.run([*pip, "install", "pip"], check=True)
 
     @property
     def minutes(self) -> float:
