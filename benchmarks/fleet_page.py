@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.storage import open_store
 from tests.support.orchestrators.health_server import Server, airflow_server
 from tests.support.tables.assessed_tables import fill
@@ -46,8 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         home = Path(folder)
         with airflow_server(home, policy=POLICY.format(folder=folder)) as server:
             fill(server.store, given.tables)
-            entries = server.store.load_all()
-            tables = [(each.name, each.assessment.uri) for each in entries]
+            tables = [
+                (each.name, each.assessment.uri)
+                for each in server.store.load_all()
+                if isinstance(each, AssessmentEntry)
+            ]
             rows = some_rows(tables, given.operations, now=datetime.now(UTC))
             ledger = LedgerTable(open_store(f"{folder}/ledger"))
             append(ledger, rows, deliveries=given.deliveries)
@@ -66,7 +70,7 @@ def _told(server: Server, path: str, visits: int) -> float:
     """
     first, text = _asked(server, path)
     began, before = time.perf_counter(), [first]
-    while "What ran" not in text:
+    while "From the ledger" not in text:
         time.sleep(0.2)
         again, text = _asked(server, path)
         before.append(again)

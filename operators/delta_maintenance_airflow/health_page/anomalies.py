@@ -5,9 +5,9 @@ Judged by what the last assessment kept; no table is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance_airflow.health_page.rows import TableRow
@@ -45,6 +45,13 @@ def _of_health(holds: Callable[[TableHealth], bool]) -> Callable[[TableRow], boo
     return lambda row: row.health is not None and holds(row.health)
 
 
+def _findings(row: TableRow) -> Iterator[Mapping[str, Any]]:
+    """Yields the counts of the last fsck; to read all of each report would take long."""
+    for report in row.entry.reports if row.entry is not None else ():
+        if report.operation == "fsck" and report.result is not None:
+            yield from (each for each in report.result.get("counts", ()) if each.get("count"))
+
+
 def _has_invalid_statistics(row: TableRow) -> bool:
     """By the rule `statistics`, or by the last fsck."""
     operations = row.assessment.operations if row.assessment is not None else ()
@@ -53,8 +60,7 @@ def _has_invalid_statistics(row: TableRow) -> bool:
         each.operation == "recompute-stats" and each.status != "not-due" and each.options
         for each in operations
     )
-    findings = row.examination.findings if row.examination is not None else ()
-    return planned or any(each.kind == "invalid-statistics" for each in findings)
+    return planned or any(each.get("kind") == "invalid-statistics" for each in _findings(row))
 
 
 def _is_unreadable(row: TableRow) -> bool:
@@ -63,8 +69,7 @@ def _is_unreadable(row: TableRow) -> bool:
 
 
 def _is_corrupt(row: TableRow) -> bool:
-    findings = row.examination.findings if row.examination is not None else ()
-    return any(each.severity == "corrupt" for each in findings)
+    return any(each.get("severity") == "corrupt" for each in _findings(row))
 
 
 def _frees_nothing(row: TableRow) -> bool:

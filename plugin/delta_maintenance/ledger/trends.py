@@ -83,7 +83,7 @@ class LedgerHistory:
         return LedgerHistory(
             version=self.version,
             read_at=self.read_at,
-            rows=pc.sum(daily["operations"]).as_py() or 0,
+            rows=int(pc.sum(daily["operations"]).as_py() or 0),
             daily=daily,
             newest=self.newest.filter(pc.is_in(self.newest["table"], wanted)),
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.ledger.rows import SCHEMA
 from delta_maintenance.ledger.table import Delivery, LedgerTable
@@ -66,8 +67,8 @@ def some_rows(
         "operation": texts(OPERATIONS, operation),
         "reason": pa.repeat("more than the policy allows", number),
         "outcome": texts(("done", "failed"), failed.astype(int)),
-        "error": nullable(
-            texts(_ERRORS, random.integers(len(_ERRORS), size=number)), failed, pa.string()
+        "error": pc.if_else(
+            pa.array(failed), texts(_ERRORS, random.integers(len(_ERRORS), size=number)), None
         ),
         "link": [f"/dags/delta_maintenance/runs/r{each}" for each in range(number)],
         "bytes_deleted": nullable(deleted, deletes, pa.int64()),

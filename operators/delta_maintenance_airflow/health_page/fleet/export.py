@@ -85,7 +85,7 @@ def _trends(view: FleetView) -> Part:
         *("files", "small_share", "replay_bytes", "operations", "failed"),
         *("bytes_freed", "bytes_kept", "cost"),
     )
-    trends, history = view.trends, view.look.history
+    trends, history = view.look.trends, view.look.history
 
     def rows() -> Iterator[Sequence[Any]]:
         if trends is None or history is None:

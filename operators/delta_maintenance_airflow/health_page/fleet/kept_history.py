@@ -10,9 +10,11 @@ from datetime import datetime
 
 from delta_maintenance.errors import NotADeltaTableError, failure_of
 from delta_maintenance.ledger.table import LedgerTable
-from delta_maintenance.ledger.trends import LedgerHistory, first_day, read_history
+from delta_maintenance.ledger.trends import LedgerHistory, Trends, first_day, read_history, trends
 from delta_maintenance.policies.definition.ledger import LedgerRule
 from delta_maintenance.policies.definition.prices import Prices
+from delta_maintenance_airflow.health_page.drawing import Chart
+from delta_maintenance_airflow.health_page.fleet.trend_charts import trend_charts
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 
 CHECK_SECONDS = 5.0
@@ -34,6 +36,10 @@ class Look:
     is_reading: bool = False
     """Whether it is being read for the first time."""
     history: LedgerHistory | None = None
+    trends: Trends | None = None
+    """Of all tables."""
+    charts: tuple[Chart, ...] | None = ()
+    """Their charts; None without Pygal."""
     checked_at: datetime | None = None
     """When the history was complete."""
     currency: str | None = None
@@ -111,13 +117,18 @@ class KeptHistory:
     def _found(self, ledger: LedgerTable, prices: Prices | None, known: Look) -> Look:
         now, history = self._now(), known.history
         if (
-            history is None
-            or history.first_day != first_day(now)
-            or history.version != ledger.version()
+            history is not None
+            and history.first_day == first_day(now)
+            and history.version == ledger.version()
         ):
-            history = read_history(ledger, now=now, prices=prices)
+            return replace(known, checked_at=now, problem=None)
+        history = read_history(ledger, now=now, prices=prices)
+        currency = prices.currency if prices is not None else None
+        added = trends(history)
         return Look(
             history=history,
+            trends=added,
+            charts=trend_charts(added, history.first_day, currency=currency),
             checked_at=now,
-            currency=prices.currency if prices is not None else None,
+            currency=currency,
         )

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal, get_args
 
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance_airflow.health_page import formats
 from delta_maintenance_airflow.health_page.anomalies import (
     ANOMALIES,
@@ -23,7 +24,7 @@ from delta_maintenance_airflow.health_page.rows import TableRow
 
 MOST = 10
 """The length of the lists of tables with the most of something."""
-SHOWN = 15
+SHOWN = 8
 """The most that is shown of each kind of waiting, and the most failures."""
 
 
@@ -110,21 +111,19 @@ class Waits:
 
 def waits_of(rows: Sequence[TableRow]) -> tuple[Waits, ...]:
     """What waits, by kind: held files with the most bytes first, all others with the next first."""
-    found: dict[WaitKind, list[tuple[float, Wait]]] = {kind: [] for kind in WAIT_KINDS}
+    found: dict[WaitKind, list[Wait]] = {kind: [] for kind in WAIT_KINDS}
     for row in rows:
         for wait in _operations(row):
-            at = wait.until.timestamp() if wait.until is not None else float("inf")
-            found[wait.kind].append((at, wait))
-        for size, wait in _held(row):
-            found[wait.kind].append((-size, wait))
+            found[wait.kind].append(wait)
+    waits = {kind: (sorted(each, key=_next_at)[:SHOWN], len(each)) for kind, each in found.items()}
+    held = [(row, each) for row in rows for each in row.held if each.bytes]
+    held.sort(key=lambda pair: -pair[1].bytes)
+    # Texts are made for what is shown only.
+    waits["held"] = ([_held(row, each) for row, each in held[:SHOWN]], len(held))
     return tuple(
-        Waits(
-            kind=kind,
-            rows=tuple(wait for _, wait in sorted(each, key=lambda pair: pair[0])[:SHOWN]),
-            total=len(each),
-        )
-        for kind, each in found.items()
-        if each
+        Waits(kind=kind, rows=tuple(some), total=total)
+        for kind, (some, total) in waits.items()
+        if total
     )
 
 
@@ -189,20 +188,18 @@ def _operations(row: TableRow) -> Iterator[Wait]:
             )
 
 
-def _held(row: TableRow) -> Iterator[tuple[int, Wait]]:
-    for each in row.held:
-        if each.bytes:
-            files = f"{formats.count(each.files)} {'file' if each.files == 1 else 'files'}"
-            purpose = formats.purpose(each)
-            yield (
-                each.bytes,
-                Wait(
-                    kind="held",
-                    row=row,
-                    what="deletion",
-                    why=f"{files}, {formats.size(each.bytes)}"
-                    + (f": {purpose}" if purpose else ""),
-                    held_by=formats.holder(each.holder),
-                    until=each.until,
-                ),
-            )
+def _next_at(wait: Wait) -> float:
+    return wait.until.timestamp() if wait.until is not None else float("inf")
+
+
+def _held(row: TableRow, held: HeldBack) -> Wait:
+    files = f"{formats.count(held.files)} {'file' if held.files == 1 else 'files'}"
+    purpose = formats.purpose(held)
+    return Wait(
+        kind="held",
+        row=row,
+        what="deletion",
+        why=f"{files}, {formats.size(held.bytes)}" + (f": {purpose}" if purpose else ""),
+        held_by=formats.holder(held.holder),
+        until=held.until,
+    )

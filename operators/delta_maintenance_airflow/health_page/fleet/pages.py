@@ -15,7 +15,6 @@ from delta_maintenance_airflow.health_page.fleet.export import PARTS
 from delta_maintenance_airflow.health_page.fleet.kept_history import KeptHistory
 from delta_maintenance_airflow.health_page.fleet.overview import SHOWN
 from delta_maintenance_airflow.health_page.fleet.ran import OUTCOMES
-from delta_maintenance_airflow.health_page.fleet.trend_charts import trend_charts
 from delta_maintenance_airflow.health_page.fleet.view import FleetQuery, view_of
 from delta_maintenance_airflow.health_page.rows import TableRow
 
@@ -36,17 +35,11 @@ def add_fleet(
         """The fleet: tiers, failures, what waits, trends and what ran."""
         look = kept.look()
         view = view_of(everything(), look, query)
-        charts = (
-            trend_charts(view.trends, look.history.first_day, currency=look.currency)
-            if view.trends is not None and look.history is not None
-            else ()
-        )
         response = rendered(
             request,
             "fleet.html",
             view=view,
             query=query,
-            charts=charts,
             outcomes=OUTCOMES,
             shown=SHOWN,
         )

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from delta_maintenance.ledger.trends import LedgerHistory
 from delta_maintenance.policies.entries import BeforeAfter
 
-SHOWN = 100
+SHOWN = 50
 OUTCOMES = (
     *("done", "nothing-to-do", "planned", "incomplete", "failed", "stopped", "needs-approval"),
 )

@@ -72,8 +72,8 @@ def trend_charts(
 
 
 def money(value: float) -> str:
-    """`1,234.50`, and small amounts with two significant digits."""
-    return f"{value:,.2f}" if value >= 1 or not value else f"{value:.2g}"
+    """`1,234.50`, and less than a hundredth with two significant digits."""
+    return f"{value:,.2f}" if value >= 0.01 or not value else f"{value:.2g}"
 
 
 def _count(value: float) -> str:
@@ -142,6 +142,8 @@ def _weeks(
     chart.x_labels = [f"{start:%m-%d}" for start in starts]
     chart.truncate_label = -1
     chart.x_label_rotation = 40
+    # Pygal counts the height of rotated labels too low, so that the legend would be cut off.
+    chart.margin_bottom = 40 if len(weeks) > 1 else 18
     chart.y_labels = _ticks(float(total.max()), text)
     for name, each in weeks.items():
         chart.add(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from delta_maintenance.ledger.trends import Trends, trends
+from delta_maintenance.ledger.trends import trends
 from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance_airflow.health_page.anomalies import without_patterns
 from delta_maintenance_airflow.health_page.fleet.kept_history import Look
@@ -19,6 +19,7 @@ from delta_maintenance_airflow.health_page.fleet.overview import (
     waits_of,
 )
 from delta_maintenance_airflow.health_page.fleet.ran import WhatRan, what_ran
+from delta_maintenance_airflow.health_page.fleet.trend_charts import trend_charts
 from delta_maintenance_airflow.health_page.listing import has_words
 from delta_maintenance_airflow.health_page.rows import TableRow
 
@@ -46,16 +47,21 @@ class FleetView:
     tops: tuple[Top, ...]
     look: Look
     """The ledger, or what concerns these tables of it."""
-    trends: Trends | None
     ran: WhatRan | None
 
 
 def view_of(rows: Sequence[TableRow], look: Look, query: FleetQuery) -> FleetView:
     """What is shown of all rows, or of those with the words of the query."""
     rows = [row for row in rows if row.in_policy and has_words(row, query.text)]
-    tables, history = without_patterns(rows), look.history
-    if history is not None and query.text:
-        history = history.of({identity_of(row.uri) for row in tables if row.uri})
+    tables = without_patterns(rows)
+    if look.history is not None and query.text:
+        history = look.history.of({identity_of(row.uri) for row in tables if row.uri})
+        added = trends(history)
+        charts = trend_charts(added, history.first_day, currency=look.currency)
+        look = replace(look, history=history, trends=added, charts=charts)
+    ran = None
+    if look.history is not None:
+        ran = what_ran(look.history, outcome=query.outcome, operation=query.operation)
     return FleetView(
         tables=len(tables),
         tiers=tiers_of(tables),
@@ -63,8 +69,5 @@ def view_of(rows: Sequence[TableRow], look: Look, query: FleetQuery) -> FleetVie
         waits=waits_of(tables),
         tops=tops_of(tables),
         look=look,
-        trends=trends(history) if history is not None else None,
-        ran=what_ran(history, outcome=query.outcome, operation=query.operation)
-        if history is not None
-        else None,
+        ran=ran,
     )
