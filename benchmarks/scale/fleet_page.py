@@ -1,7 +1,7 @@
 """How long the API server takes for the page of the fleet, and for the page of a table.
 
-    python -m benchmarks.fleet_page                 # 2,000 tables, a ledger of 100,000 operations
-    python -m benchmarks.fleet_page --tables 500 --operations 10000 --visits 50
+    python -m benchmarks.scale.fleet_page           # 2,000 tables, a ledger of 100,000 operations
+    python -m benchmarks.scale.fleet_page --tables 500 --operations 10000 --visits 50
 
 A real API server of Airflow answers one request after the other over the loopback interface. Each
 time is that of the whole answer, signing in included; the last column is the CPU time of the server
@@ -40,7 +40,9 @@ tables: [{{name: lake, pattern: 's3://lake/**', owner: platform}}]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures and prints. Returns 1 where the target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet_page", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale.fleet_page", description=__doc__
+    )
     parser.add_argument("--tables", type=int, default=2_000)
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--deliveries", type=int, default=50, help="commits of the ledger")
