@@ -29,13 +29,14 @@ def record_run(
     from delta_maintenance.ledger.recording import Recorder
     from delta_maintenance.ledger.rows import Origin
 
-    recorder = Recorder(open_ledger=lambda: _opened(rule), state=store.store)
+    recorder = Recorder(open_ledger=lambda: open_ledger(rule), state=store.store)
     origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link)
     for warning in recorder.record(result, origin):
         _log.warning("%s", warning)
 
 
-def _opened(rule: LedgerRule) -> LedgerTable:
+def open_ledger(rule: LedgerRule) -> LedgerTable:
+    """Opens the ledger with the connection that the policy names."""
     from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.storage import open_store
 

@@ -1,12 +1,14 @@
 """The web application of the health page, only for signed-in users of Airflow.
 
-It opens no table and parses no Dag: everything it shows was stored by the last assessments.
+It opens no table but the ledger of the policy, and parses no Dag: everything else that it shows was
+stored by the last assessments.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,14 +26,16 @@ from starlette.exceptions import HTTPException
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core import registry
 from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
 from delta_maintenance.policies.acknowledgements import MOST_REASON
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore, UnreadableEntry
+from delta_maintenance.policies.definition.ledger import LedgerRule
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.dags.manual import MANUAL_TAG, SHORT_TAG
-from delta_maintenance_airflow.health_page import approvals, formats, listing, rows
+from delta_maintenance_airflow.health_page import anomalies, approvals, formats, listing, rows
 from delta_maintenance_airflow.health_page.acknowledge import (
     ENDS,
     SCHEDULED_DAG,
@@ -39,6 +43,10 @@ from delta_maintenance_airflow.health_page.acknowledge import (
 )
 from delta_maintenance_airflow.health_page.approvals import Question
 from delta_maintenance_airflow.health_page.charts import charts
+from delta_maintenance_airflow.health_page.fleet.kept_history import KeptHistory
+from delta_maintenance_airflow.health_page.fleet.pages import add_fleet
+from delta_maintenance_airflow.health_page.fleet.table_past import past_of
+from delta_maintenance_airflow.health_page.fleet.trend_charts import money
 from delta_maintenance_airflow.health_page.known_tables import KnownTables, PolicyFile
 from delta_maintenance_airflow.health_page.metrics import add_metrics
 from delta_maintenance_airflow.health_page.option_fields import (
@@ -48,6 +56,7 @@ from delta_maintenance_airflow.health_page.option_fields import (
     read_answer,
 )
 from delta_maintenance_airflow.health_page.rows import SHOWN, overview_of
+from delta_maintenance_airflow.ledger import open_ledger
 
 OpenQuestions = Callable[[frozenset[Question]], frozenset[Question]]
 _FOLDER = Path(__file__).parent
@@ -77,6 +86,7 @@ def create_app(
     separate_approver: bool = False,
     metrics_token: Callable[[], str | None] | None = None,
     now: Callable[[], datetime] = clock.now,
+    ledger: Callable[[LedgerRule], LedgerTable] = open_ledger,
 ) -> FastAPI:
     """The application on one folder of assessments, which is opened on the first request.
 
@@ -87,7 +97,8 @@ def create_app(
     # Static files contain no data: the page that asks users to sign in needs them too.
     app.mount("/static", StaticFiles(directory=_FOLDER / "static"), name="static")
     app.middleware("http")(_with_headers)
-    pages = Pages(open_store, policy, now, open_questions, separate_approver)
+    kept = KeptHistory(policy, ledger, now=now)
+    pages = Pages(open_store, policy, now, open_questions, separate_approver, kept)
     signed_in = [Depends(requires_access_view(AccessView.PLUGINS))]
     for path, page in (
         ("/", pages.tables),
@@ -99,6 +110,7 @@ def create_app(
             path, page, methods=["GET"], response_class=HTMLResponse, dependencies=signed_in
         )
     add_acknowledgement(app, pages.asked, now=now)
+    add_fleet(app, pages.everything, pages.rendered, kept)
     if metrics_token is not None:
         add_metrics(app, pages.everything, token=metrics_token)
     # Not a GET, because conditions may contain personal data, and servers log addresses.
@@ -151,6 +163,7 @@ class Pages:
         now: Callable[[], datetime],
         open_questions: OpenQuestions,
         separate_approver: bool,
+        kept: KeptHistory,
     ) -> None:
         self._open_store = open_store
         self._store: AssessmentStore | None = None
@@ -158,15 +171,20 @@ class Pages:
         self._now = now
         self._open_questions = open_questions
         self._separate_approver = separate_approver
+        self._kept = kept
         self._templates = _environment()
 
     def tables(
-        self, request: Request, query: Annotated[listing.Query, Depends(_query)]
+        self,
+        request: Request,
+        query: Annotated[listing.Query, Depends(_query)],
+        anomaly: str = "",
     ) -> Response:
         """The overview, and all tables, filtered and sorted."""
+        query = replace(query, anomaly=anomaly)
         known = self._policy.tables()
         everything = self._everything(known)
-        return self._page(
+        return self.rendered(
             request,
             "tables.html",
             page=listing.select(everything, query),
@@ -181,8 +199,15 @@ class Pages:
         """One table with its log over time."""
         row = self._row(name)
         drawn = charts(row.health) if row.health is not None else None
-        return self._page(
-            request, "table.html", row=row, charts=drawn, has_charts=drawn is not None
+        look = self._kept.look()
+        return self.rendered(
+            request,
+            "table.html",
+            row=row,
+            charts=drawn,
+            has_charts=drawn is not None,
+            look=look,
+            recorded=past_of(row, look),
         )
 
     def run(self, request: Request, name: str, operation: str = "") -> Response:
@@ -192,7 +217,7 @@ class Pages:
         by_policy = (
             policy_values(record, self._policy.tables().policy, row.assessment) if record else {}
         )
-        return self._page(
+        return self.rendered(
             request,
             "run.html",
             row=row,
@@ -206,7 +231,7 @@ class Pages:
     def approvals(self, request: Request, user: GetUserDep) -> Response:
         """The plans that wait for an approval, to answer several at once."""
         everything = self.everything()
-        return self._page(
+        return self.rendered(
             request,
             "approvals.html",
             groups=approvals.grouped([plan for row in everything for plan in row.plans]),
@@ -231,7 +256,9 @@ class Pages:
     def problem(self, request: Request, error: Exception) -> Response:
         """An error page."""
         assert isinstance(error, HTTPException)
-        return self._page(request, "problem.html", code=error.status_code, detail=str(error.detail))
+        return self.rendered(
+            request, "problem.html", code=error.status_code, detail=str(error.detail)
+        )
 
     def _row(self, name: str) -> rows.TableRow:
         known = self._policy.tables()
@@ -261,7 +288,10 @@ class Pages:
     def _uri(self) -> str:
         return self._store.uri if self._store is not None else ""
 
-    def _page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> Response:
+    def rendered(
+        self, request: Request, template: str, *, code: int = 200, **values: Any
+    ) -> Response:
+        """A page from a template."""
         mounted_at = request.scope.get("root_path", "")
         text = self._templates.get_template(template).render(
             base=mounted_at,
@@ -301,6 +331,7 @@ def _environment() -> Environment:
         brief=formats.brief,
         ago=formats.ago,
         instant=formats.instant,
+        money=money,
         day=formats.day,
         holder=formats.holder,
         short_holder=formats.short_holder,
@@ -316,6 +347,8 @@ def _environment() -> Environment:
     environment.globals.update(
         release=__version__,
         statuses=rows.STATUSES,
+        tiers=anomalies.TIERS,
+        anomaly_names={each.key: each.title for each in anomalies.ANOMALIES},
         ends=ENDS,
         most_reason=MOST_REASON,
         scheduled_dag=SCHEDULED_DAG,

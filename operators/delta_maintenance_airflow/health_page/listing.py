@@ -9,6 +9,7 @@ from typing import Any
 
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance_airflow.health_page.anomalies import is_named
 from delta_maintenance_airflow.health_page.rows import STATUSES, TableRow
 
 PAGE_SIZE = 50
@@ -21,6 +22,8 @@ class Query:
     text: str = ""
     """Each word must be in the name, the address, the owner, a tag or a table feature."""
     status: str = ""
+    anomaly: str = ""
+    """Only tables with the anomaly of this key, or in the tier of this name."""
     operation: str = ""
     """Only rows with this operation due, blocked or waiting for an approval."""
     left: bool = False
@@ -82,7 +85,14 @@ def _matches(row: TableRow, query: Query) -> bool:
         return False
     if query.operation and query.operation not in _pending(row):
         return False
-    words = query.text.casefold().split()
+    if query.anomaly and (row.is_pattern or not is_named(row, query.anomaly)):
+        return False
+    return has_words(row, query.text)
+
+
+def has_words(row: TableRow, text: str) -> bool:
+    """Whether each word is in the name, the address, the owner, a tag or a table feature."""
+    words = text.casefold().split()
     if not words:
         return True
     features = row.health.features if row.health is not None else ()

@@ -97,7 +97,7 @@ def sums(
             "files_merged": _less(rows, "files"),
             "replay_bytes_spared": _less(rows, "replay_bytes"),
             "requests": _total(rows, _REQUESTS),
-            "bytes_freed": _freed(rows, now),
+            "bytes_freed": freed_until(rows, now),
             **({} if prices is None else {"cost": costs_of(rows, prices)}),
             **{name: pc.fill_null(rows[name], 0) for name in _SUMMED},
         }
@@ -139,8 +139,8 @@ def _rows(ledger: LedgerTable, since: datetime | None) -> pa.Table:
     return rows.filter(pc.greater_equal(rows["started_at"], at))
 
 
-def _freed(rows: pa.Table, now: datetime) -> pa.ChunkedArray:
-    """The bytes that each deletion has freed until now."""
+def freed_until(rows: pa.Table, now: datetime) -> pa.ChunkedArray:
+    """Returns the bytes that each deletion has freed until now."""
     at = rows["freed_at"]
     over = pc.fill_null(pc.less_equal(at, pa.scalar(now, at.type)), False)
     return pc.fill_null(pc.if_else(over, rows["bytes_deleted"], rows["bytes_freed"]), 0)

@@ -7,7 +7,7 @@ delivery of the same rows finds the first one.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,18 +103,22 @@ class LedgerTable:
 
         `NotADeltaTableError` if there is no ledger.
         """
+        return pa.concat_tables([*self.batches(columns, since_month=since_month)])
+
+    def batches(
+        self, columns: Sequence[str], *, since_month: str | None = None
+    ) -> Iterator[pa.Table]:
+        """Like `read`, in parts; the first one is empty."""
         snapshot = self._table.snapshot()
         layout = RowLayout.of(snapshot, columns, zone=None)
         _require_ledger(snapshot)
         files = self._files(snapshot, since_month)
         reader = RowReader(self._store, layout)
-        batches = [
-            pa.Table.from_arrays(rows.columns, schema=layout.schema)
-            for number in range(files.num_rows)
-            for rows in reader.read(files, number)
-        ]
-        found = pa.concat_tables([layout.schema.empty_table(), *batches])
-        return found.select([name for name in columns if name in found.column_names])
+        names = [name for name in columns if name in layout.schema.names]
+        yield layout.schema.empty_table().select(names)
+        for number in range(files.num_rows):
+            for rows in reader.read(files, number):
+                yield pa.Table.from_arrays(rows.columns, schema=layout.schema).select(names)
 
     def _open(self) -> Snapshot:
         try:

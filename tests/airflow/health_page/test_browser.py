@@ -16,6 +16,7 @@ import pytest
 
 from delta_maintenance.operations.core.freed import Freed
 from tests.support.hostile.attacking_site import attacking_site
+from tests.support.orchestrators.contrast import poor_contrast
 from tests.support.orchestrators.health_server import (
     Server,
     airflow_server,
@@ -176,41 +177,7 @@ def test_text_has_enough_contrast_in_both_themes(
             *(BROKEN, "/run?name=orders&operation=vacuum"),
         ):
             page.goto(f"{server.address}/delta-maintenance{path}")
-            poor = page.evaluate(
-                """() => {
-                    const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
-                    const over = (top, below) => {
-                        const a = top[3] ?? 1;
-                        return [0, 1, 2].map((i) => top[i] * a + below[i] * (1 - a));
-                    };
-                    const light = (c) => {
-                        const [r, g, b] = c.map((v) => {
-                            const s = v / 255;
-                            return s <= 0.03928 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4;
-                        });
-                        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-                    };
-                    const ground = (e) => {
-                        const layers = [];
-                        for (let at = e; at; at = at.parentElement)
-                            layers.unshift(parse(getComputedStyle(at).backgroundColor));
-                        return layers.reduce((below, top) => over(top, below), [255, 255, 255]);
-                    };
-                    const poor = [];
-                    for (const e of document.querySelectorAll("main *")) {
-                        const texts = [...e.childNodes].filter((n) => n.nodeType === 3);
-                        const shown = texts.some((n) => n.data.trim());
-                        if (!shown || !e.getClientRects().length || e.closest("svg")) continue;
-                        const below = ground(e);
-                        const text = over(parse(getComputedStyle(e).color), below);
-                        const [a, b] = [light(text), light(below)].sort((x, y) => y - x);
-                        const ratio = (a + 0.05) / (b + 0.05);
-                        if (ratio < 4.5) poor.push(`${e.className}: ${ratio.toFixed(2)}`);
-                    }
-                    return [...new Set(poor)];
-                }"""
-            )
-            assert poor == [], path
+            assert poor_contrast(page) == [], path
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

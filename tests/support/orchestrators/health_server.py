@@ -44,6 +44,8 @@ class Server:
     address: str
     store: AssessmentStore
     token: str
+    session: int = 0
+    """The session of its processes."""
 
     def ask(self, path: str) -> Any:
         """Returns the answer of Airflow's own API."""
@@ -118,7 +120,7 @@ def airflow_server(home: Path, *, policy: str, scheduler: bool = False) -> Itera
         token = eventually(lambda: signed_in(address), process, home / "api-server.log")
         if scheduler:
             running.enter_context(_service(home, "scheduler", environment))
-        yield Server(address, AssessmentStore(str(home / "assessments")), token)
+        yield Server(address, AssessmentStore(str(home / "assessments")), token, process.pid)
 
 
 @contextmanager
