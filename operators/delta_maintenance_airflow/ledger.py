@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -18,10 +19,15 @@ _log = logging.getLogger(__name__)
 
 
 def record_run(
-    rule: LedgerRule | None, store: AssessmentStore, result: RunResult, *, link: str
+    rule: LedgerRule | None,
+    store: AssessmentStore,
+    result: RunResult,
+    *,
+    link: str,
+    approved_by: Mapping[str, str],
 ) -> None:
     """Adds the rows of a run, if the policy has a ledger. Problems are warnings; the rows are then
-    kept in the folder of assessments until a later run.
+    kept in the folder of assessments until a later run. `approved_by` names people by operation.
     """
     if rule is None:
         return
@@ -30,7 +36,7 @@ def record_run(
     from delta_maintenance.ledger.rows import Origin
 
     recorder = Recorder(open_ledger=lambda: _opened(rule), state=store.store)
-    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link)
+    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link, approved_by=approved_by)
     for warning in recorder.record(result, origin):
         _log.warning("%s", warning)
 

@@ -21,9 +21,10 @@ def record_run(
     storage_options: Callable[[], Mapping[str, str]],
     state: Store | None,
     link: str,
+    approved_by: Mapping[str, str],
 ) -> Iterator[str]:
     """Adds the rows of a run; yields warnings. Without a `state` folder, rows that cannot be added
-    are lost.
+    are lost. `approved_by` has people or runs by operation.
     """
     # Loads pyarrow, which loading definitions must not require.
     from delta_maintenance.ledger.recording import Recorder
@@ -34,5 +35,5 @@ def record_run(
     def opened() -> LedgerTable:
         return LedgerTable(open_store(rule.uri, storage_options()))
 
-    origin = Origin(done_by="dagster", run_id=clock.new_id(), link=link)
+    origin = Origin(done_by="dagster", run_id=clock.new_id(), link=link, approved_by=approved_by)
     yield from Recorder(open_ledger=opened, state=state).record(result, origin)

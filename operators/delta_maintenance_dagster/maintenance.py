@@ -159,6 +159,7 @@ def build_maintenance_step(
                 approval_job=settings.approval_job,
                 clones=clones,
                 state=state,
+                outbox=settings.state,
             )
             for key, table in of_tables.items()
             if key in selected

@@ -38,8 +38,10 @@ WAIT_SECONDS = 3600.0
 """The maximum time for which a run waits for another run on the same table."""
 PAUSE_SECONDS = 10.0
 """The interval in seconds for checking whether the other run has ended."""
-_ASKERS = ("user", "dagster/schedule_name", "dagster/sensor_name")
-"""The tags of a run that say who started it; only Dagster+ knows persons."""
+_PERSON = "user"
+"""The tag of a run with the person who launched it, which only Dagster+ sets by itself."""
+_ASKERS = (_PERSON, "dagster/schedule_name", "dagster/sensor_name")
+"""The tags of a run that say who started it."""
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 
 
@@ -170,6 +172,8 @@ class TableRun:
     """The search for clones, which the runs of a step share."""
     state: SharedState | None = None
     """Where failures are acknowledged; None for runs for which a person waits."""
+    outbox: SharedState | None = None
+    """Where rows are kept until the ledger of the policy can be written."""
 
     def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> FinishedRun:
         """Runs the operations that are due by the policy.
@@ -194,7 +198,7 @@ class TableRun:
                 environment=self._environment,
             )
 
-        return self._on_table(work)
+        return self._on_table(work, approved=approve)
 
     def on_demand(
         self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
@@ -228,7 +232,7 @@ class TableRun:
                 environment=self._environment,
             )
 
-        return self._on_table(work)
+        return self._on_table(work, approved=[plan.operation for plan in plans])
 
     def evaluate_checks(self, finished: FinishedRun, thresholds: HealthThresholds) -> None:
         """Records the health checks: the table has just been assessed."""
@@ -262,8 +266,12 @@ class TableRun:
             progress=LoggedProgress(self.context.log),
         )
 
-    def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> FinishedRun:
-        """Opens the table and runs the work. A table that cannot be opened is a failed run."""
+    def _on_table(
+        self, work: Callable[[Table, memory.Memory], RunResult], *, approved: Sequence[str] = ()
+    ) -> FinishedRun:
+        """Opens the table and runs the work, for which operations were approved. A table that
+        cannot be opened is a failed run.
+        """
         from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.run import failed_run
 
@@ -276,7 +284,7 @@ class TableRun:
             result = failed_run(policy, failure, now=clock.now(), last_runs=known.last_runs)
         else:
             result = work(table, known)
-        return self._ended(result, known)
+        return self._ended(result, known, approved)
 
     def _submit(
         self,
@@ -307,7 +315,9 @@ class TableRun:
         except InvalidRequestError as error:
             raise error.located(table=policy_table.uri) from error.__cause__
 
-    def _ended(self, result: RunResult, known: memory.Memory) -> FinishedRun:
+    def _ended(
+        self, result: RunResult, known: memory.Memory, approved: Sequence[str]
+    ) -> FinishedRun:
         from delta_maintenance.metrics.opentelemetry import report
         from delta_maintenance.policies.entries import PastRun, gained
 
@@ -318,7 +328,7 @@ class TableRun:
         latest, told = result.after or result.before, None
         if self.state is not None and latest is not None:
             told = self.state.keep(self.context.resources, log, latest, result)
-        self._record(result)
+        self._record(result, approved)
         failed = log.error if told is None else log.warning
         run = PastRun.of(result, None)
         for outcome in result.outcomes:
@@ -342,14 +352,16 @@ class TableRun:
             acknowledged=told if result.exit_status else None,
         )
 
-    def _record(self, result: RunResult) -> None:
+    def _record(self, result: RunResult, approved: Sequence[str]) -> None:
         """Records the run in the ledger of the policy file, if it names one."""
         policy = self.table.among
         if policy is None or policy.ledger is None:
             return
         rule, provided = policy.ledger, self.context.resources
         storage = self.resources.storage.named(rule.storage.connection)
-        shared = nullcontext() if self.state is None else self.state.opened(provided)
+        shared = nullcontext() if self.outbox is None else self.outbox.opened(provided)
+        run = self.context.run
+        by = run.tags.get(_PERSON) or f"run {run.run_id}"
         try:
             with shared as state:
                 for warning in record_run(
@@ -359,7 +371,8 @@ class TableRun:
                         rule.storage, uri=rule.uri
                     ),
                     state=state.store if state is not None else None,
-                    link=f"/runs/{self.context.run.run_id}",
+                    link=f"/runs/{run.run_id}",
+                    approved_by=dict.fromkeys(approved, by),
                 ):
                     self.context.log.warning(warning)
         except DeltaMaintenanceError as error:

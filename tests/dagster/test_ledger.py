@@ -18,26 +18,29 @@ from tests.support.tables.overdue_tables import overdue_table
 pytestmark = pytest.mark.dagster
 
 
-def run(tmp_path: Path, *tables: str, instance: dg.DagsterInstance) -> bool:
+def definitions(tmp_path: Path, *tables: str, **defaults: object) -> dg.Definitions:
     for name in tables:
         if not (tmp_path / name).exists():
             overdue_table(tmp_path / name)
     document = {
         "version": 1,
         "ledger": str(tmp_path / "ledger"),
-        "defaults": {"checkpoint": {"max_commits": 5}},
+        "defaults": {"checkpoint": {"max_commits": 5}, **defaults},
         "tables": [{"name": name, "uri": str(tmp_path / name)} for name in tables],
     }
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(document))
     policy = load_policy(tmp_path / "policy.yaml")
-    definitions = build_definitions(
+    return build_definitions(
         [
             DeltaTable(policy=table, key=dg.AssetKey([table.name]), among=policy)
             for table in policy.named_tables
         ],
         execution=Execution(state=str(tmp_path / "state")),
     )
-    job = definitions.resolve_job_def("delta_maintenance")
+
+
+def run(tmp_path: Path, *tables: str, instance: dg.DagsterInstance) -> bool:
+    job = definitions(tmp_path, *tables).resolve_job_def("delta_maintenance")
     return bool(job.execute_in_process(instance=instance, raise_on_error=False).success)
 
 
@@ -65,3 +68,37 @@ def test_a_ledger_that_cannot_be_written_fails_no_run(tmp_path: Path) -> None:
     assert not [*(tmp_path / "state/ledger").iterdir()]
     names = LedgerTable(open_store(str(tmp_path / "ledger"))).read(["table_name"])["table_name"]
     assert sorted(names.to_pylist()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("user", ["ann", None])
+def test_rows_of_approved_plans_name_the_person_or_else_the_run(
+    tmp_path: Path, user: str | None
+) -> None:
+    defined = definitions(tmp_path, "a", vacuum={"every": "1 day"}, approval=["vacuum"])
+    with dg.instance_for_test() as instance:
+        blocked = defined.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
+        config = {"ops": {"run_approved_plans": {"config": {"run_id": blocked.run_id}}}}
+        approved = defined.resolve_job_def("delta_maintenance_approve").execute_in_process(
+            instance=instance, run_config=config, tags={} if user is None else {"user": user}
+        )
+    columns = ("operation", "outcome", "approved_by", "freed")
+    rows = LedgerTable(open_store(str(tmp_path / "ledger"))).read(columns).to_pylist()
+    told = {(row["operation"], row["outcome"]): row["approved_by"] for row in rows}
+    assert told == {
+        ("checkpoint", "done"): None,
+        ("vacuum", "needs-approval"): None,
+        ("vacuum", "done"): user or f"run {approved.run_id}",
+    }
+    assert [row["freed"] for row in rows if row["freed"]] == ["freed"]
+
+
+def test_rows_of_approved_plans_are_kept_while_the_ledger_is_down(tmp_path: Path) -> None:
+    defined = definitions(tmp_path, "a", vacuum={"every": "1 day"}, approval=["vacuum"])
+    with dg.instance_for_test() as instance:
+        blocked = defined.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
+        (tmp_path / "ledger").rename(tmp_path / "away")
+        (tmp_path / "ledger").write_text("not a folder")
+        config = {"ops": {"run_approved_plans": {"config": {"run_id": blocked.run_id}}}}
+        job = defined.resolve_job_def("delta_maintenance_approve")
+        assert job.execute_in_process(instance=instance, run_config=config).success
+    assert len([*(tmp_path / "state/ledger").iterdir()]) == 1

@@ -60,7 +60,11 @@ COLUMNS = (
         "done, nothing-to-do, planned, incomplete, failed, stopped or needs-approval.",
     ),
     Column("error", "string", "What went wrong, in one line."),
-    Column("approved_by", "string", "The person who approved the plan."),
+    Column(
+        "approved_by",
+        "string",
+        "The person who approved the plan; the run that approved it if nobody is known.",
+    ),
     Column("link", "string", "The page of the run."),
     Column("planned_files", "long", "The files that the plan deletes."),
     Column("planned_bytes", "long", "Their bytes."),

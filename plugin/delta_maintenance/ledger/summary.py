@@ -42,6 +42,7 @@ _NEWEST = (
     "files_after",
     "reason",
     "error",
+    "approved_by",
 )
 _READ = tuple(dict.fromkeys((*_NEWEST, "owner", "bytes_freed", *_SUMMED, *_REQUESTS, *PRICED)))
 

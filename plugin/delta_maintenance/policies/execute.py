@@ -26,12 +26,15 @@ from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.discovery import environment_options
-from delta_maintenance.policies.measuring import Cost
+from delta_maintenance.policies.measuring import Cost, freed_by
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
+_CHANGING = ("done", "incomplete", "failed")
+"""The outcomes whose result is a Result, not a Plan."""
 _MANY = 1000
 """The number of files from which on a share is meaningful."""
 _OWN_SHARE = 0.5
@@ -177,6 +180,16 @@ def failed(context: Context, blank: OperationOutcome, error: Exception) -> Opera
         exit_status=failure.exit_status,
         retryable=failure.retryable,
     )
+
+
+def with_freed(
+    context: Context, outcome: OperationOutcome, ask: Callable[[], DeletedBytes]
+) -> OperationOutcome:
+    """Completes an outcome by what becomes of the files that it deleted."""
+    if outcome.status not in _CHANGING:
+        return outcome
+    now = context.environment.now()
+    return replace(outcome, freed=freed_by(outcome.operation, outcome.result, ask, now=now))
 
 
 def outcome_of_document(

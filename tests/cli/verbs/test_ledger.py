@@ -51,6 +51,20 @@ def test_a_run_is_shown_and_summed(cli: Any, policy: Path, tmp_path: Path) -> No
     assert len(cli("ledger", policy, "--json").document) == 1
 
 
+def test_the_row_of_an_approved_operation_names_the_user(
+    cli: Any, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = yaml.safe_load(policy.read_text())
+    document["defaults"]["approval"] = ["checkpoint"]
+    policy.write_text(yaml.safe_dump(document))
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    assert cli("run", policy).status == 0
+    assert cli("run", policy, "--approve", "checkpoint").status == 0
+    done, waits = cli("ledger", policy, "--json").document
+    assert (waits["outcome"], waits["approved_by"]) == ("needs-approval", None)
+    assert (done["outcome"], done["approved_by"]) == ("done", "ann")
+
+
 def test_a_table_that_cannot_be_read_is_in_the_ledger(cli: Any, policy: Path, table: str) -> None:
     (Path(table) / "_delta_log/00000000000000000001.json").unlink()
     assert cli("run", policy).status == 5

@@ -167,7 +167,7 @@ def _run(
         latest = result.after or result.before
         if latest is not None:
             tables.keep(latest, result)
-        tables.record(result)
+        tables.record(result, approved=[*arguments.approve, *(plan.operation for plan in plans)])
         report(result)
     return result
 
