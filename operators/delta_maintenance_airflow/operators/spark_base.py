@@ -14,7 +14,7 @@ from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.settings import report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.spark.submission import SparkSubmission, runs_driver_on_cluster
-from delta_maintenance_airflow.tasks import as_flag, retrying_only_what_may_pass
+from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -185,7 +185,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         self._context, planned = context, as_flag(self.plan_only)
         # From the event, because `airflow dags test` drops the arguments of a deferral.
         deferred = DeferredJob(**event["job"])
-        with retrying_only_what_may_pass():
+        with self.recorded(context) as one:
+            one.started = context["ti"].start_date
             submission = self._submission_of(deferred.key)
             document = self._reported(submission, submission.finished(deferred, event))
             return self.finish(context, self._parsed(document, planned=planned), planned=planned)
@@ -213,6 +214,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         # Imported here because it loads the code of triggers, which would slow down Dag parsing.
         from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
 
+        self._one.goes_on = True
         trigger = DeltaSparkJobTrigger.of(left, timeout=self.execution_timeout)
         self.defer(trigger=trigger, method_name="execute_complete")
 

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from delta_maintenance import clock
 from delta_maintenance.cli.arguments import (
     Verbs,
     add_spark,
@@ -25,10 +24,11 @@ from delta_maintenance.cli.arguments import (
     key_value,
     open_table,
 )
-from delta_maintenance.cli.ledger_row import LedgerRow, ledger_row
+from delta_maintenance.cli.ledger_row import ledger_row
 from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.ledger.one_operation import OneOperation
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
@@ -97,7 +97,6 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
 
 
 def _run(verb: _Verb) -> None:
-    verb.row.started = started = clock.now()
     record, arguments = verb.record, verb.arguments
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
@@ -108,7 +107,7 @@ def _run(verb: _Verb) -> None:
     verb.row.measure(table.store)
     with Progress() as progress:
         context = RunContext(
-            started=started,
+            started=verb.row.started,
             progress=progress,
             plan_only=dry_run,
             version=arguments.version,
@@ -140,7 +139,9 @@ def _access(record: AnyOperation, arguments: argparse.Namespace) -> Access:
 class _Verb:
     """The execution of one command line."""
 
-    def __init__(self, record: AnyOperation, arguments: argparse.Namespace, row: LedgerRow) -> None:
+    def __init__(
+        self, record: AnyOperation, arguments: argparse.Namespace, row: OneOperation
+    ) -> None:
         self.record = record
         self.arguments = arguments
         self.row = row

@@ -1,0 +1,99 @@
+"""One operation that runs without a policy, as a run for the ledger.
+
+Loads what it needs only if there is a ledger, because command lines and Dags import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+from delta_maintenance.operations.core.registry import AnyOperation
+
+if TYPE_CHECKING:
+    from delta_maintenance.policies.measuring import Measured
+    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.storage import Store
+
+
+class OneOperation:
+    """What is known of an operation while it goes on."""
+
+    def __init__(self, record: AnyOperation, *, plans: bool, is_wanted: bool) -> None:
+        self.document: Any = None
+        """The Plan or the Result."""
+        self.started = clock.now()
+        self.goes_on = False
+        """Whether the operation continues after the block, where it is recorded."""
+        self._record = record
+        self._plans = plans
+        self._is_wanted = is_wanted
+        self._measuring = ExitStack()
+        self._store: Store | None = None
+        self._measured: Measured | None = None
+
+    def measure(self, store: Store) -> None:
+        """Counts the requests of the store of the table from now on."""
+        if self._is_wanted and self._store is None:
+            from delta_maintenance.policies.measuring import measured
+
+            self._store = store
+            self._measured = self._measuring.enter_context(measured(store))
+
+    def result(self, name: str, failure: Exception | None) -> RunResult:
+        """Returns the operation as a run on the table with this name or address."""
+        from delta_maintenance.policies.execute import outcome_of_document
+        from delta_maintenance.policies.measuring import freed_by
+        from delta_maintenance.policies.models import RunResult
+
+        self._measuring.close()
+        ended = clock.now()
+        outcome = outcome_of_document(
+            self._record,
+            self.document,
+            planned=self._plans,
+            failure=failure,
+            started=self.started,
+            seconds=(ended - self.started).total_seconds(),
+            cost=None if self._measured is None else self._measured.cost,
+        )
+        if self._store is not None and self.document is not None and not self._plans:
+            freed = freed_by(
+                self._record.name, outcome.result, self._store.bytes_of_deleted, now=ended
+            )
+            outcome = replace(outcome, freed=freed)
+        return RunResult(
+            name=name,
+            uri=name if self.document is None else self.document.table,
+            status="failed" if failure is not None else "done",
+            started_at=self.started,
+            ended_at=ended,
+            outcomes=(outcome,),
+        )
+
+
+@contextmanager
+def recorded(
+    record: AnyOperation,
+    deliver: Callable[[RunResult], None] | None,
+    *,
+    name: Callable[[], str],
+    plans: bool,
+) -> Iterator[OneOperation]:
+    """Delivers the operation of the block to a ledger, if there is one, also if it fails.
+
+    `name` returns the name or the address of the table, once the block has ended.
+    """
+    one = OneOperation(record, plans=plans, is_wanted=deliver is not None)
+    failure: Exception | None = None
+    try:
+        yield one
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        if deliver is not None and not one.goes_on:
+            deliver(one.result(name(), failure))
