@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance_airflow.compat import default_deferrable
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
@@ -142,6 +143,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return self._parsed(document, planned=plan_only)
 
     def _parsed(self, document: Mapping[str, Any], *, planned: bool) -> Any:
+        document, seconds = split_task_seconds(document)
+        self._one.worked_on_spark(seconds)
         if not planned:
             return self.record.result.from_json(document)
         plan = self.record.plan.from_json(document)

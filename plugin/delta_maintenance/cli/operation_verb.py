@@ -148,6 +148,8 @@ class _Verb:
 
     def submitted(self, options: Any, plan: Any = None) -> Any:
         """Returns the Result of a Spark job, or its Plan for a dry run. The job plans again."""
+        from delta_maintenance.submission.job_report import split_task_seconds
+
         record, arguments = self.record, self.arguments
         assert record.spark is not None
         report = arguments.report
@@ -157,7 +159,8 @@ class _Verb:
             "plan_only": arguments.dry_run,
             "report_uri": None if report is None else absolute(report),
         }
-        document = run_spark_job(record.name, job, arguments)
+        document, seconds = split_task_seconds(run_spark_job(record.name, job, arguments))
+        self.row.worked_on_spark(seconds)
         return (record.plan if arguments.dry_run else record.result).from_json(document)
 
     def conclude(self, document: Any, listing: Listing | None = None) -> None:

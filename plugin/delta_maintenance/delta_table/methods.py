@@ -167,6 +167,9 @@ def _run(
     deliver = None if parts.ledger is None else partial(_record, parts, parts.ledger)
     with recorded(record, deliver, name=lambda: parts.name, plans=plan_only) as one:
         one.measure(table.store)
+        time = None
+        if deliver is not None and context.engine is not None:
+            time = load("delta_maintenance.spark.task_time:TaskTime")(parts.spark)
         try:
             prepared = record.prepare(table, options, context)
             if prepared is not None and plan_only:
@@ -181,6 +184,9 @@ def _run(
             return one.document
         except DeltaMaintenanceError as error:
             raise error.located(table=table.uri) from error.__cause__
+        finally:
+            if time is not None and (seconds := time.seconds):
+                one.worked_on_spark(seconds)
 
 
 def _record(parts: ExecutionParts, ledger: str, result: RunResult) -> None:

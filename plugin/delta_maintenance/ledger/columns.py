@@ -84,9 +84,14 @@ COLUMNS = (
     Column("replay_bytes_before", "long", "Bytes of log that a reader opened before."),
     Column("replay_bytes_after", "long", "The same, after."),
     Column("seconds", "double", "The duration."),
-    Column("cpu_seconds", "double", "CPU time of this process, without Spark."),
+    Column("cpu_seconds", "double", "CPU time of the process, without Spark."),
     Column("peak_memory_bytes", "long", "The most memory that the process had so far."),
-    Column("spark_task_seconds", "double", "Time of all tasks of the Spark job."),
+    Column(
+        "spark_task_seconds",
+        "double",
+        "Time of all tasks of its Spark jobs; null without a job, with Spark Connect, and after a "
+        "job that failed.",
+    ),
     Column("requests_read", "long", "Requests for contents of files, or parts of them."),
     Column("requests_write", "long", "Requests that write files."),
     Column("requests_list", "long", "Requests for listings."),

@@ -34,23 +34,31 @@ class OneOperation:
         self._measuring = ExitStack()
         self._store: Store | None = None
         self._measured: Measured | None = None
+        self._on_spark = False
+        self._task_seconds: float | None = None
 
     def measure(self, store: Store) -> None:
         """Counts the requests of the store of the table from now on."""
         if self._is_wanted and self._store is None:
-            from delta_maintenance.policies.measuring import measured
+            from delta_maintenance.policies.measuring import SparkTime, measured
 
             self._store = store
-            self._measured = self._measuring.enter_context(measured(store))
+            self._measured = self._measuring.enter_context(measured(store, SparkTime()))
+
+    def worked_on_spark(self, task_seconds: float | None) -> None:
+        """States that the work was done on Spark, and the time of its tasks, if it is known."""
+        self._on_spark = True
+        self._task_seconds = task_seconds
 
     def result(self, name: str, failure: Exception | None) -> RunResult:
         """Returns the operation as a run on the table with this name or address."""
         from delta_maintenance.policies.execute import outcome_of_document
-        from delta_maintenance.policies.measuring import freed_by
+        from delta_maintenance.policies.measuring import Cost, freed_by
         from delta_maintenance.policies.models import RunResult
 
         self._measuring.close()
         ended = clock.now()
+        cost = Cost() if self._measured is None else self._measured.cost
         outcome = outcome_of_document(
             self._record,
             self.document,
@@ -58,8 +66,10 @@ class OneOperation:
             failure=failure,
             started=self.started,
             seconds=(ended - self.started).total_seconds(),
-            cost=None if self._measured is None else self._measured.cost,
+            cost=replace(cost, spark_task_seconds=self._task_seconds),
         )
+        if self._on_spark:
+            outcome = replace(outcome, engine="spark")
         if self._store is not None and self.document is not None and not self._plans:
             freed = freed_by(
                 self._record.name, outcome.result, self._store.bytes_of_deleted, now=ended

@@ -26,10 +26,11 @@ from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.discovery import environment_options
-from delta_maintenance.policies.measuring import Cost, freed_by
+from delta_maintenance.policies.measuring import Cost, SparkTime, freed_by
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.submission import JobLeftRunningError
+from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
@@ -110,6 +111,8 @@ class Context:
     """Whether to submit a Spark job for a plan that only a job can make."""
     claim: Callable[[], object] = _no_lease
     """Takes the lease of the table, before the first change of a run; later calls do nothing."""
+    jobs: SparkTime = field(default_factory=SparkTime)
+    """The time of the Spark jobs."""
 
     def paused(self, due: AssessedOperation) -> PausedOperation | None:
         """Returns the state of this operation, if its job was left running."""
@@ -426,7 +429,7 @@ class _Request:
         if approved is not None:
             more["approved"] = approved
         try:
-            return dict(submit(table, due, **more))
+            document, seconds = split_task_seconds(submit(table, due, **more))
         except JobLeftRunningError as left:
             left.operation = PausedOperation(
                 due=replace(self.due, engine="spark"),
@@ -434,6 +437,8 @@ class _Request:
                 applies=not plan_only,
             )
             raise
+        self.context.jobs.add(seconds)
+        return document
 
     def _shown(self, outcome: OperationOutcome, plan: Any) -> OperationOutcome:
         """Returns an outcome with a plan that can be approved."""

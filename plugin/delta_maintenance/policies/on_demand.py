@@ -195,7 +195,7 @@ def _outcome(
     approved: ApprovedPlan | None,
 ) -> OperationOutcome:
     started, asked = context.environment.now(), None
-    with measured(context.table.store) as found:
+    with measured(context.table.store, context.jobs) as found:
         try:
             asked = ask()
             outcome = execute(

@@ -231,7 +231,7 @@ class _Run:
                 exit_status=RefusedError.exit_status,
             )
         made = sum(outcome.commits for outcome in self.outcomes)
-        with measured(self.context.table.store) as found:
+        with measured(self.context.table.store, self.context.jobs) as found:
             try:
                 if needed and approved is None:
                     outcome = plan_for_approval(self.context, due, commits_made=made)
