@@ -89,7 +89,9 @@ def _record(
     from delta_maintenance.storage import open_store
 
     recorder = Recorder(
-        open_ledger=lambda: LedgerTable(open_store(uri, hook.options_for(uri))), state=store.store
+        open_ledger=lambda: LedgerTable(open_store(uri, hook.options_for(uri))),
+        state=store.store,
+        address=uri,
     )
     origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link, approved_by=approved_by)
     for warning in recorder.record(result, origin):

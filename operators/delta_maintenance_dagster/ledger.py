@@ -36,4 +36,5 @@ def record_run(
         return LedgerTable(open_store(rule.uri, storage_options()))
 
     origin = Origin(done_by="dagster", run_id=clock.new_id(), link=link, approved_by=approved_by)
-    yield from Recorder(open_ledger=opened, state=state).record(result, origin)
+    recorder = Recorder(open_ledger=opened, state=state, address=rule.uri)
+    yield from recorder.record(result, origin)

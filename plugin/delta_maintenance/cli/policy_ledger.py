@@ -34,7 +34,8 @@ def recorder_of(rule: LedgerRule, *, given: Mapping[str, str], state: Store | No
     """Returns what records the runs of a command in the ledger."""
     from delta_maintenance.ledger.recording import Recorder
 
-    return Recorder(open_ledger=cache(lambda: open_ledger(rule, given)), state=state)
+    opened = cache(lambda: open_ledger(rule, given))
+    return Recorder(open_ledger=opened, state=state, address=rule.uri)
 
 
 def record(recorder: Recorder, result: RunResult, *, approved: Iterable[str] = ()) -> None:
