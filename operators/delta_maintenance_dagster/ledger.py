@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 
 if TYPE_CHECKING:
     from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.policies.definition.ledger import LedgerRule
+    from delta_maintenance.policies.definition.prices import Prices
     from delta_maintenance.policies.models import RunResult
     from delta_maintenance.storage import Store
+
+
+_SHOWN = 10
+_LOOKS_BACK = timedelta(days=31)
+
+
+def last_rows(
+    rule: LedgerRule,
+    table: str,
+    *,
+    storage_options: Callable[[], Mapping[str, str]],
+    prices: Prices | None,
+) -> Sequence[Mapping[str, Any]]:
+    """Returns the newest rows of a table, the newest first. Raises the errors of the ledger."""
+    from delta_maintenance.ledger.summary import newest
+    from delta_maintenance.ledger.table import LedgerTable
+    from delta_maintenance.storage import open_store
+
+    ledger = LedgerTable(open_store(rule.uri, storage_options()))
+    since = clock.now() - _LOOKS_BACK
+    rows: list[dict[str, Any]] = newest(
+        ledger, since=since, most=_SHOWN, table=table, prices=prices
+    ).to_pylist()
+    return rows
 
 
 def record_run(

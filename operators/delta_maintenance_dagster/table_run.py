@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -20,7 +20,7 @@ from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
 from delta_maintenance_dagster.health.metadata import in_dagster
 from delta_maintenance_dagster.leases import InstanceLease
-from delta_maintenance_dagster.ledger import record_run
+from delta_maintenance_dagster.ledger import last_rows, record_run
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable
@@ -139,6 +139,8 @@ class FinishedRun:
     pending: tuple[PendingPlan, ...]
     approval: metadata.Metadata
     """How to approve the pending plans."""
+    history: metadata.Metadata = field(default_factory=dict)
+    """The last rows of the table in the ledger."""
     acknowledged: str | None = None
     """Who knows of the failure, and for how long; None if nobody does."""
 
@@ -149,7 +151,7 @@ class FinishedRun:
         told = metadata.of_run(self.result, self.pending)
         if self.acknowledged is not None:
             told = {**told, "acknowledged": dg.MetadataValue.text(self.acknowledged)}
-        return {**told, **self.approval, **left.to_metadata()}
+        return {**told, **self.history, **self.approval, **left.to_metadata()}
 
     @property
     def problem(self) -> str | None:
@@ -319,6 +321,7 @@ class TableRun:
         self, result: RunResult, known: memory.Memory, approved: Sequence[str]
     ) -> FinishedRun:
         from delta_maintenance.metrics.opentelemetry import report
+        from delta_maintenance.policies.approval import waiting_texts
         from delta_maintenance.policies.entries import PastRun, gained
 
         report(result)
@@ -328,7 +331,8 @@ class TableRun:
         latest, told = result.after or result.before, None
         if self.state is not None and latest is not None:
             told = self.state.keep(self.context.resources, log, latest, result)
-        self._record(result, approved)
+        history = self._record(result, approved)
+        pending = self._asked(_waiting(result, known.pending), known.pending)
         failed = log.error if told is None else log.warning
         run = PastRun.of(result, None)
         for outcome in result.outcomes:
@@ -340,8 +344,8 @@ class TableRun:
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
             told_of = [f"{self.table.label}: {result.status}", *gained([run], now=clock.now())]
-            log.info("; ".join(told_of))
-        pending, approval = self._asked(_waiting(result, known.pending), known.pending), {}
+            log.info("; ".join([*told_of, *waiting_texts(pending)]))
+        approval = {}
         if pending and self.approval_job is not None:
             approval = metadata.of_approval(self.approval_job, self.context.run.run_id)
         return FinishedRun(
@@ -349,27 +353,32 @@ class TableRun:
             result=result,
             pending=pending,
             approval=approval,
+            history=history,
             acknowledged=told if result.exit_status else None,
         )
 
-    def _record(self, result: RunResult, approved: Sequence[str]) -> None:
-        """Records the run in the ledger of the policy file, if it names one."""
+    def _record(self, result: RunResult, approved: Sequence[str]) -> metadata.Metadata:
+        """Records the run in the ledger of the policy file, if it names one. Returns the last rows
+        of the table there.
+        """
         policy = self.table.among
         if policy is None or policy.ledger is None:
-            return
+            return {}
         rule, provided = policy.ledger, self.context.resources
         storage = self.resources.storage.named(rule.storage.connection)
         shared = nullcontext() if self.outbox is None else self.outbox.opened(provided)
         run = self.context.run
         by = run.tags.get(_PERSON) or f"run {run.run_id}"
+
+        def options() -> Mapping[str, str]:
+            return storage.resolve(provided).storage_options(rule.storage, uri=rule.uri)
+
         try:
             with shared as state:
                 for warning in record_run(
                     rule,
                     result,
-                    storage_options=lambda: storage.resolve(provided).storage_options(
-                        rule.storage, uri=rule.uri
-                    ),
+                    storage_options=options,
                     state=state.store if state is not None else None,
                     link=f"/runs/{run.run_id}",
                     approved_by=dict.fromkeys(approved, by),
@@ -377,6 +386,16 @@ class TableRun:
                     self.context.log.warning(warning)
         except DeltaMaintenanceError as error:
             self.context.log.warning(f"the ledger was not written: {error}")
+        if not result.outcomes:
+            # Nothing is new there since the last run.
+            return {}
+        try:
+            rows = last_rows(rule, result.name, storage_options=options, prices=policy.prices)
+        except Exception as error:
+            # The recorder has told why, or will.
+            self.context.log.debug(f"the ledger was not read: {error}")
+            return {}
+        return metadata.of_ledger(rows, policy.prices)
 
     def _asked(
         self, pending: Sequence[PendingPlan], before: Sequence[PendingPlan]

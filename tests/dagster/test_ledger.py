@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -9,10 +10,13 @@ import pytest
 import yaml
 
 from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.storage import open_store
 from delta_maintenance_dagster import DeltaTable, build_definitions
 from delta_maintenance_dagster.definitions import Execution
+from delta_maintenance_dagster.health import metadata
 from tests.support.tables.overdue_tables import overdue_table
 
 pytestmark = pytest.mark.dagster
@@ -25,6 +29,7 @@ def definitions(tmp_path: Path, *tables: str, **defaults: object) -> dg.Definiti
     document = {
         "version": 1,
         "ledger": str(tmp_path / "ledger"),
+        "prices": {"currency": "EUR", "cpu_hour": 1},
         "defaults": {"checkpoint": {"max_commits": 5}, **defaults},
         "tables": [{"name": name, "uri": str(tmp_path / name)} for name in tables],
     }
@@ -102,3 +107,44 @@ def test_rows_of_approved_plans_are_kept_while_the_ledger_is_down(tmp_path: Path
         job = defined.resolve_job_def("delta_maintenance_approve")
         assert job.execute_in_process(instance=instance, run_config=config).success
     assert len([*(tmp_path / "state/ledger").iterdir()]) == 1
+
+
+def test_the_metadata_has_the_last_operations_with_their_cost_and_what_was_freed(
+    tmp_path: Path,
+) -> None:
+    defined = definitions(tmp_path, "a", "b", vacuum={"every": "1 day"})
+    with dg.instance_for_test() as instance:
+        job = defined.resolve_job_def("delta_maintenance")
+        assert job.execute_in_process(instance=instance).success
+        event = instance.get_latest_materialization_event(dg.AssetKey(["a", "maintenance"]))
+        assert event is not None and event.asset_materialization is not None
+        facts = {name: each.value for name, each in event.asset_materialization.metadata.items()}
+    rows = [record.data for record in facts["last_operations"].records]
+    assert sorted(row["operation"] for row in rows) == ["checkpoint", "vacuum"]
+    assert all(row["by"] == "dagster" and row["cost_EUR"] > 0 for row in rows)
+    assert facts["bytes_freed"] == facts["bytes_deleted"] > 0
+    assert "not_freed" not in facts and "freed_at" not in facts
+
+
+def test_the_metadata_says_until_when_deleted_bytes_are_paid_for() -> None:
+    now = datetime(2026, 11, 27, tzinfo=UTC)
+    freed = Freed(deleted_bytes=9, state="later", at=now + timedelta(days=7), why="the soft delete")
+    outcome = OperationOutcome(
+        operation="vacuum", status="done", reason="due", started_at=now, freed=freed
+    )
+    result = RunResult(
+        name="t", uri="/t", status="done", started_at=now, ended_at=now, outcomes=(outcome,)
+    )
+    told = {name: each.value for name, each in metadata.of_freed(result).items()}
+    assert told["bytes_freed"] == 0
+    assert told["not_freed"].startswith("9 bytes deleted, freed by 2026-12-04")
+    assert told["freed_at"] == (now + timedelta(days=7)).timestamp()
+
+
+def test_the_last_line_says_what_waits(tmp_path: Path) -> None:
+    defined = definitions(tmp_path, "a", vacuum={"every": "1 day"}, approval=["vacuum"])
+    with dg.instance_for_test() as instance:
+        job = defined.resolve_job_def("delta_maintenance")
+        ended = job.execute_in_process(instance=instance)
+        told = [each.user_message for each in instance.all_logs(ended.run_id)]
+    assert any(each.endswith("; vacuum waits for approval: 1 file, 486 bytes") for each in told)

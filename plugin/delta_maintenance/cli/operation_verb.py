@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
+from delta_maintenance import clock
 from delta_maintenance.cli.arguments import (
     Verbs,
     add_spark,
@@ -175,6 +176,11 @@ class _Verb:
             dry_run = arguments.dry_run
             facts = (record.plan_facts if dry_run else record.result_facts)(document)
             facts = facts if name is None else {"catalog name": name, **facts}
+            freed = self.row.freed
+            if freed is not None:
+                from delta_maintenance.operations.core.freed import freed_text
+
+                facts = {**facts, "frees": freed_text(freed, clock.now())}
             print_facts(f"{record.name}, dry run" if dry_run else record.name, facts)
             if listing is not None:
                 _print_lines(listing.lines(reported=arguments.report is not None))

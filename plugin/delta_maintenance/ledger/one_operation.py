@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.operations.core.registry import AnyOperation
 
 if TYPE_CHECKING:
+    from delta_maintenance.operations.core.freed import Freed
     from delta_maintenance.policies.measuring import Measured
     from delta_maintenance.policies.models import RunResult
     from delta_maintenance.storage import Store
@@ -39,10 +41,10 @@ class OneOperation:
 
     def measure(self, store: Store) -> None:
         """Counts the requests of the store of the table from now on."""
-        if self._is_wanted and self._store is None:
+        is_first, self._store = self._store is None, store
+        if self._is_wanted and is_first:
             from delta_maintenance.policies.measuring import SparkTime, measured
 
-            self._store = store
             self._measured = self._measuring.enter_context(measured(store, SparkTime()))
 
     def worked_on_spark(self, task_seconds: float | None) -> None:
@@ -50,10 +52,24 @@ class OneOperation:
         self._on_spark = True
         self._task_seconds = task_seconds
 
+    @cached_property
+    def freed(self) -> Freed | None:
+        """What becomes of the files that the operation deleted; None if it deleted none, or if a
+        job did. The store is asked once.
+        """
+        if self._store is None or self.document is None or self._plans:
+            return None
+        if not self._record.done_amounts(self.document).deleted_files:
+            return None
+        from delta_maintenance.policies.measuring import freed_by
+
+        ask, result = self._store.bytes_of_deleted, self.document.to_json()
+        return freed_by(self._record.name, result, ask, now=clock.now())
+
     def result(self, name: str, failure: Exception | None) -> RunResult:
         """Returns the operation as a run on the table with this name or address."""
-        from delta_maintenance.policies.execute import outcome_of_document
-        from delta_maintenance.policies.measuring import Cost, freed_by
+        from delta_maintenance.ledger.outcomes import outcome_of_document
+        from delta_maintenance.policies.measuring import Cost
         from delta_maintenance.policies.models import RunResult
 
         self._measuring.close()
@@ -70,18 +86,13 @@ class OneOperation:
         )
         if self._on_spark:
             outcome = replace(outcome, engine="spark")
-        if self._store is not None and self.document is not None and not self._plans:
-            freed = freed_by(
-                self._record.name, outcome.result, self._store.bytes_of_deleted, now=ended
-            )
-            outcome = replace(outcome, freed=freed)
         return RunResult(
             name=name,
             uri=name if self.document is None else self.document.table,
             status="failed" if failure is not None else "done",
             started_at=self.started,
             ended_at=ended,
-            outcomes=(outcome,),
+            outcomes=(replace(outcome, freed=self.freed),),
         )
 
 

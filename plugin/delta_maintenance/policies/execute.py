@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cache
 from typing import Any, Literal, Protocol
 
@@ -26,7 +25,7 @@ from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.discovery import environment_options
-from delta_maintenance.policies.measuring import Cost, SparkTime, freed_by
+from delta_maintenance.policies.measuring import SparkTime, freed_by
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.submission import JobLeftRunningError
@@ -121,7 +120,7 @@ class Context:
 
 
 Status = Literal["done", "nothing-to-do", "planned", "incomplete", "failed"]
-_STATUSES: Mapping[Outcome, Status] = {
+STATUSES: Mapping[Outcome, Status] = {
     Outcome.DONE: "done",
     Outcome.NOTHING_TO_DO: "nothing-to-do",
     Outcome.PLANNED: "planned",
@@ -193,44 +192,6 @@ def with_freed(
         return outcome
     now = context.environment.now()
     return replace(outcome, freed=freed_by(outcome.operation, outcome.result, ask, now=now))
-
-
-def outcome_of_document(
-    record: AnyOperation,
-    document: Any,
-    *,
-    planned: bool,
-    failure: Exception | None,
-    started: datetime,
-    seconds: float,
-    cost: Cost | None,
-) -> OperationOutcome:
-    """Returns the outcome of an operation that ran without a policy.
-
-    `document` is its Plan or its Result; None if it failed or was interrupted before it had one.
-    """
-    reason = "requested" if document is not None else "interrupted"
-    blank = OperationOutcome(
-        operation=record.name,
-        status="failed",
-        reason=str(failure_of(failure, where=record.name)) if failure is not None else reason,
-        started_at=started,
-        seconds=seconds,
-        cost=cost,
-    )
-    if document is None:
-        return blank
-    engine: Literal["local", "spark"] = getattr(document, "engine", "local")
-    blank = replace(blank, engine=engine, result=document.to_json())
-    if planned:
-        return replace(blank, status="planned", reason=document.reason)
-    conclusion = record.conclusion(document)
-    return replace(
-        blank,
-        status=_STATUSES[conclusion.outcome],
-        reason=str(conclusion) or blank.reason,
-        commits=record.done_amounts(document).commits,
-    )
 
 
 def last_run(
@@ -480,7 +441,7 @@ class _Request:
         conclusion = self.record.conclusion(result)
         return replace(
             outcome,
-            status=_STATUSES[conclusion.outcome],
+            status=STATUSES[conclusion.outcome],
             reason=str(conclusion) or outcome.reason,
             result=result.to_json(),
             commits=self.record.done_amounts(result).commits,

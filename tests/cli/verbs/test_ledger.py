@@ -10,6 +10,7 @@ import yaml
 
 from delta_maintenance.testing.actions import add, commit_info
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.overdue_tables import overdue_table
 
 
 @pytest.fixture
@@ -165,3 +166,13 @@ def test_a_refused_condition_leaves_no_personal_data_in_the_ledger(
     assert len(rows) == len(conditions)
     assert all("the condition '…' cannot be used" in row["error"] for row in rows)
     assert "zoe" not in str(rows)
+
+
+def test_a_verb_that_deletes_says_what_that_frees(cli: Any, tmp_path: Path) -> None:
+    overdue_table(tmp_path / "t")
+    assert "frees" not in cli("vacuum", tmp_path / "t", "--dry-run").out
+    told = cli("vacuum", tmp_path / "t")
+    assert told.status == 0
+    (line,) = (each for each in told.out.splitlines() if each.split()[0] == "frees")
+    assert line.split(maxsplit=1)[1] == "486 bytes"
+    assert "frees" not in cli("vacuum", tmp_path / "t").out, "nothing was deleted"
