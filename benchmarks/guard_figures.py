@@ -1,4 +1,4 @@
-"""The cost of the memory limits where a table is opened by its checkpoint, against no limits."""
+"""The cost of what guards and counts, against the same work without it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from benchmarks import tables
 from benchmarks.figures import CHECKPOINT
-from benchmarks.measure import ROOT, run_pairs, run_process
+from benchmarks.measure import ROOT, Run, run_pairs, run_process
 from benchmarks.outcome import Figure, Outcome, Row, Settings, agreement, time_and_memory
 
 _SECONDS = 1800
@@ -56,6 +57,46 @@ def reading(settings: Settings) -> Outcome:
     return Outcome(rows=rows, notes=[*notes, *agreement("files", ours[0].report, peer[0].report)])
 
 
+def counting(settings: Settings) -> Outcome:
+    """A checkpoint whose cost is counted, and one that is recorded in a ledger, against one that is
+    neither. All processes load the same modules.
+    """
+    table = tables.generated(
+        settings.work, commits=settings.commits, adds=settings.adds, removes=settings.removes
+    )
+    tables.warm(table)
+    rows: list[Row] = []
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory() as ledger:
+
+        def checkpointed(kind: str) -> Run:
+            with tables.linked(table) as copy:
+                words = ["checkpoint-counted", kind, str(copy), ledger]
+                return run_process([sys.executable, "-m", "benchmarks.subjects", *words])
+
+        # The first row creates the ledger.
+        checkpointed("recorded")
+        for kind, target in (("counted", "1.02"), ("recorded", "")):
+            ours, peer = run_pairs(
+                partial(checkpointed, kind),
+                partial(checkpointed, "plain"),
+                runs=settings.runs,
+                label=kind,
+            )
+            cpu = [[run.cpu_seconds for run in side] for side in (ours, peer)]
+            rows.append(
+                Row(name=f"{kind}: CPU time", unit="s", ours=cpu[0], peer=cpu[1], target=target)
+            )
+            low, high = median_interval([a / b for a, b in zip(*cpu, strict=True)])
+            notes.append(f"{kind}: the median ratio is in {low:.3f} .. {high:.3f} with 95 %")
+            notes += agreement(
+                kind,
+                {"files": ours[0].report["files"], "warnings": ours[0].report["warnings"]},
+                {"files": peer[0].report["files"], "warnings": peer[0].report["warnings"]},
+            )
+    return Outcome(rows=rows, notes=notes)
+
+
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """A confidence interval of 95 % for the median, by the ranks of the values alone."""
     ordered, count = sorted(values), len(values)
@@ -92,5 +133,10 @@ FIGURES: Mapping[str, Figure] = {
         title="opening a table by its checkpoint with the memory limits, against none",
         needs="import pyarrow",
         measure=reading,
+    ),
+    "counting": Figure(
+        title="a checkpoint whose cost is counted and recorded, against one without both",
+        needs="import pyarrow",
+        measure=counting,
     ),
 }

@@ -25,6 +25,60 @@ def checkpoint_deltalake(table: str) -> dict[str, object]:
     return {"version": opened.version()}
 
 
+def checkpoint_counted(kind: str, table: str, ledger: str) -> dict[str, object]:
+    """A checkpoint: `plain`, `counted`, or `recorded` in a ledger. All load the same modules."""
+    from contextlib import ExitStack
+
+    from delta_maintenance import clock, open_table
+    from delta_maintenance.ledger.outcomes import outcome_of_document
+    from delta_maintenance.ledger.recording import Recorder
+    from delta_maintenance.ledger.rows import Origin
+    from delta_maintenance.ledger.table import LedgerTable
+    from delta_maintenance.operations.core.registry import find
+    from delta_maintenance.policies.measuring import SparkTime, measured
+    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.storage import open_store
+
+    started, record, opened = clock.now(), find("checkpoint"), open_table(table)
+    with ExitStack() as counting:
+        found = None
+        if kind != "plain":
+            found = counting.enter_context(measured(opened.store, SparkTime()))
+        prepared = record.prepare(opened, record.options(), RunContext.at(started))
+        assert prepared is not None
+        result = prepared.apply()
+    warnings: list[str] = []
+    if kind == "recorded":
+        assert found is not None
+        ended = clock.now()
+        outcome = outcome_of_document(
+            record,
+            result,
+            planned=False,
+            failure=None,
+            started=started,
+            seconds=(ended - started).total_seconds(),
+            cost=found.cost,
+        )
+        done = RunResult(
+            name=table,
+            uri=table,
+            status="done",
+            started_at=started,
+            ended_at=ended,
+            outcomes=(outcome,),
+        )
+        recorder = Recorder(open_ledger=lambda: LedgerTable(open_store(ledger)), state=None)
+        origin = Origin(done_by="cli", run_id=clock.new_id())
+        warnings = [*recorder.record(done, origin)]
+    return {
+        "version": result.version,
+        "files": result.num_files,
+        "counted": None if found is None else found.cost.cpu_seconds,
+        "warnings": warnings,
+    }
+
+
 def compact_ours(table: str, commits: str) -> dict[str, object]:
     from delta_maintenance import clock, open_table
     from delta_maintenance.operations import compact_log
@@ -250,6 +304,7 @@ def _import_airflow() -> None:
 
 _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "checkpoint-deltalake": checkpoint_deltalake,
+    "checkpoint-counted": checkpoint_counted,
     "compact-ours": compact_ours,
     "compact-deltalake": compact_deltalake,
     "open-ours": open_ours,

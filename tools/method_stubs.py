@@ -26,11 +26,11 @@ from typing import Any, Literal, overload
 _MODULES = {
     "delta_maintenance.operations.core.flags": ["FlagField"],
     "delta_maintenance.operations.core.registry": ["AnyOperation"],
-    "delta_maintenance.table.read.table": ["Table"],
+    "delta_maintenance.delta_table.parts": ["ExecutionParts"],
 }
 _BODY = """
 class OperationMethods:
-    def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]: ...
+    def _execution_parts(self) -> ExecutionParts: ...
     def __getattr__(self, name: str) -> Any: ...
 """
 _TAIL = """

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance_airflow.hooks.delta import PolicyHook
+from delta_maintenance.address import Address
+from delta_maintenance.errors import DeltaMaintenanceError, failure_of
+from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyHook
+from delta_maintenance_airflow.settings import assessment_store, policy_path
 
 if TYPE_CHECKING:
     from delta_maintenance.ledger.table import LedgerTable
@@ -18,26 +22,84 @@ _log = logging.getLogger(__name__)
 
 
 def record_run(
-    rule: LedgerRule | None, store: AssessmentStore, result: RunResult, *, link: str
+    rule: LedgerRule | None,
+    store: AssessmentStore,
+    result: RunResult,
+    *,
+    link: str,
+    approved_by: Mapping[str, str],
 ) -> None:
     """Adds the rows of a run, if the policy has a ledger. Problems are warnings; the rows are then
-    kept in the folder of assessments until a later run.
+    kept in the folder of assessments until a later run. `approved_by` names people by operation.
     """
-    if rule is None:
-        return
-    # Loads pyarrow, which would slow down Dag parsing.
-    from delta_maintenance.ledger.recording import Recorder
-    from delta_maintenance.ledger.rows import Origin
+    if rule is not None:
+        hook = PolicyHook(rule.storage)
+        _record(rule.uri, hook, store, result, link=link, approved_by=approved_by)
 
-    recorder = Recorder(open_ledger=lambda: open_ledger(rule), state=store.store)
-    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link)
-    for warning in recorder.record(result, origin):
-        _log.warning("%s", warning)
+
+def operation_ledger(
+    uri: str | None, hook: DeltaHook, *, link: str
+) -> Callable[[RunResult], None] | None:
+    """Returns what records an operation that runs without a policy; None without a ledger.
+
+    `uri` is the address of the ledger, which `hook` gives access to. The default is the ledger of
+    the policy in Airflow's configuration. Problems are warnings.
+    """
+    if not uri:
+        try:
+            rule = _ledger_of_policy()
+        except DeltaMaintenanceError as error:
+            _log.warning("the ledger of the policy is unknown: %s", error)
+            return None
+        if rule is None:
+            return None
+        uri, hook = rule.uri, PolicyHook(rule.storage)
+    # Refused before anything is done.
+    address = str(Address.parse(uri))
+
+    def record(result: RunResult) -> None:
+        try:
+            _record(address, hook, assessment_store(), result, link=link, approved_by={})
+        except Exception as error:
+            # For example a connection that does not exist.
+            _log.warning("the ledger was not written: %s", failure_of(error, where="the ledger"))
+
+    return record
 
 
 def open_ledger(rule: LedgerRule) -> LedgerTable:
     """Opens the ledger with the connection that the policy names."""
+    return _opened(rule.uri, PolicyHook(rule.storage))
+
+
+def _ledger_of_policy() -> LedgerRule | None:
+    from delta_maintenance.policies.definition.policy import load_policy
+
+    path = policy_path()
+    return None if path is None else load_policy(path).ledger
+
+
+def _record(
+    uri: str,
+    hook: DeltaHook,
+    store: AssessmentStore,
+    result: RunResult,
+    *,
+    link: str,
+    approved_by: Mapping[str, str],
+) -> None:
+    # Loads pyarrow, which would slow down Dag parsing.
+    from delta_maintenance.ledger.recording import Recorder
+    from delta_maintenance.ledger.rows import Origin
+
+    recorder = Recorder(open_ledger=lambda: _opened(uri, hook), state=store.store, address=uri)
+    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link, approved_by=approved_by)
+    for warning in recorder.record(result, origin):
+        _log.warning("%s", warning)
+
+
+def _opened(uri: str, hook: DeltaHook) -> LedgerTable:
     from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.storage import open_store
 
-    return LedgerTable(open_store(rule.uri, PolicyHook(rule.storage).storage_options(rule.uri)))
+    return LedgerTable(open_store(uri, hook.options_for(uri)))

@@ -108,10 +108,17 @@ class PolicyWork:
             memory=self._memory,
         )
 
-    def kept(self, store: AssessmentStore, result: RunResult, *, link: str) -> AssessmentEntry:
+    def kept(
+        self,
+        store: AssessmentStore,
+        result: RunResult,
+        *,
+        link: str,
+        approved_by: Mapping[str, str],
+    ) -> AssessmentEntry:
         """Stores a run with the newest assessment of its table, and records it in the ledger."""
         entry = store.save(result.after or result.before or _nothing(result), result, link=link)
-        record_run(self.policy.ledger, store, result, link=link)
+        record_run(self.policy.ledger, store, result, link=link, approved_by=approved_by)
         return entry
 
     def _stated(self, table: PolicyTable) -> PolicyTable:

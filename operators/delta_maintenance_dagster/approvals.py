@@ -52,13 +52,16 @@ def build_approval_job(
     """
     settings = settings or StepSettings()
     each = {table.uri: resources.of(table) for table in tables}
+    required = set().union(*(found.required for found in each.values()))
+    if settings.state is not None:
+        required |= settings.state.storage.required
 
     @dg.op(
         name="run_approved_plans",
         description="Runs the plans that wait for an approval after a run.",
         retry_policy=RETRY_POLICY,
         pool=settings.pool,
-        required_resource_keys=set().union(*(found.required for found in each.values())),
+        required_resource_keys=required,
     )
     def run_approved_plans(context: dg.OpExecutionContext, config: ApprovalConfig) -> None:
         if config.run_id is None and not config.plans:
@@ -76,6 +79,7 @@ def build_approval_job(
                 resources=each[table.uri],
                 approval_job=name,
                 clones=clones,
+                outbox=settings.state,
             )
             for table in tables
             if table.uri in plans

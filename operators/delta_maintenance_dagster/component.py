@@ -332,7 +332,8 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     ) -> dg.Definitions:
         """Builds the definitions for the named tables, or for all that were found."""
         policy = self._policy()
-        found = FoundTables(tables=policy.named_tables)
+        ledger = policy.ledger_table
+        found = FoundTables(tables=(*policy.named_tables, *(() if ledger is None else (ledger,))))
         if state_path is not None:
             found = FoundTables.parse(state_path.read_text())
         self._require_known_options(found.tables)

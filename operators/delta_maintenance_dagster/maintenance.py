@@ -159,6 +159,7 @@ def build_maintenance_step(
                 approval_job=settings.approval_job,
                 clones=clones,
                 state=state,
+                outbox=settings.state,
             )
             for key, table in of_tables.items()
             if key in selected
@@ -201,12 +202,14 @@ def build_maintenance_step(
 
 def sums_of(ended: Sequence[FinishedRun]) -> str:
     """Returns what a step did on several tables, in one line."""
+    from delta_maintenance.policies.approval import waiting_texts
     from delta_maintenance.policies.entries import PastRun, gained
 
     runs = [PastRun.of(each.result, None) for each in ended]
     statuses = Counter(run.status.replace("-", " ") for run in runs)
     told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
-    return "; ".join([f"{len(runs):,} tables: {told}", *gained(runs, now=clock.now())])
+    waits = waiting_texts([plan for each in ended for plan in each.pending])
+    return "; ".join([f"{len(runs):,} tables: {told}", *gained(runs, now=clock.now()), *waits])
 
 
 def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -20,7 +20,7 @@ from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
 from delta_maintenance_dagster.health.metadata import in_dagster
 from delta_maintenance_dagster.leases import InstanceLease
-from delta_maintenance_dagster.ledger import record_run
+from delta_maintenance_dagster.ledger import last_rows, record_run
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable
@@ -38,8 +38,10 @@ WAIT_SECONDS = 3600.0
 """The maximum time for which a run waits for another run on the same table."""
 PAUSE_SECONDS = 10.0
 """The interval in seconds for checking whether the other run has ended."""
-_ASKERS = ("user", "dagster/schedule_name", "dagster/sensor_name")
-"""The tags of a run that say who started it; only Dagster+ knows persons."""
+_PERSON = "user"
+"""The tag of a run with the person who launched it, which only Dagster+ sets by itself."""
+_ASKERS = (_PERSON, "dagster/schedule_name", "dagster/sensor_name")
+"""The tags of a run that say who started it."""
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 
 
@@ -137,6 +139,8 @@ class FinishedRun:
     pending: tuple[PendingPlan, ...]
     approval: metadata.Metadata
     """How to approve the pending plans."""
+    history: metadata.Metadata = field(default_factory=dict)
+    """The last rows of the table in the ledger."""
     acknowledged: str | None = None
     """Who knows of the failure, and for how long; None if nobody does."""
 
@@ -147,7 +151,7 @@ class FinishedRun:
         told = metadata.of_run(self.result, self.pending)
         if self.acknowledged is not None:
             told = {**told, "acknowledged": dg.MetadataValue.text(self.acknowledged)}
-        return {**told, **self.approval, **left.to_metadata()}
+        return {**told, **self.history, **self.approval, **left.to_metadata()}
 
     @property
     def problem(self) -> str | None:
@@ -170,6 +174,8 @@ class TableRun:
     """The search for clones, which the runs of a step share."""
     state: SharedState | None = None
     """Where failures are acknowledged; None for runs for which a person waits."""
+    outbox: SharedState | None = None
+    """Where rows are kept until the ledger of the policy can be written."""
 
     def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> FinishedRun:
         """Runs the operations that are due by the policy.
@@ -194,7 +200,7 @@ class TableRun:
                 environment=self._environment,
             )
 
-        return self._on_table(work)
+        return self._on_table(work, approved=approve)
 
     def on_demand(
         self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
@@ -228,7 +234,7 @@ class TableRun:
                 environment=self._environment,
             )
 
-        return self._on_table(work)
+        return self._on_table(work, approved=[plan.operation for plan in plans])
 
     def evaluate_checks(self, finished: FinishedRun, thresholds: HealthThresholds) -> None:
         """Records the health checks: the table has just been assessed."""
@@ -262,8 +268,12 @@ class TableRun:
             progress=LoggedProgress(self.context.log),
         )
 
-    def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> FinishedRun:
-        """Opens the table and runs the work. A table that cannot be opened is a failed run."""
+    def _on_table(
+        self, work: Callable[[Table, memory.Memory], RunResult], *, approved: Sequence[str] = ()
+    ) -> FinishedRun:
+        """Opens the table and runs the work, for which operations were approved. A table that
+        cannot be opened is a failed run.
+        """
         from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.run import failed_run
 
@@ -276,7 +286,7 @@ class TableRun:
             result = failed_run(policy, failure, now=clock.now(), last_runs=known.last_runs)
         else:
             result = work(table, known)
-        return self._ended(result, known)
+        return self._ended(result, known, approved)
 
     def _submit(
         self,
@@ -307,8 +317,11 @@ class TableRun:
         except InvalidRequestError as error:
             raise error.located(table=policy_table.uri) from error.__cause__
 
-    def _ended(self, result: RunResult, known: memory.Memory) -> FinishedRun:
+    def _ended(
+        self, result: RunResult, known: memory.Memory, approved: Sequence[str]
+    ) -> FinishedRun:
         from delta_maintenance.metrics.opentelemetry import report
+        from delta_maintenance.policies.approval import waiting_texts
         from delta_maintenance.policies.entries import PastRun, gained
 
         report(result)
@@ -318,7 +331,8 @@ class TableRun:
         latest, told = result.after or result.before, None
         if self.state is not None and latest is not None:
             told = self.state.keep(self.context.resources, log, latest, result)
-        self._record(result)
+        history = self._record(result, approved)
+        pending = self._asked(_waiting(result, known.pending), known.pending)
         failed = log.error if told is None else log.warning
         run = PastRun.of(result, None)
         for outcome in result.outcomes:
@@ -330,8 +344,8 @@ class TableRun:
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
             told_of = [f"{self.table.label}: {result.status}", *gained([run], now=clock.now())]
-            log.info("; ".join(told_of))
-        pending, approval = self._asked(_waiting(result, known.pending), known.pending), {}
+            log.info("; ".join([*told_of, *waiting_texts(pending)]))
+        approval = {}
         if pending and self.approval_job is not None:
             approval = metadata.of_approval(self.approval_job, self.context.run.run_id)
         return FinishedRun(
@@ -339,31 +353,49 @@ class TableRun:
             result=result,
             pending=pending,
             approval=approval,
+            history=history,
             acknowledged=told if result.exit_status else None,
         )
 
-    def _record(self, result: RunResult) -> None:
-        """Records the run in the ledger of the policy file, if it names one."""
+    def _record(self, result: RunResult, approved: Sequence[str]) -> metadata.Metadata:
+        """Records the run in the ledger of the policy file, if it names one. Returns the last rows
+        of the table there.
+        """
         policy = self.table.among
         if policy is None or policy.ledger is None:
-            return
+            return {}
         rule, provided = policy.ledger, self.context.resources
         storage = self.resources.storage.named(rule.storage.connection)
-        shared = nullcontext() if self.state is None else self.state.opened(provided)
+        shared = nullcontext() if self.outbox is None else self.outbox.opened(provided)
+        run = self.context.run
+        by = run.tags.get(_PERSON) or f"run {run.run_id}"
+
+        def options() -> Mapping[str, str]:
+            return storage.resolve(provided).storage_options(rule.storage, uri=rule.uri)
+
         try:
             with shared as state:
                 for warning in record_run(
                     rule,
                     result,
-                    storage_options=lambda: storage.resolve(provided).storage_options(
-                        rule.storage, uri=rule.uri
-                    ),
+                    storage_options=options,
                     state=state.store if state is not None else None,
-                    link=f"/runs/{self.context.run.run_id}",
+                    link=f"/runs/{run.run_id}",
+                    approved_by=dict.fromkeys(approved, by),
                 ):
                     self.context.log.warning(warning)
         except DeltaMaintenanceError as error:
             self.context.log.warning(f"the ledger was not written: {error}")
+        if not result.outcomes:
+            # Nothing is new there since the last run.
+            return {}
+        try:
+            rows = last_rows(rule, result.name, storage_options=options, prices=policy.prices)
+        except Exception as error:
+            # The recorder has told why, or will.
+            self.context.log.debug(f"the ledger was not read: {error}")
+            return {}
+        return metadata.of_ledger(rows, policy.prices)
 
     def _asked(
         self, pending: Sequence[PendingPlan], before: Sequence[PendingPlan]

@@ -209,3 +209,20 @@ def test_the_peer_of_the_limits_reads_without_them(
     looks.clear()
     assert subjects.files_by_limits("unlimited", str(tmp_path)) == limited
     assert not looks
+
+
+def test_a_counted_checkpoint_does_the_work_of_a_plain_one(
+    tmp_path: Path, measure: ModuleType
+) -> None:
+    subjects = importlib.import_module("benchmarks.subjects")
+    reports = {}
+    for kind in ("plain", "counted", "recorded"):
+        _generate(tmp_path / kind, commits=3, adds=30, removes=5)
+        reports[kind] = subjects.checkpoint_counted(
+            kind, str(tmp_path / kind), str(tmp_path / "ledger")
+        )
+        assert [*(tmp_path / kind / "_delta_log").glob("*.checkpoint.parquet")]
+        assert (tmp_path / "ledger").exists() is (kind == "recorded")
+    assert {(each["version"], each["files"]) for each in reports.values()} == {(2, 25)}
+    assert all(each["warnings"] == [] for each in reports.values())
+    assert reports["plain"]["counted"] is None and reports["counted"]["counted"] > 0

@@ -17,10 +17,12 @@ from delta_maintenance import DeltaTable
 from delta_maintenance.cli.main import main
 from delta_maintenance.delta_table.methods import operation_method
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError, RefusedError
+from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.registry import BUILT_IN, find, register, unregister
 from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
 from delta_maintenance.operations.vacuum.options import VacuumOptions
+from delta_maintenance.storage import open_store
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -153,3 +155,33 @@ def test_an_operation_of_another_distribution_is_a_method(table: DeltaTable) -> 
         assert operation_method(find("touch-up")).__name__ == "touch_up"
     finally:
         unregister("touch-up")
+
+
+def test_operations_are_recorded_in_a_ledger(table: DeltaTable, tmp_path: Path) -> None:
+    recording = DeltaTable(table.uri, ledger=tmp_path / "ledger")
+    recording.optimize(dry_run=True)
+    recording.optimize()
+    with pytest.raises(InvalidRequestError):
+        recording.erasure_report("no condition")
+    columns = ("started_at", "operation", "outcome", "done_by", "table_name", "error")
+    found = LedgerTable(open_store(str(tmp_path / "ledger"))).read(columns).sort_by("started_at")
+    rows = found.drop_columns("started_at").to_pylist()
+    assert "the condition" in rows[2].pop("error")
+    common = {"done_by": "python", "table_name": table.uri}
+    assert rows == [
+        {"operation": "optimize", "outcome": "planned", "error": None, **common},
+        {"operation": "optimize", "outcome": "done", "error": None, **common},
+        {"operation": "erasure-report", "outcome": "failed", **common},
+    ]
+
+
+def test_a_ledger_that_is_down_costs_one_warning(
+    table: DeltaTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ledger").write_text("not a folder")
+    result = DeltaTable(table.uri, ledger=tmp_path / "ledger").optimize()
+    assert isinstance(result, OptimizeResult) and result.status == "rewritten"
+    (warning,) = caplog.messages
+    assert "the ledger was not written" in warning and "its rows are lost" in warning
+    with pytest.raises(InvalidRequestError, match="plain address"):
+        DeltaTable(table.uri, ledger="s3://user:hunter2@lake/ledger")

@@ -37,7 +37,11 @@ SPEC = JobSpec(
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the job from starting Spark."""
-    monkeypatch.setattr(job, "_in_session", lambda spec: {"table": spec.table, "status": "written"})
+    monkeypatch.setattr(
+        job,
+        "_in_session",
+        lambda spec: JobReport(status="done", result={"table": spec.table, "status": "written"}),
+    )
 
 
 def fails_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:

@@ -126,7 +126,8 @@ class DeltaApprovalsOperator(HITLOperator):
     chosen plans: *Approve*, *Reject* (no question for a week) or *Snooze* (until the given date, or
     for a week). The other plans keep waiting, and so do all of them without an answer in time.
 
-    Returns, for `DeltaApprovedRunOperator`, an object with `table` and `plans` for each table. If
+    Returns, for `DeltaApprovedRunOperator`, an object with `table`, `plans` and `approved_by` for
+    each table. If
     `[delta_maintenance] separate_approver` is set, the person who triggered the run cannot approve.
 
     :param plans: the return value of `DeltaPendingPlansOperator`. (templated)
@@ -174,7 +175,7 @@ class DeltaApprovalsOperator(HITLOperator):
         approved = {plan.label for plan in chosen} if answer == APPROVE else set()
         close_question(self._pending, approved=approved)
         if answer == APPROVE:
-            return _by_table(chosen)
+            return _by_table(chosen, by)
         if answer in (REJECT, SNOOZE):
             until = _until(given.get("snooze_until") if answer == SNOOZE else None)
             self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
@@ -220,6 +221,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
     Takes the parameters of `DeltaPolicyRunOperator`, of which `table` is not templated here, and:
 
     :param plans: the approved plans in JSON.
+    :param approved_by: the name of the person who approved them, if known.
     """
 
     # Airflow renders objects that `expand_kwargs` passes as templates, here without a sandbox. They
@@ -231,9 +233,16 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
     # A person has approved.
     is_scheduled = False
 
-    def __init__(self, *, plans: Sequence[Mapping[str, Any]], **kwargs: Any) -> None:
+    def __init__(
+        self, *, plans: Sequence[Mapping[str, Any]], approved_by: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.plans = plans
+        self.approved_by = approved_by
+
+    def approvers(self) -> Mapping[str, str]:
+        by = self.approved_by
+        return {} if by is None else {plan["operation"]: by for plan in self.plans}
 
     def work(
         self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
@@ -272,11 +281,11 @@ def _pending(
     return sorted(waiting, key=lambda plan: (plan.due_since, plan.name))
 
 
-def _by_table(plans: Iterable[PendingPlan]) -> list[dict[str, Any]]:
+def _by_table(plans: Iterable[PendingPlan], by: str | None) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for plan in plans:
         table = {"name": plan.name, "uri": plan.uri}
-        row = found.setdefault(plan.name, {"table": table, "plans": []})
+        row = found.setdefault(plan.name, {"table": table, "plans": [], "approved_by": by})
         row["plans"].append(plan.plan.to_json())
     return list(found.values())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,15 +14,18 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
 from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.ledger.one_operation import OneOperation, recorded
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.ledger import operation_ledger
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink
 from delta_maintenance_airflow.tasks import (
     add_to_outlet_events,
     as_flag,
     flat,
+    link_to,
     retrying_only_what_may_pass,
     task_key,
 )
@@ -52,13 +56,22 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     :param plan_only: only report what would be done, and why. (templated)
     :param delta_conn_id: the connection with the storage options of the table, or of its catalog;
         None if the environment of the worker provides them. See `DeltaHook`. (templated)
+    :param ledger: the address of a ledger that gets a row for the operation, accessed by
+        `delta_conn_id`. The default is the ledger of `[delta_maintenance] policy`, if it names one.
+        (templated)
     """
 
     operation: ClassVar[str]
     """The verb of the command line. All other properties of the operation are in its record."""
 
     operator_extra_links: Collection[BaseOperatorLink] = (HealthPageLink(), ReportLink())
-    template_fields: Sequence[str] = ("table_uri", "options", "plan_only", "delta_conn_id")
+    template_fields: Sequence[str] = (
+        "table_uri",
+        "options",
+        "plan_only",
+        "delta_conn_id",
+        "ledger",
+    )
     template_fields_renderers = {"options": "json"}
     ui_color = "#00add4"
 
@@ -69,6 +82,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         options: Mapping[str, Any] | None = None,
         plan_only: bool | str = False,
         delta_conn_id: str | None = None,
+        ledger: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -80,6 +94,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         self.options = options
         self.plan_only = plan_only
         self.delta_conn_id = delta_conn_id
+        self.ledger = ledger
         self._lineage: LineageFacts | None = None
 
     @property
@@ -105,9 +120,21 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         plan_only = as_flag(self.plan_only)
-        with retrying_only_what_may_pass():
+        with self.recorded(context):
             options = self.record.options.from_json(self._given(context))
             return self.finish(context, self.run(options, plan_only=plan_only), planned=plan_only)
+
+    @contextmanager
+    def recorded(self, context: Context) -> Iterator[OneOperation]:
+        """Records the work of the block in the ledger, also if it fails. Raises only errors for
+        which a retry can help as they are.
+        """
+        with retrying_only_what_may_pass():
+            ledger = operation_ledger(self.ledger, self.hook, link=link_to(context))
+            plans = as_flag(self.plan_only)
+            with recorded(self.record, ledger, name=lambda: self.table_uri, plans=plans) as one:
+                self._one = one
+                yield one
 
     def finish(self, context: Context, document: Any, *, planned: bool) -> dict[str, Any]:
         """Reports the Result, or the Plan, of the task, and returns its facts for XCom.
@@ -115,6 +142,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         Raises the error that ends the task if the operation did not succeed.
         """
         record = self.record
+        self._one.document = document
         outcome = self._logged_facts(document, planned=planned)
         self._lineage = LineageFacts(
             table_uri=document.table if self.catalog_name is not None else self.table_uri,
@@ -155,12 +183,14 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     def prepared(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
         """Opens the table and plans; None if only a job can make the plan."""
         context = core.RunContext(
+            started=self._one.started,
             progress=LoggedProgress(self.log),
             plan_only=plan_only,
             report=self.new_report(),
             storage_options=self.hook.options_for,
         )
         table = self.hook.open_table(self.table_uri)
+        self._one.measure(table.store)
         return self.record.prepare(table, options, context)
 
     def new_report(self) -> str | None:

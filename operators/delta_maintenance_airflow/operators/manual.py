@@ -18,6 +18,7 @@ from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.operators.questions import (
     close_question,
+    name_of,
     open_question,
     plan_text,
     require_other_person,
@@ -129,6 +130,10 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             approved=ApprovedPlan.from_json(approved) if approved else None,
             environment=environment,
         )
+
+    def approvers(self) -> Mapping[str, str]:
+        by = name_of((self.approval or {}).get("responded_by_user"))
+        return {} if by is None else {self.operation: by}
 
     @property
     def plans(self) -> bool:

@@ -226,7 +226,9 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 result = self._patiently(
                     lambda: self.work(table, environment, entry_of(store, table.uri, table.name))
                 )
-                entry = work.kept(store, result, link=link_to(context))
+                entry = work.kept(
+                    store, result, link=link_to(context), approved_by=self.approvers()
+                )
             except JobDeferredError as left:
                 lease = {"name": table.name, "uri": table.uri, "holder": holder(context)}
                 self._defer(left, lease)
@@ -328,6 +330,10 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     def on_kill(self) -> None:
         for submission in self._submissions:
             submission.kill()
+
+    def approvers(self) -> Mapping[str, str]:
+        """Returns the people who approved operations of this task, by operation."""
+        return {}
 
     def facts(self, result: RunResult) -> Mapping[str, Any]:
         """Returns the facts in XCom in addition to those of every run."""

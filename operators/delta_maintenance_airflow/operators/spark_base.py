@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance_airflow.compat import default_deferrable
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.settings import report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.spark.submission import SparkSubmission, runs_driver_on_cluster
-from delta_maintenance_airflow.tasks import as_flag, retrying_only_what_may_pass
+from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -142,6 +143,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return self._parsed(document, planned=plan_only)
 
     def _parsed(self, document: Mapping[str, Any], *, planned: bool) -> Any:
+        document, seconds = split_task_seconds(document)
+        self._one.worked_on_spark(seconds)
         if not planned:
             return self.record.result.from_json(document)
         plan = self.record.plan.from_json(document)
@@ -185,7 +188,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         self._context, planned = context, as_flag(self.plan_only)
         # From the event, because `airflow dags test` drops the arguments of a deferral.
         deferred = DeferredJob(**event["job"])
-        with retrying_only_what_may_pass():
+        with self.recorded(context) as one:
+            one.started = context["ti"].start_date
             submission = self._submission_of(deferred.key)
             document = self._reported(submission, submission.finished(deferred, event))
             return self.finish(context, self._parsed(document, planned=planned), planned=planned)
@@ -213,6 +217,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         # Imported here because it loads the code of triggers, which would slow down Dag parsing.
         from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
 
+        self._one.goes_on = True
         trigger = DeltaSparkJobTrigger.of(left, timeout=self.execution_timeout)
         self.defer(trigger=trigger, method_name="execute_complete")
 

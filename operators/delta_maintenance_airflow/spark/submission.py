@@ -193,7 +193,7 @@ class SparkSubmission:
 
     def _settled(self, report: JobReport) -> dict[str, Any]:
         self.report_uri = report.report_uri
-        return report.result_or_raise()
+        return report.timed_result_or_raise()
 
     def _submitted(
         self,

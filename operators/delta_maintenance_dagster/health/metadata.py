@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth
     from delta_maintenance.operations.holds.held_back import HeldBack
     from delta_maintenance.policies.approval import PendingPlan
+    from delta_maintenance.policies.definition.prices import Prices
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -65,11 +66,62 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
         "commits_made": dg.MetadataValue.int(sum(each.commits for each in result.outcomes)),
         "seconds": dg.MetadataValue.float((result.ended_at - result.started_at).total_seconds()),
     }
+    facts |= of_freed(result)
     if after is not None:
         facts |= of_health(after)
     results = "plans" if result.status == "planned" else "results"
     facts[results] = _documents(result.outcomes)
     return facts
+
+
+def of_freed(result: RunResult) -> Metadata:
+    """Returns what becomes of the files that a run deleted; nothing if it deleted none."""
+    from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
+
+    found = [each.freed for each in result.outcomes if each.freed is not None]
+    if not found:
+        return {}
+    now = result.ended_at
+    facts: Metadata = {"bytes_freed": dg.MetadataValue.int(freed_bytes(found, now))}
+    if told := [*unfreed_texts(found, now)]:
+        facts["not_freed"] = dg.MetadataValue.text("; ".join(told))
+    if ends := [each.at for each in found if each.at is not None]:
+        facts["freed_at"] = dg.MetadataValue.timestamp(max(ends))
+    return facts
+
+
+def of_ledger(rows: Sequence[Mapping[str, Any]], prices: Prices | None) -> Metadata:
+    """Returns the newest operations on a table, whoever ran them, and their cost."""
+    if not rows:
+        return {}
+    money = {} if prices is None else {f"cost_{prices.currency}": "cost"}
+    return {
+        "last_operations": dg.MetadataValue.table(
+            records=[
+                dg.TableRecord(
+                    {
+                        "began": f"{row['started_at']:%Y-%m-%d %H:%M} UTC",
+                        "operation": row["operation"] or "",
+                        "outcome": row["outcome"],
+                        "by": row["done_by"],
+                        "seconds": round(row["seconds"] or 0.0, 1),
+                        "bytes_deleted": row["bytes_deleted"] or 0,
+                        **{name: round(row[key], 6) for name, key in money.items()},
+                    }
+                )
+                for row in rows
+            ],
+            schema=_schema(
+                began="string",
+                operation="string",
+                outcome="string",
+                by="string",
+                seconds="float",
+                bytes_deleted="int",
+                **dict.fromkeys(money, "float"),
+            ),
+        )
+    }
 
 
 def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
@@ -82,12 +134,12 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
             (
                 f"`{plan.id}`",
                 plan.operation,
-                f"`{_cell(plan.name)}`",
+                _cell(plan.name),
                 f"{plan.files:,} files, {core.size_text(plan.bytes)}",
-                f"`{_cell(', '.join(each.holder for each in plan.held if each.files))}`",
+                _cell(", ".join(each.holder for each in plan.held if each.files)),
                 f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
-                f"`{_cell(plan.asked_by or '')}`",
-                f"`{_cell(plan.reason)}`",
+                _cell(plan.asked_by or ""),
+                _cell(plan.reason),
             )
         )
         + " |"
@@ -107,8 +159,9 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
 
 
 def _cell(text: str) -> str:
-    """Formats untrusted text for a code span in a table of Markdown."""
-    return printable(_short(text)).replace("`", "'").replace("|", "¦") or " "
+    """Formats untrusted text as a code span in a table of Markdown; a dash stands for none."""
+    plain = printable(_short(text)).replace("`", "'").replace("|", "¦")
+    return f"`{plain}`" if plain else "–"
 
 
 def of_pending(pending: Sequence[PendingPlan]) -> Metadata:

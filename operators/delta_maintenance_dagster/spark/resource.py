@@ -221,7 +221,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             )
             status = process.run()
             try:
-                return read_report().result_or_raise()
+                return read_report().timed_result_or_raise()
             except FileNotFoundError:
                 last_line = process.tail[-1] if process.tail else "it printed nothing"
                 raise DeltaMaintenanceError(

@@ -25,10 +25,11 @@ from delta_maintenance.cli.arguments import (
     key_value,
     open_table,
 )
-from delta_maintenance.cli.ledger_row import LedgerRow, ledger_row
+from delta_maintenance.cli.ledger_row import ledger_row
 from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.ledger.one_operation import OneOperation
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
@@ -97,7 +98,6 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
 
 
 def _run(verb: _Verb) -> None:
-    verb.row.started = started = clock.now()
     record, arguments = verb.record, verb.arguments
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
@@ -108,7 +108,7 @@ def _run(verb: _Verb) -> None:
     verb.row.measure(table.store)
     with Progress() as progress:
         context = RunContext(
-            started=started,
+            started=verb.row.started,
             progress=progress,
             plan_only=dry_run,
             version=arguments.version,
@@ -140,13 +140,17 @@ def _access(record: AnyOperation, arguments: argparse.Namespace) -> Access:
 class _Verb:
     """The execution of one command line."""
 
-    def __init__(self, record: AnyOperation, arguments: argparse.Namespace, row: LedgerRow) -> None:
+    def __init__(
+        self, record: AnyOperation, arguments: argparse.Namespace, row: OneOperation
+    ) -> None:
         self.record = record
         self.arguments = arguments
         self.row = row
 
     def submitted(self, options: Any, plan: Any = None) -> Any:
         """Returns the Result of a Spark job, or its Plan for a dry run. The job plans again."""
+        from delta_maintenance.submission.job_report import split_task_seconds
+
         record, arguments = self.record, self.arguments
         assert record.spark is not None
         report = arguments.report
@@ -156,7 +160,8 @@ class _Verb:
             "plan_only": arguments.dry_run,
             "report_uri": None if report is None else absolute(report),
         }
-        document = run_spark_job(record.name, job, arguments)
+        document, seconds = split_task_seconds(run_spark_job(record.name, job, arguments))
+        self.row.worked_on_spark(seconds)
         return (record.plan if arguments.dry_run else record.result).from_json(document)
 
     def conclude(self, document: Any, listing: Listing | None = None) -> None:
@@ -171,6 +176,11 @@ class _Verb:
             dry_run = arguments.dry_run
             facts = (record.plan_facts if dry_run else record.result_facts)(document)
             facts = facts if name is None else {"catalog name": name, **facts}
+            freed = self.row.freed
+            if freed is not None:
+                from delta_maintenance.operations.core.freed import freed_text
+
+                facts = {**facts, "frees": freed_text(freed, clock.now())}
             print_facts(f"{record.name}, dry run" if dry_run else record.name, facts)
             if listing is not None:
                 _print_lines(listing.lines(reported=arguments.report is not None))

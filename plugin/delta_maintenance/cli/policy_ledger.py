@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import getpass
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -33,11 +34,25 @@ def recorder_of(rule: LedgerRule, *, given: Mapping[str, str], state: Store | No
     """Returns what records the runs of a command in the ledger."""
     from delta_maintenance.ledger.recording import Recorder
 
-    return Recorder(open_ledger=cache(lambda: open_ledger(rule, given)), state=state)
+    opened = cache(lambda: open_ledger(rule, given))
+    return Recorder(open_ledger=opened, state=state, address=rule.uri)
 
 
-def record(recorder: Recorder, result: RunResult) -> None:
-    """Records a run of a command. Problems are warnings."""
+def record(recorder: Recorder, result: RunResult, *, approved: Iterable[str] = ()) -> None:
+    """Records a run of a command; `approved` are operations that its user approved. Problems are
+    warnings.
+    """
     from delta_maintenance.ledger.rows import Origin
 
-    warn(recorder.record(result, Origin(done_by="cli", run_id=clock.new_id())))
+    by = _user()
+    approved_by = {} if by is None else dict.fromkeys(approved, by)
+    origin = Origin(done_by="cli", run_id=clock.new_id(), approved_by=approved_by)
+    warn(recorder.record(result, origin))
+
+
+def _user() -> str | None:
+    """Returns the user of the operating system; None if it has no name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return None

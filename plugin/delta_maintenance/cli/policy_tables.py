@@ -161,10 +161,10 @@ class PolicyTables:
             writes=not dry_run,
         )
 
-    def record(self, result: RunResult) -> None:
+    def record(self, result: RunResult, *, approved: Iterable[str]) -> None:
         """Records a run in the ledger of the policy, if it has one. Problems are warnings."""
         if self._recorder is not None:
-            record(self._recorder, result)
+            record(self._recorder, result, approved=approved)
 
     def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
         """Returns the storage options of a rule; those of the command line take precedence and

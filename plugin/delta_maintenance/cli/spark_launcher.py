@@ -191,7 +191,7 @@ def _result(report_file: Path, last_line: str, *, needs_java: bool) -> dict[str,
     from delta_maintenance.submission.job_report import read_report
 
     try:
-        return read_report(report_file).result_or_raise()
+        return read_report(report_file).timed_result_or_raise()
     except FileNotFoundError:
         # Checked only now, because spark-env.sh may set a Java that this process does not know.
         remedy = "run again with -v for its whole log"

@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.reference import with_access
+from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.ledger.one_operation import recorded
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
+from delta_maintenance.storage import open_store
 
 if TYPE_CHECKING:
+    from delta_maintenance.policies.models import RunResult
     from delta_maintenance.table.read.table import Table
 
 _logger = logging.getLogger("delta_maintenance")
@@ -32,8 +36,7 @@ _logger = logging.getLogger("delta_maintenance")
 class OperationMethods:
     """Base class with a method for each operation; the table comes from the subclass."""
 
-    def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]:
-        """The table, its storage options, and a Spark session or None."""
+    def _execution_parts(self) -> ExecutionParts:
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
@@ -150,29 +153,55 @@ def _run(
     version: int | None,
     report: str | None,
 ) -> Any:
-    table, storage_options, spark = subject._execution_parts()
-    plan_only = bool(dry_run)
+    parts, plan_only = subject._execution_parts(), bool(dry_run)
+    table, storage_options = parts.table, parts.storage_options
     access = record.access(options, plan_only=plan_only)
     context = RunContext(
-        engine=_engine(record, table, with_access(storage_options, access), spark, options),
+        engine=_engine(record, table, with_access(storage_options, access), parts.spark, options),
         plan_only=plan_only,
         version=version,
         report=report,
         storage_options=partial(options_for, given=storage_options, kind=table.store.address.kind),
         warn=_warn,
     )
-    try:
-        prepared = record.prepare(table, options, context)
-        if prepared is not None and plan_only:
-            return prepared.plan
-        if prepared is None or (record.needs_job(prepared.plan) and context.engine is None):
-            raise InvalidRequestError(
-                f"this {record.name} needs Spark",
-                remedy="give DeltaTable a session (spark=…), or choose engine='local'",
-            )
-        return prepared.apply()
-    except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+    deliver = None if parts.ledger is None else partial(_record, parts, parts.ledger)
+    with recorded(record, deliver, name=lambda: parts.name, plans=plan_only) as one:
+        one.measure(table.store)
+        time = None
+        if deliver is not None and context.engine is not None:
+            time = load("delta_maintenance.spark.task_time:TaskTime")(parts.spark)
+        try:
+            prepared = record.prepare(table, options, context)
+            if prepared is not None and plan_only:
+                one.document = prepared.plan
+            elif prepared is None or (record.needs_job(prepared.plan) and context.engine is None):
+                raise InvalidRequestError(
+                    f"this {record.name} needs Spark",
+                    remedy="give DeltaTable a session (spark=…), or choose engine='local'",
+                )
+            else:
+                one.document = prepared.apply()
+            return one.document
+        except DeltaMaintenanceError as error:
+            raise error.located(table=table.uri) from error.__cause__
+        finally:
+            if time is not None and (seconds := time.seconds):
+                one.worked_on_spark(seconds)
+
+
+def _record(parts: ExecutionParts, ledger: str, result: RunResult) -> None:
+    from delta_maintenance.ledger.recording import Recorder
+    from delta_maintenance.ledger.rows import Origin
+    from delta_maintenance.ledger.table import LedgerTable
+
+    def opened() -> LedgerTable:
+        kind = parts.table.store.address.kind
+        return LedgerTable(
+            open_store(ledger, options_for(ledger, given=parts.storage_options, kind=kind))
+        )
+
+    origin = Origin(done_by="python", run_id=clock.new_id())
+    _warn([*Recorder(open_ledger=opened, state=None).record(result, origin)])
 
 
 def _engine(

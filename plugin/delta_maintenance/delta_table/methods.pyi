@@ -3,6 +3,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
+from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.operations.add_constraint.options import (
     AddConstraintPlan,
     AddConstraintResult,
@@ -46,10 +47,9 @@ from delta_maintenance.operations.upgrade_protocol.options import (
     UpgradeProtocolResult,
 )
 from delta_maintenance.operations.vacuum.options import VacuumPlan, VacuumResult
-from delta_maintenance.table.read.table import Table
 
 class OperationMethods:
-    def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]: ...
+    def _execution_parts(self) -> ExecutionParts: ...
     def __getattr__(self, name: str) -> Any: ...
     @overload
     def upgrade_protocol(

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance.catalogs.locate import locate
 from delta_maintenance.delta_table.methods import OperationMethods
+from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.operations.core.facts import Facts, Grid, instant_text
 from delta_maintenance.operations.core.rendering import Shown
 from delta_maintenance.operations.health import TableHealth, measure
@@ -63,7 +65,9 @@ class DeltaTable(OperationMethods):
     Errors before the first change are raised, as a
     `delta_maintenance.errors.DeltaMaintenanceError`.
 
-    `spark` is a `SparkSession` for work that is too much for one process.
+    `spark` is a `SparkSession` for work that is too much for one process. `ledger` is the address
+    of a ledger that gets a row for each operation, accessed with the same storage options; if it
+    cannot be written, a warning is logged.
     """
 
     def __init__(
@@ -72,12 +76,15 @@ class DeltaTable(OperationMethods):
         storage_options: Mapping[str, str] | None = None,
         *,
         spark: Any = None,
+        ledger: str | os.PathLike[str] | None = None,
     ) -> None:
         located = locate(os.fspath(uri), storage_options)
         self._catalog_name = None if located.table is None else str(located.table.name)
         self._storage_options = located.storage_options
         self._spark = spark
         self._table = open_table(located.address, self._storage_options)
+        # Refused before anything is done.
+        self._ledger = None if ledger is None else str(Address.parse(os.fspath(ledger)))
 
     @property
     def uri(self) -> str:
@@ -135,5 +142,11 @@ class DeltaTable(OperationMethods):
     def __repr__(self) -> str:
         return f"DeltaTable({redact(self._catalog_name or self.uri)!r})"
 
-    def _execution_parts(self) -> tuple[Table, Mapping[str, str], Any]:
-        return self._table, self._storage_options, self._spark
+    def _execution_parts(self) -> ExecutionParts:
+        return ExecutionParts(
+            table=self._table,
+            storage_options=self._storage_options,
+            spark=self._spark,
+            ledger=self._ledger,
+            name=self._catalog_name or self.uri,
+        )

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_maintenance.address import place_of
 from delta_maintenance.errors import (
     DeltaMaintenanceError,
     InvalidRequestError,
@@ -39,6 +40,9 @@ class Recorder:
     open_ledger: Callable[[], LedgerTable]
     state: Store | None
     """The state folder; without it, rows that cannot be delivered are lost."""
+    address: str | None = None
+    """The address of the ledger. Its own maintenance is recorded only if it was not idle, because
+    each row makes a commit to maintain."""
     has_caught_up: bool = False
     """Whether the rows that earlier processes left have been delivered."""
 
@@ -48,12 +52,18 @@ class Recorder:
         Raises nothing.
         """
         try:
-            rows = rows_of(result, origin)
+            rows = rows_of(self._worth_a_row(result), origin)
             if not rows.num_rows:
                 return
             yield from self._delivered(origin.run_id, rows)
         except Exception as error:
             yield _warning(failure_of(error, where="the ledger"), kept=False)
+
+    def _worth_a_row(self, result: RunResult) -> RunResult:
+        if self.address is None or place_of(result.uri) != place_of(self.address):
+            return result
+        worth = (each for each in result.outcomes if each.status != "nothing-to-do")
+        return replace(result, outcomes=tuple(worth))
 
     def _delivered(self, run_id: str, rows: pa.Table) -> Iterator[str]:
         kept = False

@@ -42,6 +42,7 @@ _NEWEST = (
     "files_after",
     "reason",
     "error",
+    "approved_by",
 )
 _READ = tuple(dict.fromkeys((*_NEWEST, "owner", "bytes_freed", *_SUMMED, *_REQUESTS, *PRICED)))
 
@@ -123,9 +124,24 @@ def sums(
     return tuple(sorted(found, key=lambda each: (-each.operations, each.group or "")))
 
 
-def newest(ledger: LedgerTable, *, since: datetime | None, most: int) -> pa.Table:
-    """Returns the newest rows, the newest first."""
-    rows = _rows(ledger, since).select(_NEWEST)
+def newest(
+    ledger: LedgerTable,
+    *,
+    since: datetime | None,
+    most: int,
+    table: str | None = None,
+    prices: Prices | None = None,
+) -> pa.Table:
+    """Returns the newest rows, the newest first: of all tables, or of the `table` with a name.
+
+    With `prices`, they have a column `cost`.
+    """
+    found = _rows(ledger, since)
+    if table is not None:
+        found = found.filter(pc.equal(found["table_name"], table))
+    rows = found.select(_NEWEST)
+    if prices is not None:
+        rows = rows.append_column("cost", costs_of(found, prices))
     order = pc.sort_indices(rows, sort_keys=[("started_at", "descending")])
     return rows.take(order[:most])
 

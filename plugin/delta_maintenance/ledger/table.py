@@ -22,6 +22,7 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.ledger.columns import COLUMNS, PARTITION, SCHEMA_STRING
+from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.commit.render import render_commit
 from delta_maintenance.protocol.commit.staged import StagedActions
@@ -134,7 +135,7 @@ class LedgerTable:
             protocol=Protocol(min_reader_version=1, min_writer_version=2),
             metadata=Metadata(
                 id=self._new_id(),
-                name="delta_maintenance_ledger",
+                name=TABLE_NAME,
                 description="What maintenance ran, what it brought and what it cost.",
                 schema_string=SCHEMA_STRING,
                 partition_columns=(PARTITION,),

@@ -23,6 +23,7 @@ from typing import Any, Literal, Self
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import PlanDocument
 from delta_maintenance.operations.core.record import Instant, Record
@@ -356,6 +357,16 @@ def pending_of(run: RunResult, before: Sequence[PendingPlan] = ()) -> tuple[Pend
         if each.requested or (each.operation not in new and each.operation not in ended)
     )
     return (*new.values(), *kept)
+
+
+def waiting_texts(pending: Sequence[PendingPlan]) -> Iterator[str]:
+    """Yields a clause for each operation whose plans wait for an approval."""
+    for operation in dict.fromkeys(plan.operation for plan in pending):
+        plans = [plan for plan in pending if plan.operation == operation]
+        where = f" of {len(plans):,} tables" if len(plans) > 1 else ""
+        files = count_text(sum(plan.files for plan in plans), "file")
+        size = size_text(sum(plan.bytes for plan in plans))
+        yield f"{operation}{where} waits for approval: {files}, {size}"
 
 
 def still_asked(

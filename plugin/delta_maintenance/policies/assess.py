@@ -24,6 +24,7 @@ from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.operations.vacuum.policy import VacuumRule
+from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.models import Assessment
@@ -97,8 +98,11 @@ def assess_table(
     snapshots = snapshots or NewestSnapshots(table)
     try:
         table.expect(Access.READ)
+        snapshot = snapshots.newest()
+        if policy_table.is_ledger and snapshot.metadata.name != TABLE_NAME:
+            return _left_alone(policy_table, "the table is no ledger", now=now)
         return assess(
-            snapshots.newest(),
+            snapshot,
             policy_table,
             now=now,
             last_runs=last_runs,
@@ -107,7 +111,19 @@ def assess_table(
         )
     except Exception as error:
         failure = failure_of(error, where=policy_table.name)
+        if policy_table.is_ledger:
+            return _left_alone(policy_table, str(failure), now=now)
         return failed_assessment(policy_table, failure, now=now)
+
+
+def _left_alone(table: PolicyTable, why: str, *, now: datetime) -> Assessment:
+    return Assessment(
+        name=table.name,
+        uri=table.uri,
+        assessed_at=now,
+        status="nothing-due",
+        notes=(why,),
+    )
 
 
 def failed_assessment(

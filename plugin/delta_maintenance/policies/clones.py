@@ -153,7 +153,8 @@ class PolicyClones:
 
     @cached_property
     def _tables(self) -> Mapping[str, PolicyTable]:
-        return {table.uri: table for table in self._found.tables}
+        # A ledger is nobody's clone, and one that is down must not keep others from a vacuum.
+        return {table.uri: table for table in self._found.tables if not table.is_ledger}
 
     @cached_property
     def _places(self) -> Mapping[str, tuple[str, ...]]:

@@ -90,7 +90,7 @@ class Discovery:
 
     tables: tuple[PolicyTable, ...]
     """The tables with an address in the policy, in its order; then those of catalogs by name, then
-    those of patterns by path.
+    those of patterns by path, then the ledger.
     """
     unlisted: tuple[UnlistedPattern, ...] = ()
     listed: tuple[str, ...] = ()
@@ -180,6 +180,8 @@ def discover(
         else:
             assert isinstance(search, _Search)
             merged.add_pattern(search, found)
+    if policy.ledger_table is not None:
+        merged.add_ledger(policy.ledger_table)
     return merged.discovery()
 
 
@@ -237,6 +239,13 @@ class _Merged:
                 continue
             self._names[name] = uri
             self._tables[uri] = self._policy.table_at(uri, name=name)
+
+    def add_ledger(self, ledger: PolicyTable) -> None:
+        if place_of(ledger.uri) in self._known:
+            return
+        if self._names.get(ledger.name, ledger.uri) != ledger.uri:
+            ledger = ledger.model_copy(update={"name": ledger.uri})
+        self._tables[ledger.uri] = ledger
 
     def discovery(self) -> Discovery:
         failed = {each.pattern for each in self.unlisted}

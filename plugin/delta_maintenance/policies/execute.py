@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cache
 from typing import Any, Literal, Protocol
 
@@ -26,12 +25,16 @@ from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.discovery import environment_options
-from delta_maintenance.policies.measuring import Cost
+from delta_maintenance.policies.measuring import SparkTime, freed_by
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
+from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.submission import JobLeftRunningError
+from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
+_CHANGING = ("done", "incomplete", "failed")
+"""The outcomes whose result is a Result, not a Plan."""
 _MANY = 1000
 """The number of files from which on a share is meaningful."""
 _OWN_SHARE = 0.5
@@ -107,6 +110,8 @@ class Context:
     """Whether to submit a Spark job for a plan that only a job can make."""
     claim: Callable[[], object] = _no_lease
     """Takes the lease of the table, before the first change of a run; later calls do nothing."""
+    jobs: SparkTime = field(default_factory=SparkTime)
+    """The time of the Spark jobs."""
 
     def paused(self, due: AssessedOperation) -> PausedOperation | None:
         """Returns the state of this operation, if its job was left running."""
@@ -115,7 +120,7 @@ class Context:
 
 
 Status = Literal["done", "nothing-to-do", "planned", "incomplete", "failed"]
-_STATUSES: Mapping[Outcome, Status] = {
+STATUSES: Mapping[Outcome, Status] = {
     Outcome.DONE: "done",
     Outcome.NOTHING_TO_DO: "nothing-to-do",
     Outcome.PLANNED: "planned",
@@ -179,42 +184,14 @@ def failed(context: Context, blank: OperationOutcome, error: Exception) -> Opera
     )
 
 
-def outcome_of_document(
-    record: AnyOperation,
-    document: Any,
-    *,
-    planned: bool,
-    failure: Exception | None,
-    started: datetime,
-    seconds: float,
-    cost: Cost | None,
+def with_freed(
+    context: Context, outcome: OperationOutcome, ask: Callable[[], DeletedBytes]
 ) -> OperationOutcome:
-    """Returns the outcome of an operation that ran without a policy.
-
-    `document` is its Plan or its Result; None if it failed or was interrupted before it had one.
-    """
-    reason = "requested" if document is not None else "interrupted"
-    blank = OperationOutcome(
-        operation=record.name,
-        status="failed",
-        reason=str(failure_of(failure, where=record.name)) if failure is not None else reason,
-        started_at=started,
-        seconds=seconds,
-        cost=cost,
-    )
-    if document is None:
-        return blank
-    engine: Literal["local", "spark"] = getattr(document, "engine", "local")
-    blank = replace(blank, engine=engine, result=document.to_json())
-    if planned:
-        return replace(blank, status="planned", reason=document.reason)
-    conclusion = record.conclusion(document)
-    return replace(
-        blank,
-        status=_STATUSES[conclusion.outcome],
-        reason=str(conclusion) or blank.reason,
-        commits=record.done_amounts(document).commits,
-    )
+    """Completes an outcome by what becomes of the files that it deleted."""
+    if outcome.status not in _CHANGING:
+        return outcome
+    now = context.environment.now()
+    return replace(outcome, freed=freed_by(outcome.operation, outcome.result, ask, now=now))
 
 
 def last_run(
@@ -413,7 +390,7 @@ class _Request:
         if approved is not None:
             more["approved"] = approved
         try:
-            return dict(submit(table, due, **more))
+            document, seconds = split_task_seconds(submit(table, due, **more))
         except JobLeftRunningError as left:
             left.operation = PausedOperation(
                 due=replace(self.due, engine="spark"),
@@ -421,6 +398,8 @@ class _Request:
                 applies=not plan_only,
             )
             raise
+        self.context.jobs.add(seconds)
+        return document
 
     def _shown(self, outcome: OperationOutcome, plan: Any) -> OperationOutcome:
         """Returns an outcome with a plan that can be approved."""
@@ -462,7 +441,7 @@ class _Request:
         conclusion = self.record.conclusion(result)
         return replace(
             outcome,
-            status=_STATUSES[conclusion.outcome],
+            status=STATUSES[conclusion.outcome],
             reason=str(conclusion) or outcome.reason,
             result=result.to_json(),
             commits=self.record.done_amounts(result).commits,

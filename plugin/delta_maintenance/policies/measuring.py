@@ -47,12 +47,12 @@ class TableState(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(Record):
-    """What an operation cost in this process. Work on Spark is not part of it.
+    """What an operation cost in this process, and in its Spark jobs.
 
-    Other threads of the process count, too.
+    Other threads of the process count, too, and so do other jobs in a session that is shared.
     """
 
-    cpu_seconds: float = 0.0
+    cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
     """The most memory of the process until the end of the operation; None if unknown."""
     requests_read: int | None = None
@@ -63,6 +63,25 @@ class Cost(Record):
     requests_other: int | None = None
     bytes_read: int | None = None
     bytes_written: int | None = None
+    spark_task_seconds: float | None = None
+    """The time of all tasks; None without a job, or if Spark does not tell it."""
+
+
+class SparkTime:
+    """The task time of Spark jobs."""
+
+    def __init__(self) -> None:
+        self._seconds: float | None = None
+
+    def add(self, seconds: float | None) -> None:
+        """Adds the time of a job, if it is known."""
+        if seconds is not None:
+            self._seconds = (self._seconds or 0.0) + seconds
+
+    def taken(self) -> float | None:
+        """Returns the time that was added since the last call; None if there was none."""
+        taken, self._seconds = self._seconds, None
+        return taken
 
 
 class Measured:
@@ -72,14 +91,16 @@ class Measured:
 
 
 @contextmanager
-def measured(store: Store) -> Iterator[Measured]:
-    """Measures the block."""
+def measured(store: Store, jobs: SparkTime) -> Iterator[Measured]:
+    """Measures the block, in which the time of jobs is added to `jobs`."""
     found, began, before = Measured(), time.process_time(), store.usage
     try:
         yield found
     finally:
         cost = Cost(
-            cpu_seconds=round(time.process_time() - began, 6), peak_memory_bytes=_peak_memory()
+            cpu_seconds=round(time.process_time() - began, 6),
+            peak_memory_bytes=_peak_memory(),
+            spark_task_seconds=jobs.taken(),
         )
         usage = store.usage
         if usage is not None and before is not None:

@@ -18,7 +18,14 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, last_run
+from delta_maintenance.policies.execute import (
+    Context,
+    RunEnvironment,
+    execute,
+    failed,
+    last_run,
+    with_freed,
+)
 from delta_maintenance.policies.measuring import TableState, measured
 from delta_maintenance.policies.models import Assessment, OperationOutcome, PausedRun, RunResult
 from delta_maintenance.policies.run import RunStatus, result_of_failure
@@ -188,7 +195,7 @@ def _outcome(
     approved: ApprovedPlan | None,
 ) -> OperationOutcome:
     started, asked = context.environment.now(), None
-    with measured(context.table.store) as found:
+    with measured(context.table.store, context.jobs) as found:
         try:
             asked = ask()
             outcome = execute(
@@ -203,6 +210,7 @@ def _outcome(
                 engine=asked.engine if asked is not None else "local",
             )
             outcome = failed(context, blank, error)
+        outcome = with_freed(context, outcome, context.table.store.bytes_of_deleted)
     seconds = (context.environment.now() - started).total_seconds()
     return replace(outcome, seconds=seconds, cost=found.cost)
 

@@ -26,8 +26,9 @@ from delta_maintenance.policies.execute import (
     failed,
     last_run,
     plan_for_approval,
+    with_freed,
 )
-from delta_maintenance.policies.measuring import TableState, freed_by, measured
+from delta_maintenance.policies.measuring import TableState, measured
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -39,8 +40,6 @@ from delta_maintenance.policies.models import (
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
-_CHANGING = ("done", "incomplete", "failed")
-"""The outcomes whose result is a Result, not a Plan."""
 _NO_APPROVALS = Approvals()
 _MAX_RUNS = 2
 """The maximum number of runs of one operation: it is repeated once if other commits make it due
@@ -232,7 +231,7 @@ class _Run:
                 exit_status=RefusedError.exit_status,
             )
         made = sum(outcome.commits for outcome in self.outcomes)
-        with measured(self.context.table.store) as found:
+        with measured(self.context.table.store, self.context.jobs) as found:
             try:
                 if needed and approved is None:
                     outcome = plan_for_approval(self.context, due, commits_made=made)
@@ -246,12 +245,7 @@ class _Run:
                     )
             except Exception as error:
                 outcome = failed(self.context, blank, error)
-            if outcome.status in _CHANGING:
-                ended = self.context.environment.now()
-                freed = freed_by(
-                    outcome.operation, outcome.result, self._bytes_of_deleted, now=ended
-                )
-                outcome = replace(outcome, freed=freed)
+            outcome = with_freed(self.context, outcome, self._bytes_of_deleted)
         seconds = (self.context.environment.now() - now).total_seconds()
         outcome = replace(outcome, seconds=seconds, cost=found.cost)
         if outcome.status not in ("planned", "stopped", "needs-approval"):

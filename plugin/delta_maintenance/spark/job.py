@@ -37,6 +37,7 @@ from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.redaction import redact
 from delta_maintenance.spark.session import JobSession, is_connected, ship_library
+from delta_maintenance.spark.task_time import TaskTime
 from delta_maintenance.storage import open_store
 from delta_maintenance.submission.job_report import (
     APPLICATION_LINE,
@@ -57,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.discard_spec and parsed.spec.startswith("@"):
             Path(parsed.spec[1:]).unlink(missing_ok=True)
         storage_options = spec.storage_options
-        result = _in_session(spec)
-        report = JobReport(status="done", result=result, report_uri=spec.report_uri)
+        report = _in_session(spec)
     except Exception as error:
         # An orchestrator only sees the report, so the report contains the error.
         report = JobReport.of_error(error)
@@ -96,6 +96,17 @@ def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result, or its Plan, as JSON."""
     with LoggedProgress(_Output()) as progress:
         return _run(spec, spark, progress)
+
+
+def report_of(spec: JobSpec, spark: SparkSession) -> JobReport:
+    """Runs the operation in a session, and measures its tasks. Raises the errors of the
+    operation.
+    """
+    time = TaskTime(spark)
+    result = run(spec, spark)
+    return JobReport(
+        status="done", result=result, report_uri=spec.report_uri, task_seconds=time.seconds
+    )
 
 
 def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[str, Any]:
@@ -136,7 +147,7 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
     return document
 
 
-def _in_session(spec: JobSpec) -> dict[str, Any]:
+def _in_session(spec: JobSpec) -> JobReport:
     shared = SparkSession.getActiveSession() is not None
     spark = SparkSession.builder.appName(f"delta-maintenance {spec.operation}").getOrCreate()
     try:
@@ -144,7 +155,7 @@ def _in_session(spec: JobSpec) -> dict[str, Any]:
         if is_connected(spark) and not shared:
             _end_session_if_terminated()
             ship_library(spark)
-        return run(spec, spark)
+        return report_of(spec, spark)
     finally:
         # The session of a notebook or of a job server outlives the job.
         if not shared:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,8 @@ APPLICATION_LINE = "DELTA_MAINTENANCE_APPLICATION "
 or null. Printed when the session exists."""
 REPORT_LINE = "DELTA_MAINTENANCE_REPORT "
 """The prefix of the report as JSON, which is the last line."""
+
+_TASK_SECONDS = "spark_task_seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,8 @@ class JobReport(Record):
     error: JobError | None = None
     report_uri: str | None = None
     """The address of the report with the complete list, if one was requested."""
+    task_seconds: float | None = None
+    """The time of all tasks of the job, if Spark tells it."""
 
     @property
     def exit_status(self) -> int:
@@ -110,6 +115,17 @@ class JobReport(Record):
         if self.error is not None:
             raise self.error.to_error()
         return self.result or {}
+
+    def timed_result_or_raise(self) -> dict[str, Any]:
+        """Like `result_or_raise`, with the time of the tasks for `split_task_seconds`."""
+        result, seconds = self.result_or_raise(), self.task_seconds
+        return result if seconds is None else {**result, _TASK_SECONDS: seconds}
+
+
+def split_task_seconds(document: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
+    """Separates the Result or the Plan of a job from the time of its tasks."""
+    rest = dict(document)
+    return rest, rest.pop(_TASK_SECONDS, None)
 
 
 def read_report(path: str | os.PathLike[str]) -> JobReport:

@@ -11,6 +11,7 @@ import yaml
 
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.storage import open_store
+from tests.support.orchestrators.policy_dags import Somebody
 from tests.support.tables.overdue_tables import overdue_table
 
 pytestmark = [
@@ -68,3 +69,33 @@ def test_a_ledger_that_cannot_be_written_fails_no_run(
     rows = recorded(tmp_path, "operation", "table_name")
     assert sorted(row["table_name"] for row in rows) == ["t", "u"]
     assert not [*(tmp_path / "kept/ledger").iterdir()]
+
+
+def test_rows_of_approved_plans_name_the_person_who_approved_them(
+    with_ledger: Path, run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    document = yaml.safe_load(with_ledger.read_text())
+    document["tables"][0] |= {"vacuum": {"every": "1 day"}, "approval": ["vacuum"]}
+    with_ledger.write_text(yaml.safe_dump(document))
+    somebody.name, somebody.given = "ann", {"plans": ["vacuum of t"]}
+    assert run("delta_maintenance")["run_approved[0]"].told["operations"] == ["vacuum: done"]
+    columns = ("operation", "outcome", "approved_by", "freed", "bytes_freed", "bytes_deleted")
+    checkpoint, *vacuums = recorded(tmp_path, *columns)
+    assert checkpoint["approved_by"] is None
+    by_outcome = {row["outcome"]: row for row in vacuums}
+    assert by_outcome["needs-approval"]["approved_by"] is None
+    done = by_outcome["done"]
+    assert (done["approved_by"], done["freed"]) == ("ann", "freed")
+    assert done["bytes_freed"] == done["bytes_deleted"] > 0
+
+
+def test_rows_of_manual_runs_name_an_approver_only_if_one_was_asked(
+    with_ledger: Path, run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    somebody.name = "bob"
+    for operation in ("checkpoint", "vacuum"):
+        found = run("delta_manual", run_conf={"operation": operation, "tables": ["t"]})
+        assert found["one_table.run[0]"].told["operations"] == [f"{operation}: done"]
+    rows = recorded(tmp_path, "operation", "outcome", "approved_by")
+    named = {row["operation"]: row["approved_by"] for row in rows if row["outcome"] == "done"}
+    assert named == {"checkpoint": None, "vacuum": "bob"}

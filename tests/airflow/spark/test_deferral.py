@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance import clock
+from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
@@ -66,6 +68,7 @@ def test_a_deferred_task_frees_its_worker(
     task_context: dict[str, Any],
     folder: Path,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     go = tmp_path / "go"
@@ -77,13 +80,20 @@ def test_a_deferred_task_frees_its_worker(
         f"while not os.path.exists({str(go)!r}): time.sleep(0.05)",
         reports(DONE),
     )
-    task = operator(folder)
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path / "kept"))
+    task = operator(folder, ledger=str(tmp_path / "ledger"))
+    task_context["ti"].start_date = clock.now()
     deferral = deferred(task, task_context)
     assert is_alive(driver_of(spark))
+    assert not (tmp_path / "ledger").exists(), "the task goes on"
     caplog.set_level("INFO")
     go.touch()
     outcome = resumed(task, task_context, deferral)
     assert outcome["status"] == "written" and outcome["engine"] == "spark"
+    ledger = LedgerTable(open_store(str(tmp_path / "ledger")))
+    (row,) = ledger.read(("outcome", "engine", "started_at")).to_pylist()
+    assert (row["outcome"], row["engine"]) == ("done", "spark")
+    assert row["started_at"] == task_context["ti"].start_date
     assert "WARN s3://***@lake" in caplog.text and "secret" not in caplog.text
     task_context["ti"].xcom_push.assert_called_once_with(
         key="delta_spark_ui", value="http://driver:4040"

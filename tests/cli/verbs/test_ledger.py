@@ -10,6 +10,7 @@ import yaml
 
 from delta_maintenance.testing.actions import add, commit_info
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.overdue_tables import overdue_table
 
 
 @pytest.fixture
@@ -49,6 +50,20 @@ def test_a_run_is_shown_and_summed(cli: Any, policy: Path, tmp_path: Path) -> No
     # Nothing is due, so nothing is recorded.
     cli("run", policy)
     assert len(cli("ledger", policy, "--json").document) == 1
+
+
+def test_the_row_of_an_approved_operation_names_the_user(
+    cli: Any, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = yaml.safe_load(policy.read_text())
+    document["defaults"]["approval"] = ["checkpoint"]
+    policy.write_text(yaml.safe_dump(document))
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    assert cli("run", policy).status == 0
+    assert cli("run", policy, "--approve", "checkpoint").status == 0
+    done, waits = cli("ledger", policy, "--json").document
+    assert (waits["outcome"], waits["approved_by"]) == ("needs-approval", None)
+    assert (done["outcome"], done["approved_by"]) == ("done", "ann")
 
 
 def test_a_table_that_cannot_be_read_is_in_the_ledger(cli: Any, policy: Path, table: str) -> None:
@@ -151,3 +166,13 @@ def test_a_refused_condition_leaves_no_personal_data_in_the_ledger(
     assert len(rows) == len(conditions)
     assert all("the condition '…' cannot be used" in row["error"] for row in rows)
     assert "zoe" not in str(rows)
+
+
+def test_a_verb_that_deletes_says_what_that_frees(cli: Any, tmp_path: Path) -> None:
+    overdue_table(tmp_path / "t")
+    assert "frees" not in cli("vacuum", tmp_path / "t", "--dry-run").out
+    told = cli("vacuum", tmp_path / "t")
+    assert told.status == 0
+    (line,) = (each for each in told.out.splitlines() if each.split()[0] == "frees")
+    assert line.split(maxsplit=1)[1] == "486 bytes"
+    assert "frees" not in cli("vacuum", tmp_path / "t").out, "nothing was deleted"

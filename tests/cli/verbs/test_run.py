@@ -40,7 +40,7 @@ def test_everything_that_is_due_on_one_table_is_done_once_it_is_approved(
     *_, sums, gained, waiting, how, hint = first.out.splitlines()
     assert sums == "1 table: 1 done"
     assert gained.startswith("11 data files became 1")
-    assert waiting.startswith("vacuum of 1 table waits for approval: 1 file, ")
+    assert waiting.startswith("vacuum waits for approval: 1 file, ")
     assert "--approve" in how and hint == HINT
     assert (root / "part-00000-c000.snappy.parquet").exists()
 

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
-from delta_maintenance.cli.output import (
-    Progress,
-    count_text,
-    print_json,
-    print_named,
-    size_text,
-    warn,
-)
+from delta_maintenance.cli.output import Progress, count_text, print_json, print_named, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
@@ -167,7 +160,7 @@ def _run(
         latest = result.after or result.before
         if latest is not None:
             tables.keep(latest, result)
-        tables.record(result)
+        tables.record(result, approved=[*arguments.approve, *(plan.operation for plan in plans)])
         report(result)
     return result
 
@@ -239,7 +232,7 @@ def _sums(
 ) -> Iterator[str]:
     """The outcome of all tables, what was gained, and how to approve what waits."""
     from delta_maintenance.operations.core.freed import unfreed_texts
-    from delta_maintenance.policies.approval import pending_of
+    from delta_maintenance.policies.approval import pending_of, waiting_texts
     from delta_maintenance.policies.entries import PastRun, gained
 
     statuses = Counter(
@@ -257,13 +250,7 @@ def _sums(
         yield "; ".join(brought)
     yield from unfreed_texts([each for run in runs for each in run.freed], now)
     pending = [plan for each in results for plan in pending_of(each)]
-    for operation in dict.fromkeys(plan.operation for plan in pending):
-        plans = [plan for plan in pending if plan.operation == operation]
-        amount = count_text(sum(plan.files for plan in plans), "file")
-        size = size_text(sum(plan.bytes for plan in plans))
-        yield (
-            f"{operation} of {count_text(len(plans), 'table')} waits for approval: {amount}, {size}"
-        )
+    yield from waiting_texts(pending)
     if pending:
         yield (
             "approve all plans of an operation with --approve, or single ones with --approve-from "

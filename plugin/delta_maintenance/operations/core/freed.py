@@ -49,6 +49,11 @@ def freed_bytes(found: Iterable[Freed], now: datetime) -> int:
     return sum(each.deleted_bytes for each in found if each.is_free(now))
 
 
+def freed_text(found: Freed, now: datetime) -> str:
+    """Returns what a deletion frees, in one line."""
+    return next(unfreed_texts([found], now), size_text(found.deleted_bytes))
+
+
 def unfreed_texts(
     found: Iterable[Freed], now: datetime, *, size_of: Callable[[int], str] = size_text
 ) -> Iterator[str]:

@@ -26,7 +26,7 @@ from delta_maintenance.policies.definition.catalogs import (
     Where,
     catalog_name_of,
 )
-from delta_maintenance.policies.definition.ledger import Ledger
+from delta_maintenance.policies.definition.ledger import LEDGER, Ledger
 from delta_maintenance.policies.definition.patterns import NamePattern, Pattern
 from delta_maintenance.policies.definition.prices import Prices
 from delta_maintenance.policies.definition.reader import read_document
@@ -157,6 +157,10 @@ class PolicyTable(PolicyModel):
     """The parts of the policy that contributed rules beyond the defaults, the weakest first."""
     rules: Rules
     """The merged rules."""
+    is_ledger: bool = False
+    """Whether the table has the rules of the ledger. Nothing is due while it does not exist, or if
+    it is another table: what records rows tells that.
+    """
 
     @property
     def catalog_name(self) -> CatalogName | None:
@@ -217,6 +221,19 @@ class Policy(PolicyModel):
             for entry in self.tables
             if entry.uri is not None
         )
+
+    @cached_property
+    def ledger_table(self) -> PolicyTable | None:
+        """The ledger with the rules by which it is maintained; None if there is no ledger, if it is
+        not maintained, or if the document has an entry for it.
+        """
+        rule = self.ledger
+        if rule is None or rule.maintenance is None or self._entry_at(rule.uri) is not None:
+            return None
+        taken = any(table.name == LEDGER for table in self.named_tables)
+        layers = [(LEDGER, rule.own_rules), (LEDGER, rule.maintenance)]
+        made = _table(Rules(), layers, rule.uri, rule.uri if taken else LEDGER)
+        return made.model_copy(update={"rules_from": (LEDGER,), "is_ledger": True})
 
     @cached_property
     def patterns(self) -> tuple[TableEntry, ...]:
@@ -280,6 +297,9 @@ class Policy(PolicyModel):
         own = self._entry_at(uri)
         if own is not None and own.uri is not None:
             return self._table(own.uri, name or own.name or own.uri, own)
+        ledger = self.ledger_table
+        if ledger is not None and address.place_of(uri) == address.place_of(ledger.uri):
+            return ledger if name is None else ledger.model_copy(update={"name": name})
         found = self._in_pattern(uri)
         if found is not None:
             entry, path = found
@@ -289,7 +309,10 @@ class Policy(PolicyModel):
 
     def has_table_at(self, uri: str) -> bool:
         """Whether the document names the table at an address, or has a pattern for it."""
-        return self._entry_at(uri) is not None or self._in_pattern(uri) is not None
+        if self._entry_at(uri) is not None or self._in_pattern(uri) is not None:
+            return True
+        ledger = self.ledger_table
+        return ledger is not None and address.place_of(uri) == address.place_of(ledger.uri)
 
     def address_of(self, name: str) -> str | None:
         """The address of the table with a name, as `policies.discovery` names it; None if the
@@ -298,6 +321,8 @@ class Policy(PolicyModel):
         for table in self.named_tables:
             if table.name == name:
                 return table.uri
+        if self.ledger_table is not None and self.ledger_table.name == name:
+            return self.ledger_table.uri
         for entry in self.patterns:
             path = "" if name == entry.name else name
             path = path.removeprefix(f"{entry.name}/") if entry.name else path

@@ -62,7 +62,7 @@ class SparkRule(PolicyModel):
     """Spark properties that are allowed (`submission.configuration`)."""
 
 
-class _Switch:
+class Switch:
     """Converts `true` to a rule with its defaults, and `false` to no rule."""
 
     def __get_pydantic_json_schema__(
@@ -77,7 +77,8 @@ class _Switch:
         return handler(source)
 
 
-def _switched(value: object) -> object:
+def switched(value: object) -> object:
+    """Returns the value of a key that a switch converts."""
     return {} if value is True else None if value is False else value
 
 
@@ -94,7 +95,7 @@ def _key(part: PolicyPart) -> tuple[Any, Any]:
     if part.rule == "bool":
         return bool | None, key_field
     rule = load(part.rule)
-    return Annotated[rule | None, BeforeValidator(_switched), _Switch()], key_field
+    return Annotated[rule | None, BeforeValidator(switched), Switch()], key_field
 
 
 if TYPE_CHECKING:

@@ -57,6 +57,11 @@ _PADDING = 100
 _SPARK = b"org.apache.spark.version"
 _INSTANT = pa.timestamp("us", "UTC")
 
+# PyArrow 21 makes extension types of JSON and UUID unless it is told not to; earlier ones never do.
+_NO_EXTENSIONS = (
+    {"arrow_extensions_enabled": False} if int(pa.__version__.split(".")[0]) >= 21 else {}
+)
+
 
 class ParquetInput:
     """Context manager for reading one Parquet file."""
@@ -100,7 +105,7 @@ class ParquetInput:
                 # it when the interpreter ends, and then abort the process (apache/arrow#34314).
                 "pre_buffer": False,
                 "buffer_size": 0 if ahead else self._buffer_size(),
-                "arrow_extensions_enabled": False,
+                **_NO_EXTENSIONS,
                 # Otherwise changed values of a damaged file would become those of a sound one.
                 "page_checksum_verification": True,
             }

@@ -1,0 +1,120 @@
+"""One operation that runs without a policy, as a run for the ledger.
+
+Loads what it needs only if there is a ledger, because command lines and Dags import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+from delta_maintenance.operations.core.registry import AnyOperation
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.core.freed import Freed
+    from delta_maintenance.policies.measuring import Measured
+    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.storage import Store
+
+
+class OneOperation:
+    """What is known of an operation while it goes on."""
+
+    def __init__(self, record: AnyOperation, *, plans: bool, is_wanted: bool) -> None:
+        self.document: Any = None
+        """The Plan or the Result."""
+        self.started = clock.now()
+        self.goes_on = False
+        """Whether the operation continues after the block, where it is recorded."""
+        self._record = record
+        self._plans = plans
+        self._is_wanted = is_wanted
+        self._measuring = ExitStack()
+        self._store: Store | None = None
+        self._measured: Measured | None = None
+        self._on_spark = False
+        self._task_seconds: float | None = None
+
+    def measure(self, store: Store) -> None:
+        """Counts the requests of the store of the table from now on."""
+        is_first, self._store = self._store is None, store
+        if self._is_wanted and is_first:
+            from delta_maintenance.policies.measuring import SparkTime, measured
+
+            self._measured = self._measuring.enter_context(measured(store, SparkTime()))
+
+    def worked_on_spark(self, task_seconds: float | None) -> None:
+        """States that the work was done on Spark, and the time of its tasks, if it is known."""
+        self._on_spark = True
+        self._task_seconds = task_seconds
+
+    @cached_property
+    def freed(self) -> Freed | None:
+        """What becomes of the files that the operation deleted; None if it deleted none, or if a
+        job did. The store is asked once.
+        """
+        if self._store is None or self.document is None or self._plans:
+            return None
+        if not self._record.done_amounts(self.document).deleted_files:
+            return None
+        from delta_maintenance.policies.measuring import freed_by
+
+        ask, result = self._store.bytes_of_deleted, self.document.to_json()
+        return freed_by(self._record.name, result, ask, now=clock.now())
+
+    def result(self, name: str, failure: Exception | None) -> RunResult:
+        """Returns the operation as a run on the table with this name or address."""
+        from delta_maintenance.ledger.outcomes import outcome_of_document
+        from delta_maintenance.policies.measuring import Cost
+        from delta_maintenance.policies.models import RunResult
+
+        self._measuring.close()
+        ended = clock.now()
+        cost = Cost() if self._measured is None else self._measured.cost
+        outcome = outcome_of_document(
+            self._record,
+            self.document,
+            planned=self._plans,
+            failure=failure,
+            started=self.started,
+            seconds=(ended - self.started).total_seconds(),
+            cost=replace(cost, spark_task_seconds=self._task_seconds),
+        )
+        if self._on_spark:
+            outcome = replace(outcome, engine="spark")
+        return RunResult(
+            name=name,
+            uri=name if self.document is None else self.document.table,
+            status="failed" if failure is not None else "done",
+            started_at=self.started,
+            ended_at=ended,
+            outcomes=(replace(outcome, freed=self.freed),),
+        )
+
+
+@contextmanager
+def recorded(
+    record: AnyOperation,
+    deliver: Callable[[RunResult], None] | None,
+    *,
+    name: Callable[[], str],
+    plans: bool,
+) -> Iterator[OneOperation]:
+    """Delivers the operation of the block to a ledger, if there is one, also if it fails.
+
+    `name` returns the name or the address of the table, once the block has ended.
+    """
+    one = OneOperation(record, plans=plans, is_wanted=deliver is not None)
+    failure: Exception | None = None
+    try:
+        yield one
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        if deliver is not None and not one.goes_on:
+            deliver(one.result(name(), failure))
