@@ -92,9 +92,11 @@ class Record:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"]) or cls.__name__
-            raise InvalidRequestError(
-                f"{field}: {first['msg']}", remedy=f"correct this field of {cls.__name__}"
-            ) from None
+            problem, remedy = first["msg"], f"correct this field of {cls.__name__}"
+            if first["type"] == "unexpected_keyword_argument" and len(first["loc"]) == 1:
+                problem = f"{cls.__name__} has no such field"
+                remedy = f"the fields are {', '.join(each.name for each in fields(cls))}"
+            raise InvalidRequestError(f"{field}: {problem}", remedy=remedy) from None
         return record
 
     def validated(self) -> Self:
