@@ -79,8 +79,8 @@ def _word(text: str) -> str:
 class GlueJobRun(Record):
     """A run of an existing job of Glue: the parameters of `StartJobRun`.
 
-    The run brings its own script, packages and properties, so one job serves all operations and
-    tables.
+    The run brings its own script and arguments, so one job serves all operations and tables. It
+    keeps the other arguments of the job.
     """
 
     job_name: str
