@@ -67,8 +67,10 @@ def test_the_resource_of_kubernetes_is_yaml_unless_json_is_requested(cli: Any) -
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--for", "livy", "--set", "que=etl"), "que"),
+        (("--for", "livy", "--set", "que=etl"), "que: LivyBatch has no such field"),
+        (("--for", "livy", "--set", "que=etl"), "the fields are name, proxy_user, queue"),
         (("--for", "dataproc-cluster"), "project_id"),
+        (("--for", "glue", "--set", "job=j"), "job: GlueJobRun has no such field; the fields are"),
         (("--for", "livy", "--spark-conf", "spark.jars=x.jar"), "spark.jars"),
         (("--for", "livy", "--options", '{"retain": 1}'), "retain"),
         (("--for", "livy", "--options", "[]"), "--options: no JSON object"),

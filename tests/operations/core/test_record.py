@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast, get_args
 
@@ -170,7 +170,6 @@ PLAN = {
     ("kind", "value", "field"),
     [
         (CheckpointOptions, {"kind": "csv"}, "kind"),
-        (CheckpointOptions, {"knd": "auto"}, "knd"),
         (CheckpointOptions, {"actions_per_sidecar": -1}, "actions_per_sidecar"),
         (CheckpointOptions, {"actions_per_sidecar": "many"}, "actions_per_sidecar"),
         (CheckpointOptions, {"actions_per_sidecar": 1.5}, "actions_per_sidecar"),
@@ -179,7 +178,6 @@ PLAN = {
         (CheckpointOptions, None, "CheckpointOptions"),
         (CheckpointPlan, PLAN | {"kind": "auto"}, "kind"),
         (CheckpointPlan, PLAN | {"notes": [1]}, "notes.0"),
-        (CheckpointPlan, PLAN | {"note": []}, "note"),
         # An instant without a zone is none.
         (CheckpointPlan, PLAN | {"tombstones_from": "2024-01-01T00:00:00"}, "tombstones_from"),
         (CheckpointPlan, {k: v for k, v in PLAN.items() if k != "version"}, "version"),
@@ -191,6 +189,14 @@ def test_invalid_values_are_named(kind: type[Record], value: Any, field: str) ->
         kind.from_json(value)
     assert failure.value.problem.startswith(f"{field}: ")
     assert failure.value.remedy == f"correct this field of {kind.__name__}"
+
+
+def test_an_unknown_field_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(InvalidRequestError) as failure:
+        CheckpointPlan.from_json(PLAN | {"note": []})
+    assert failure.value.problem == "note: CheckpointPlan has no such field"
+    names = ", ".join(field.name for field in fields(CheckpointPlan))
+    assert failure.value.remedy == f"the fields are {names}" and ", notes" in names
 
 
 def test_valid_values_are_accepted() -> None:

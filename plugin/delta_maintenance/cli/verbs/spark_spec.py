@@ -12,15 +12,24 @@ from delta_maintenance.cli.output import print_json
 from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.operations.core.registry import spark_operations
 
-_PLATFORMS = ("livy", "emr-serverless", "databricks", "dataproc", "dataproc-cluster", "kubernetes")
+_PLATFORMS = (
+    *("livy", "synapse", "fabric", "emr-serverless", "glue", "glue-job"),
+    *("databricks", "dataproc", "dataproc-cluster", "kubernetes"),
+)
 
 _SPEC = """\
 Print the request for a Spark job on a platform. Nothing is sent, and the table is not opened. Your
 client or operator for the platform sends the request, which contains no credentials: the job runs
 under an identity of the platform. --set takes the settings of single platforms:
   livy              name, proxy_user, queue
+  synapse           name
+  fabric            name, environment_id
   emr-serverless    application_id, execution_role_arn, client_token, log_uri,
                     execution_timeout_minutes
+  glue              job_name, worker_type, timeout_minutes, execution_class,
+                    additional_python_modules
+  glue-job          name, role, glue_version, worker_type, timeout_minutes, execution_class,
+                    max_concurrent_runs, additional_python_modules
   databricks        existing_cluster_id, or spark_version, node_type_id, instance_profile_arn;
                     idempotency_token, timeout_seconds
   dataproc          runtime_version, service_account, subnetwork_uri
@@ -70,7 +79,7 @@ def _add_spec(verbs: Verbs) -> None:
         dest="platform",
         choices=_PLATFORMS,
         required=True,
-        help="the platform; dataproc is a serverless batch",
+        help="the platform; dataproc is a serverless batch, glue-job a job and glue a run of it",
     )
     parser.add_argument(
         "--set",

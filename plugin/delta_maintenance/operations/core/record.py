@@ -90,11 +90,15 @@ class Record:
         try:
             record: Self = _adapter(cls).validate_python(value)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
+            found = error.errors(include_url=False)
+            # A required field that is misspelt is missing, too.
+            first = next((each for each in found if each["type"] == _UNKNOWN), found[0])
             field = ".".join(str(part) for part in first["loc"]) or cls.__name__
-            raise InvalidRequestError(
-                f"{field}: {first['msg']}", remedy=f"correct this field of {cls.__name__}"
-            ) from None
+            problem, remedy = first["msg"], f"correct this field of {cls.__name__}"
+            if first["type"] == _UNKNOWN and len(first["loc"]) == 1:
+                problem = f"{cls.__name__} has no such field"
+                remedy = f"the fields are {', '.join(each.name for each in fields(cls))}"
+            raise InvalidRequestError(f"{field}: {problem}", remedy=remedy) from None
         return record
 
     def validated(self) -> Self:
@@ -158,6 +162,7 @@ def _allows(metadata: Any, value: Any) -> bool:
     return isinstance(metadata, Remark)
 
 
+_UNKNOWN = "unexpected_keyword_argument"
 _UNCHANGED = (bool, int, str, NoneType)
 _PLAIN = (bool, int, str, datetime, timedelta, NoneType)
 
