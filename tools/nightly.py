@@ -139,6 +139,12 @@ PARTS = {
         as_of="2026-06-15",
         extras="airflow-spark,s3,azure,gcs",
     ),
+    # The operators of Airflow for the platforms, whose providers `.venv` does not have.
+    "platforms": Part(
+        tests=("tests/airflow/spark/test_platforms.py", *LENIENT),
+        packages=("apache-airflow==3.3.2",),
+        extras="platforms,s3",
+    ),
     "dagster-1.12": Part(
         tests=("tests/dagster", *LENIENT),
         packages=("dagster==1.12.22", "dagster-webserver==1.12.22", "pyspark==4.2.0"),
