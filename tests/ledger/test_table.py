@@ -55,6 +55,19 @@ def test_rows_are_appended_and_read_by_another_reader(ledger: LedgerTable, tmp_p
     assert fsck.plan(open_table(str(tmp_path / "ledger")), fsck.FsckOptions(deep=True)).is_noop
 
 
+def test_no_ledger_is_created_beside_files_that_its_vacuum_would_delete(
+    ledger: LedgerTable, tmp_path: Path
+) -> None:
+    data = tmp_path / "ledger" / "day=1" / "part-00000-1.snappy.parquet"
+    data.parent.mkdir(parents=True)
+    data.write_bytes(b"not of the ledger")
+    with pytest.raises(InvalidRequestError, match=r"day=1: the folder .* is not empty"):
+        ledger.append(delivery("a"))
+    assert [*(tmp_path / "ledger").iterdir()] == [data.parent]
+    (tmp_path / "ledger" / "day=1").rename(tmp_path / "ledger" / "_hidden")
+    assert ledger.append(delivery("a"))
+
+
 def test_a_second_delivery_appends_nothing(ledger: LedgerTable, tmp_path: Path) -> None:
     ledger.append(delivery("a"))
     ledger.append(delivery("b", since=1))

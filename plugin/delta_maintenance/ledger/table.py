@@ -129,7 +129,19 @@ class LedgerTable:
             return self._table.snapshot()
 
     def _create(self) -> None:
-        """Creates version 0. If another process was first, its table is used."""
+        """Creates version 0. If another process was first, its table is used.
+
+        `InvalidRequestError` if the folder has other contents, which a vacuum would delete.
+        """
+        other = self._other_contents()
+        # Another process creates the table before it writes files.
+        if other is not None and self.version() < 0:
+            raise InvalidRequestError(
+                "the folder for the ledger is not empty",
+                table=self._store.root,
+                file=other,
+                remedy="give the address of a new folder",
+            )
         now_ms = clock.epoch_millis(self._now())
         actions = StagedActions(
             protocol=Protocol(min_reader_version=1, min_writer_version=2),
@@ -150,6 +162,12 @@ class LedgerTable:
             "txnId": self._new_id(),
         }
         self._store.put_if_absent(f"{LOG_DIRECTORY}/{commit_name(0)}", render_commit(info, actions))
+
+    def _other_contents(self) -> str | None:
+        """Returns the first file or folder that a vacuum does not ignore."""
+        level = self._store.list_level()
+        paths: list[str] = level["path"].to_pylist() if level is not None else []
+        return min((path for path in paths if path and path[0] not in "._"), default=None)
 
     def _with_columns(self, snapshot: Snapshot) -> Snapshot:
         """Adds the columns that the table of an earlier release lacks."""
