@@ -139,10 +139,10 @@ def _print_newest(rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespa
         ("when", "table", "operation", "outcome", "brought"),
         [
             (
-                f"{row['started_at']:%F %R}",
-                row["table_name"],
+                f"{row['started_at']:%F %R}" if row["started_at"] is not None else "",
+                row["table_name"] or "",
                 row["operation"] or "",
-                row["outcome"],
+                row["outcome"] or "",
                 ", ".join(_brought(row)) or row["error"] or "",
             )
             for row in rows
@@ -157,7 +157,9 @@ def _brought(row: Mapping[str, Any]) -> Iterator[str]:
     if before is not None and after is not None and after < before:
         yield f"{before:,} → {after:,} files"
     if row["bytes_deleted"]:
-        kept = _KEPT.get(row["freed"], "").format(row["freed_at"])
+        at = row["freed_at"]
+        known = row["freed"] if row["freed"] != "later" or at is not None else "unknown"
+        kept = _KEPT.get(known, "").format(at)
         yield f"{size_text(row['bytes_deleted'])} deleted{kept}"
     before, after = row["replay_bytes_before"], row["replay_bytes_after"]
     if before is not None and after is not None and after < before:
