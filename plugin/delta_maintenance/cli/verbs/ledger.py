@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_verb
-from delta_maintenance.cli.output import count_text, print_json, print_lines, say, size_text, warn
+from delta_maintenance.cli.output import (
+    count_text,
+    print_json,
+    print_lines,
+    print_named,
+    say,
+    size_text,
+    warn,
+)
 from delta_maintenance.cli.policy_tables import PolicyTables
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
@@ -173,24 +182,26 @@ def _print_sums(found: Sequence[LedgerSum], arguments: argparse.Namespace) -> No
     currency = next((each.currency for each in found if each.currency), None)
     money = () if currency is None else (f"cost, {currency}", "saves a month")
     units = ("ran", "failed", "merged", "deleted", "freed", "to open", "requests", "seconds")
-    print_lines(
-        (arguments.by, *units, *money),
-        [
-            (
-                each.group or "",
-                f"{each.operations:,}",
-                f"{each.failed:,}" if each.failed else "",
-                count_text(each.files_merged, "file") if each.files_merged else "",
-                size_text(each.bytes_deleted) if each.bytes_deleted else "",
-                size_text(each.bytes_freed) if each.bytes_freed else "",
-                f"-{size_text(each.replay_bytes_spared)}" if each.replay_bytes_spared else "",
-                f"{each.requests:,}" if each.requests else "",
-                f"{each.seconds:,.1f}",
-                *([_money(each.cost), _money(each.saves_a_month)] if money else []),
-            )
-            for each in found
-        ],
-    )
+    columns = (arguments.by, *units, *money)
+    rows = [
+        (
+            each.group or "",
+            f"{each.operations:,}",
+            f"{each.failed:,}" if each.failed else "",
+            count_text(each.files_merged, "file") if each.files_merged else "",
+            size_text(each.bytes_deleted) if each.bytes_deleted else "",
+            size_text(each.bytes_freed) if each.bytes_freed else "",
+            f"-{size_text(each.replay_bytes_spared)}" if each.replay_bytes_spared else "",
+            f"{each.requests:,}" if each.requests else "",
+            f"{each.seconds:,.1f}",
+            *([_money(each.cost), _money(each.saves_a_month)] if money else []),
+        )
+        for each in found
+    ]
+    # Without those that nobody has counted, the rest fits a terminal more often.
+    filled = [at for at in range(len(columns)) if not at or any(row[at] for row in rows)]
+    show = print_named if sys.stdout.isatty() else print_lines
+    show([columns[at] for at in filled], [[row[at] for at in filled] for row in rows])
 
 
 def _money(amount: float | None) -> str:
