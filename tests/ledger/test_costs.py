@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -120,6 +123,24 @@ def test_the_verb_shows_money_only_with_a_price_list(
     newest = shown()
     assert "4.3 GB deleted, which frees nothing" in newest
     assert "4.3 GB deleted and freed by 2026-12-04 12:00" in newest
+
+
+def test_sums_and_money_are_whole_on_a_narrow_terminal(
+    ledger: LedgerTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    policy = tmp_path / "policy.yaml"
+    document = {"version": 1, "ledger": str(tmp_path / "ledger"), "prices": PRICES.to_json()}
+    policy.write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("COLUMNS", "56")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    assert main(["ledger", str(policy), "--since", "36500 days", "--by", "table"]) == 0
+    text = re.sub(r"\x1b\[\d*m", "", terminal.getvalue())
+    assert "cost, EUR" in text and "14.00" in text and "merged" not in text
+    assert all(len(line.rstrip()) <= 56 for line in text.splitlines())
 
 
 @pytest.mark.parametrize(

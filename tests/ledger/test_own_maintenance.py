@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from delta_maintenance import clock, open_table
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.recording import Recorder
 from delta_maintenance.ledger.rows import Origin, rows_of
 from delta_maintenance.ledger.table import Delivery, LedgerTable
@@ -188,3 +189,26 @@ def test_it_is_recorded_only_if_it_was_not_idle(tmp_path: Path) -> None:
     done = replace(result, outcomes=(replace(result.outcomes[0], status="done"),))
     assert [*recorder.record(done, Origin(done_by="cli", run_id="own"))] == []
     assert recorder.open_ledger().version() == 2
+
+
+@pytest.mark.parametrize(
+    ("ledger", "table"),
+    [
+        ("/lake", {"uri": "/lake/orders"}),
+        ("/lake/orders/ledger", {"uri": "file:///lake/orders/"}),
+        # A search does not enter tables, and the ledger would be one.
+        ("/lake", {"pattern": "/lake/**"}),
+        ("s3://lake", {"pattern": "s3a://lake/tables/*"}),
+    ],
+)
+def test_a_ledger_around_or_within_a_table_is_refused(
+    ledger: str, table: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequestError, match="give the ledger a folder of its own"):
+        policy_of(tmp_path, ledger=ledger, tables=[table])
+
+
+def test_a_ledger_beside_tables_or_among_those_of_a_pattern_is_accepted(tmp_path: Path) -> None:
+    tables = [{"uri": "/lake/orders"}, {"pattern": "/lake/**"}]
+    for ledger in ("/lake/orders2", "/lake/orders"):
+        assert policy_of(tmp_path, ledger=ledger, tables=tables).ledger is not None

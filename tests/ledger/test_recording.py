@@ -106,6 +106,16 @@ def test_no_secret_and_no_long_text_gets_into_a_row() -> None:
     assert len(row["reason"]) == 500
 
 
+def test_no_value_of_a_partition_gets_into_a_row() -> None:
+    file = "day=2026-11-01/email=ann smith%40example.org/part-00000-1.c000.snappy.parquet"
+    failed = outcome("optimize", status="failed", reason=f"table /t, file {file}: gone; restore it")
+    (row,) = rows_of(result(failed), origin("a")).to_pylist()
+    assert "smith" not in str(row)
+    assert row["error"] == (
+        "table /t, file day=…/email=…/part-00000-1.c000.snappy.parquet: gone; restore it"
+    )
+
+
 def test_a_ledger_that_is_down_costs_a_warning_and_is_caught_up(
     ledger: LedgerTable, tmp_path: Path
 ) -> None:

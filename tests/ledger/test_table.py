@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.columns import COLUMNS
+from delta_maintenance.ledger.summary import sums
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.operations import fsck
 from delta_maintenance.storage import open_store
@@ -53,6 +57,19 @@ def test_rows_are_appended_and_read_by_another_reader(ledger: LedgerTable, tmp_p
     newer = ledger.read(["run_id"], since_month="2026-11")
     assert sorted(newer["run_id"].to_pylist()) == ["a", "b"]
     assert fsck.plan(open_table(str(tmp_path / "ledger")), fsck.FsckOptions(deep=True)).is_noop
+
+
+def test_no_ledger_is_created_beside_files_that_its_vacuum_would_delete(
+    ledger: LedgerTable, tmp_path: Path
+) -> None:
+    data = tmp_path / "ledger" / "day=1" / "part-00000-1.snappy.parquet"
+    data.parent.mkdir(parents=True)
+    data.write_bytes(b"not of the ledger")
+    with pytest.raises(InvalidRequestError, match=r"day=1: the folder .* is not empty"):
+        ledger.append(delivery("a"))
+    assert [*(tmp_path / "ledger").iterdir()] == [data.parent]
+    (tmp_path / "ledger" / "day=1").rename(tmp_path / "ledger" / "_hidden")
+    assert ledger.append(delivery("a"))
 
 
 def test_a_second_delivery_appends_nothing(ledger: LedgerTable, tmp_path: Path) -> None:
@@ -127,3 +144,23 @@ def test_another_table_at_the_address_is_left_alone(tmp_path: Path, case: str) -
     assert "another address" in str(told.value)
     assert ledger.version() == 0
     assert len([*(tmp_path / "ledger").iterdir()]) == 1
+
+
+def test_columns_that_an_earlier_release_lacked_are_null_and_numbers_are_possible(
+    ledger: LedgerTable, tmp_path: Path
+) -> None:
+    ledger.append(delivery("a"))
+    log = tmp_path / "ledger/_delta_log/00000000000000000000.json"
+    lines = log.read_text().splitlines()
+    action = json.loads(lines[2])
+    schema = json.loads(action["metaData"]["schemaString"])
+    schema["fields"] = [each for each in schema["fields"] if each["name"] != "bytes_freed"]
+    action["metaData"]["schemaString"] = json.dumps(schema)
+    log.write_text("\n".join((*lines[:2], json.dumps(action))) + "\n")
+    (found,) = sums(ledger, since=None, by="table", now=NOW)
+    assert (found.operations, found.bytes_freed, found.seconds) == (1, 0, 1.5)
+    for value in (math.nan, math.inf, -1.0):
+        odd = delivery(f"run{value}")
+        number = odd.rows.schema.get_field_index("seconds")
+        assert ledger.append(replace(odd, rows=odd.rows.set_column(number, "seconds", [[value]])))
+    assert pc.sum(ledger.read(["seconds"])["seconds"]).as_py() == 1.5

@@ -124,3 +124,13 @@ def test_rows_of_other_engines_and_of_clocks_ahead_count(ledger: LedgerTable) ->
     append(ledger, pa.Table.from_pylist([known], schema=SCHEMA))
     found = trends(read_history(ledger, now=NOW, prices=None))
     assert found.operations[-1] == 1 and found.tables == 0
+
+
+def test_rows_of_another_century_do_not_stay_the_newest(ledger: LedgerTable) -> None:
+    rows = some_rows(TABLES, 5, now=NOW, days=3)
+    far = pa.array([1 << 61] * 5, pa.int64()).cast(SCHEMA.field("started_at").type)
+    append(ledger, rows)
+    rows = some_rows(TABLES, 5, now=NOW, days=3, seed=1)
+    append(ledger, rows.set_column(rows.column_names.index("started_at"), "started_at", far))
+    assert len(ledger.read(["row_id"])) == 10
+    assert read_history(ledger, now=NOW, prices=None).rows == 5

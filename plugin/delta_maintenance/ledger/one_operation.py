@@ -86,9 +86,10 @@ class OneOperation:
         )
         if self._on_spark:
             outcome = replace(outcome, engine="spark")
+        opened = name if self._store is None else self._store.root
         return RunResult(
             name=name,
-            uri=name if self.document is None else self.document.table,
+            uri=opened if self.document is None else self.document.table,
             status="failed" if failure is not None else "done",
             started_at=self.started,
             ended_at=ended,

@@ -31,6 +31,7 @@ _TYPES: Mapping[ColumnType, pa.DataType] = {
 SCHEMA = pa.schema([(column.name, _TYPES[column.kind]) for column in COLUMNS])
 _PROBLEMS = ("failed", "stopped", "incomplete")
 _QUOTATION = re.compile(r"""(?<!\w)(["'`])(?:\\.|(?!\1).)*\1(?!\w)""", re.DOTALL)
+_PARTITION = re.compile(r"(?<![^\s/])([^\s/=]+)=[^/;]*(?=/)")
 _REFUSED = re.compile(r"(the condition '…' cannot be used): [^;]*")
 
 
@@ -130,12 +131,13 @@ def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _without_quotations(value: str | None) -> str | None:
-    """Returns a text on one line, without what it quotes: a condition that was refused may contain
-    the very values that are to be erased.
+    """Returns a text on one line, without what it quotes and without the values in the folders of
+    partitions: a condition that was refused may contain the very values that are to be erased.
     """
     if value is None:
         return None
-    return one_line(_REFUSED.sub(r"\1", _QUOTATION.sub("'…'", value)))
+    text = _PARTITION.sub(r"\1=…", _QUOTATION.sub("'…'", value))
+    return one_line(_REFUSED.sub(r"\1", text))
 
 
 def one_line(value: str | None) -> str | None:

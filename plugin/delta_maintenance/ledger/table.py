@@ -22,6 +22,7 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.ledger.columns import COLUMNS, PARTITION, SCHEMA_STRING
+from delta_maintenance.ledger.rows import SCHEMA
 from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.commit.render import render_commit
@@ -43,6 +44,7 @@ from delta_maintenance.table.read.table import Table
 _CODEC = "zstd"
 _APPEND, _CREATE, _CHANGE = "WRITE", "CREATE TABLE", "ADD COLUMNS"
 _PARAMETERS = {"mode": "Append", "partitionBy": json.dumps([PARTITION])}
+_MOST, _MOST_SECONDS = 1 << 60, float(1 << 40)
 _READ_FIELDS = ("path", "partitionValues", "size", "deletionVector")
 
 
@@ -109,17 +111,19 @@ class LedgerTable:
     def batches(
         self, columns: Sequence[str], *, since_month: str | None = None
     ) -> Iterator[pa.Table]:
-        """Like `read`, in parts; the first one is empty."""
+        """Like `read`, in parts; the first one is empty.
+
+        Columns that a ledger of an earlier release lacks are null.
+        """
         snapshot = self._table.snapshot()
         layout = RowLayout.of(snapshot, columns, zone=None)
         _require_ledger(snapshot)
         files = self._files(snapshot, since_month)
         reader = RowReader(self._store, layout)
-        names = [name for name in columns if name in layout.schema.names]
-        yield layout.schema.empty_table().select(names)
+        yield _as_asked(layout.schema.empty_table(), columns)
         for number in range(files.num_rows):
             for rows in reader.read(files, number):
-                yield pa.Table.from_arrays(rows.columns, schema=layout.schema).select(names)
+                yield _as_asked(pa.Table.from_arrays(rows.columns, schema=layout.schema), columns)
 
     def _open(self) -> Snapshot:
         try:
@@ -129,7 +133,19 @@ class LedgerTable:
             return self._table.snapshot()
 
     def _create(self) -> None:
-        """Creates version 0. If another process was first, its table is used."""
+        """Creates version 0. If another process was first, its table is used.
+
+        `InvalidRequestError` if the folder has other contents, which a vacuum would delete.
+        """
+        other = self._other_contents()
+        # Another process creates the table before it writes files.
+        if other is not None and self.version() < 0:
+            raise InvalidRequestError(
+                "the folder for the ledger is not empty",
+                table=self._store.root,
+                file=other,
+                remedy="give the address of a new folder",
+            )
         now_ms = clock.epoch_millis(self._now())
         actions = StagedActions(
             protocol=Protocol(min_reader_version=1, min_writer_version=2),
@@ -150,6 +166,12 @@ class LedgerTable:
             "txnId": self._new_id(),
         }
         self._store.put_if_absent(f"{LOG_DIRECTORY}/{commit_name(0)}", render_commit(info, actions))
+
+    def _other_contents(self) -> str | None:
+        """Returns the first file or folder that a vacuum does not ignore."""
+        level = self._store.list_level()
+        paths: list[str] = level["path"].to_pylist() if level is not None else []
+        return min((path for path in paths if path and path[0] not in "._"), default=None)
 
     def _with_columns(self, snapshot: Snapshot) -> Snapshot:
         """Adds the columns that the table of an earlier release lacks."""
@@ -244,6 +266,31 @@ def _arranged(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _as_asked(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return pa.table(
+        {
+            name: _possible(rows[name])
+            if name in rows.column_names
+            else pa.nulls(rows.num_rows, SCHEMA.field(name).type)
+            for name in columns
+        }
+    )
+
+
+def _possible(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Null for numbers that no operation has: another writer may have added rows, and no sum,
+    chart or JSON document takes NaN.
+    """
+    if pa.types.is_integer(values.type):
+        most: float = _MOST
+    elif pa.types.is_floating(values.type):
+        most = _MOST_SECONDS
+    else:
+        return values
+    possible = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, most))
+    return pc.if_else(possible, values, None)
 
 
 def _require_ledger(snapshot: Snapshot) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from delta_maintenance.policies.definition.prices import Prices
 from delta_maintenance.policies.entry_files import identity_of
 
 DAYS = 90
+_MOST_AHEAD = timedelta(days=31)
 MOST_ROWS = 50_000
 """The newest rows that are kept with their texts, which take up to 1 KiB each."""
 _PART = 100_000
@@ -178,12 +179,12 @@ def _parts(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _prepared(part: pa.Table, *, since: datetime, now: datetime, prices: Prices | None) -> pa.Table:
-    """The rows of these days with all columns, also of a ledger of an earlier release."""
-    for name in _READ:
-        if name not in part.column_names:
-            part = part.append_column(name, pa.nulls(len(part), SCHEMA.field(name).type))
+    """The rows of these days, with what is computed of each."""
     kind = part.schema.field("started_at").type
+    # Clocks of other machines may be ahead; but rows of another century would stay the newest.
+    ends = pa.scalar(now + _MOST_AHEAD, kind)
     part = part.filter(pc.greater_equal(part["started_at"], pa.scalar(since, kind)))
+    part = part.filter(pc.less_equal(part["started_at"], ends))
     addresses = pc.dictionary_encode(pc.fill_null(part["table_uri"], "")).combine_chunks()
     # One look at each table, not at each row.
     names = pa.array([_identity(uri) for uri in addresses.dictionary.to_pylist()], pa.string())
@@ -201,7 +202,6 @@ def _identity(uri: str) -> str:
 def _days_of(rows: pa.Table, since: datetime) -> pa.Table:
     """The rows as rows of sums."""
     start = pa.scalar(since, rows.schema.field("started_at").type)
-    # Clocks of other machines may be ahead.
     days = pc.min_element_wise(
         pc.divide(pc.seconds_between(start, rows["started_at"]), 86_400), DAYS - 1
     )

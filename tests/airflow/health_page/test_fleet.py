@@ -186,7 +186,7 @@ def test_texts_of_the_ledger_are_escaped_and_links_stay_within_airflow(
         ]
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\uff1d", "\t", "\r"])
 def test_no_cell_of_a_spreadsheet_is_a_formula(site: Site, ledger: LedgerTable, start: str) -> None:
     rows = some_rows([(f"{start}HYPERLINK(1)", "s3://lake/x")], 1, now=NOW)
     append(ledger, rows)

@@ -17,7 +17,8 @@ from delta_maintenance_airflow.health_page.fleet.view import FleetView
 from delta_maintenance_airflow.health_page.rows import TableRow
 
 Value = str | int | float | None
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+# Spreadsheets in East Asian languages take full-width signs, too.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_verb
-from delta_maintenance.cli.output import count_text, print_json, print_lines, say, size_text, warn
+from delta_maintenance.cli.output import (
+    count_text,
+    print_json,
+    print_lines,
+    print_named,
+    say,
+    size_text,
+    warn,
+)
 from delta_maintenance.cli.policy_tables import PolicyTables
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
@@ -139,10 +148,10 @@ def _print_newest(rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespa
         ("when", "table", "operation", "outcome", "brought"),
         [
             (
-                f"{row['started_at']:%F %R}",
-                row["table_name"],
+                f"{row['started_at']:%F %R}" if row["started_at"] is not None else "",
+                row["table_name"] or "",
                 row["operation"] or "",
-                row["outcome"],
+                row["outcome"] or "",
                 ", ".join(_brought(row)) or row["error"] or "",
             )
             for row in rows
@@ -157,7 +166,9 @@ def _brought(row: Mapping[str, Any]) -> Iterator[str]:
     if before is not None and after is not None and after < before:
         yield f"{before:,} → {after:,} files"
     if row["bytes_deleted"]:
-        kept = _KEPT.get(row["freed"], "").format(row["freed_at"])
+        at = row["freed_at"]
+        known = row["freed"] if row["freed"] != "later" or at is not None else "unknown"
+        kept = _KEPT.get(known, "").format(at)
         yield f"{size_text(row['bytes_deleted'])} deleted{kept}"
     before, after = row["replay_bytes_before"], row["replay_bytes_after"]
     if before is not None and after is not None and after < before:
@@ -171,24 +182,26 @@ def _print_sums(found: Sequence[LedgerSum], arguments: argparse.Namespace) -> No
     currency = next((each.currency for each in found if each.currency), None)
     money = () if currency is None else (f"cost, {currency}", "saves a month")
     units = ("ran", "failed", "merged", "deleted", "freed", "to open", "requests", "seconds")
-    print_lines(
-        (arguments.by, *units, *money),
-        [
-            (
-                each.group or "",
-                f"{each.operations:,}",
-                f"{each.failed:,}" if each.failed else "",
-                count_text(each.files_merged, "file") if each.files_merged else "",
-                size_text(each.bytes_deleted) if each.bytes_deleted else "",
-                size_text(each.bytes_freed) if each.bytes_freed else "",
-                f"-{size_text(each.replay_bytes_spared)}" if each.replay_bytes_spared else "",
-                f"{each.requests:,}" if each.requests else "",
-                f"{each.seconds:,.1f}",
-                *([_money(each.cost), _money(each.saves_a_month)] if money else []),
-            )
-            for each in found
-        ],
-    )
+    columns = (arguments.by, *units, *money)
+    rows = [
+        (
+            each.group or "",
+            f"{each.operations:,}",
+            f"{each.failed:,}" if each.failed else "",
+            count_text(each.files_merged, "file") if each.files_merged else "",
+            size_text(each.bytes_deleted) if each.bytes_deleted else "",
+            size_text(each.bytes_freed) if each.bytes_freed else "",
+            f"-{size_text(each.replay_bytes_spared)}" if each.replay_bytes_spared else "",
+            f"{each.requests:,}" if each.requests else "",
+            f"{each.seconds:,.1f}",
+            *([_money(each.cost), _money(each.saves_a_month)] if money else []),
+        )
+        for each in found
+    ]
+    # Without those that nobody has counted, the rest fits a terminal more often.
+    filled = [at for at in range(len(columns)) if not at or any(row[at] for row in rows)]
+    show = print_named if sys.stdout.isatty() else print_lines
+    show([columns[at] for at in filled], [[row[at] for at in filled] for row in rows])
 
 
 def _money(amount: float | None) -> str:

@@ -131,11 +131,10 @@ class TableEntry(Rules):
         """
         if self.pattern is None:
             return None
-        *store, root = _place_of_root(self.pattern)
-        *at, path = address.place_of(uri)
-        if at != store or not f"{path}/".startswith(f"{root}/" if root else ""):
+        place, root = address.place_of(uri), _place_of_root(self.pattern)
+        if not _is_below(place, root):
             return None
-        below = path[len(root) :].removeprefix("/")
+        below = place[-1][len(root[-1]) :].removeprefix("/")
         return below if self.covers(self.uri_of(below)) else None
 
     def excludes(self, uri: str) -> bool:
@@ -211,7 +210,24 @@ class Policy(PolicyModel):
                         f"{text} starts with no key of `catalogs`; "
                         f"write one of {', '.join(self.catalogs) or 'them'} first"
                     )
+        if self.ledger is not None and (within := self._within_ledger(self.ledger.uri)) is not None:
+            raise ValueError(
+                f"{within} and the ledger {self.ledger.uri} lie within each other, so that a "
+                "vacuum would find the files of both; give the ledger a folder of its own"
+            )
         return self
+
+    def _within_ledger(self, ledger: str) -> str | None:
+        """The first table, or folder that is searched, within the ledger or around it."""
+        at = address.place_of(ledger)
+        for entry in self.tables:
+            if entry.uri is not None:
+                place = address.place_of(entry.uri)
+                if place != at and (_is_below(place, at) or _is_below(at, place)):
+                    return entry.uri
+            elif entry.pattern is not None and _is_below(_place_of_root(entry.pattern), at):
+                return entry.pattern
+        return None
 
     @cached_property
     def named_tables(self) -> tuple[PolicyTable, ...]:
@@ -383,6 +399,13 @@ def _place_of_root(text: str) -> tuple[str, ...]:
     except InvalidRequestError:
         # A wildcard in place of the host, below which nothing is found.
         return ("", "")
+
+
+def _is_below(place: Sequence[str], folder: Sequence[str]) -> bool:
+    """Whether a place is a folder, or in it."""
+    *store, path = place
+    *of_folder, root = folder
+    return store == of_folder and f"{path}/".startswith(f"{root}/" if root else "")
 
 
 _RULES = set(Rules.model_fields)
