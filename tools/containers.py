@@ -61,6 +61,8 @@ class Stack:
 
     def down(self, *arguments: str) -> None:
         """Ends the services, and then an own engine. With `--volumes`, the volumes are removed."""
+        if self.own and container_engine.first_process() is None:
+            return
         subprocess.run(self.compose("down", *arguments), check=True)
         if self.own:
             container_engine.stop()

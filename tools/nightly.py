@@ -124,6 +124,8 @@ PARTS = {
     ),
     "python-3.12": Part(tests=PYTHON_TESTS, python="3.12", extras="s3,azure,gcs"),
     "python-3.13": Part(tests=PYTHON_TESTS, python="3.13", extras="s3,azure,gcs"),
+    # Needs Docker, or what tools/container_engine.py needs to start it.
+    "containers": Part(tests=("-s", "tests/packaging/nightly_containers.py")),
 }
 
 

@@ -28,14 +28,19 @@ _MACHINE_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 def make(image: str) -> None:
     """Makes the stand-in for an image, unless the engine has it. Raises Missing."""
-    kind = image.partition(":")[0].rpartition("/")[2]
-    file = DOCKERFILES / f"{kind}.Dockerfile"
+    file = dockerfile(image)
     if not file.is_file():
-        raise Missing(f"the image {image}, for which {DOCKERFILES} has no stand-in")
+        raise Missing(f"the image {image}, in whose place there is no {file}")
     _make_base()
-    contexts = {"python": _for_python, "seaweedfs": _for_seaweedfs}.get(kind, dict[str, Path])()
+    prepare = {"python": _for_python, "seaweedfs": _for_seaweedfs}.get(file.stem, dict)
+    contexts: dict[str, Path] = prepare()
     flags = [f"--build-context={name}={path}" for name, path in contexts.items()]
     _docker("build", "--quiet", f"--tag={image}", f"--file={file}", *flags, str(DOCKERFILES))
+
+
+def dockerfile(image: str) -> Path:
+    """The file that makes the stand-in for an image."""
+    return DOCKERFILES / f"{image.partition(':')[0].rpartition('/')[2]}.Dockerfile"
 
 
 def _make_base() -> None:
