@@ -62,6 +62,10 @@ wait
 """
 
 
+_started: list[subprocess.Popen[bytes]] = []
+"""The process of `unshare`, if this process has started it; `stop` waits for its end."""
+
+
 class Missing(Exception):
     """Something that the engine needs and this machine lacks."""
 
@@ -119,6 +123,7 @@ def start() -> None:
             stderr=log,
             start_new_session=True,
         )
+    _started.append(process)
     _PID.write_text(str(process.pid))
     end = time.monotonic() + 120
     while subprocess.run(command("version"), capture_output=True).returncode != 0:
@@ -132,9 +137,11 @@ def stop() -> None:
     """Ends the engine with all containers, and removes what the kernel keeps of them."""
     if (first := first_process()) is not None:
         os.kill(first, signal.SIGKILL)
-        while Path(f"/proc/{first}").exists() and _is_running(first):
+        while Path(f"/proc/{first}").exists():
             time.sleep(0.1)
     _PID.unlink(missing_ok=True)
+    while _started:
+        _started.pop().wait()
     for group in Path("/sys/fs/cgroup").glob(f"**/{_CGROUP}"):
         for folder in sorted(group.glob("**/"), reverse=True):
             with suppress(OSError):
@@ -160,9 +167,13 @@ def network() -> Path:
 
 def first_process() -> int | None:
     """The first process of the namespaces, if the engine runs."""
-    if not _PID.is_file():
+    try:
+        parent = int(_PID.read_text())
+        # The file may be of an engine that has ended, and the number of another process now.
+        is_ours = str(TREE) in Path(f"/proc/{parent}/cmdline").read_text()
+    except FileNotFoundError:
         return None
-    children = _children(int(_PID.read_text()))
+    children = _children(parent) if is_ours else []
     return children[0] if children else None
 
 
@@ -171,10 +182,3 @@ def _children(pid: int) -> list[int]:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -27,14 +28,14 @@ import stand_in_images
 from container_engine import ROOT, Missing
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """The services of the compose file in an engine."""
 
-    def __init__(self, *, own: bool, project: str) -> None:
-        self.own = own
-        """Whether the engine is that of tools/container_engine.py."""
-        self.project = project
-        """The name of the project, which containers and volumes have."""
+    own: bool
+    """Whether the engine is that of tools/container_engine.py."""
+    project: str
+    """The name of the project, which containers and volumes have."""
 
     @property
     def network(self) -> Path:
@@ -57,7 +58,7 @@ class Stack:
         with stage("docker compose build"):
             subprocess.run(self.compose("build", "--quiet"), check=True)
         with stage("docker compose up"):
-            subprocess.run(self.compose("up", "--build", "--wait"), check=True)
+            subprocess.run(self.compose("up", "--wait"), check=True)
 
     def down(self, *arguments: str) -> None:
         """Ends the services, and then an own engine. With `--volumes`, the volumes are removed."""

@@ -61,7 +61,9 @@ def _make_base() -> None:
         shutil.copy(_MACHINE_CERTIFICATES, tree / "etc/ssl/machine.crt")
     if Path("/etc/pip.conf").is_file():
         shutil.copy("/etc/pip.conf", tree / "etc")
-    archive = shlex.join(("tar", "-C", str(tree), "--exclude=./var/cache/apt", "-c", "."))
+    archive = shlex.join(
+        ("tar", "-C", str(tree), "--exclude=./var/cache/apt/archives/*.deb", "-c", ".")
+    )
     imported = shlex.join(command("import", "-", _BASE))
     subprocess.run(f"{archive} | {imported}", shell=True, check=True, stdout=subprocess.DEVNULL)
 
