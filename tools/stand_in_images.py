@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shlex
 import shutil
@@ -108,7 +109,8 @@ def _for_seaweedfs() -> dict[str, Path]:
         shutil.copy(module / "docker" / "entrypoint.sh", place)
         # Not `go install`, which refuses a module that replaces another one.
         build = ("go", "build", "-C", str(module), "-mod=readonly", "-trimpath", "-ldflags=-s -w")
-        subprocess.run((*build, "-o", str(program), "./weed"), check=True)
+        environment = {**os.environ, "CGO_ENABLED": "0"}
+        subprocess.run((*build, "-o", str(program), "./weed"), check=True, env=environment)
     return {"program": place}
 
 
