@@ -27,7 +27,7 @@ from tests.support.tables.overdue_tables import overdue_table
 from tests.support.tables.vacuum_tables import Folder
 
 if TYPE_CHECKING:
-    from tools.containers import Stack
+    from containers import Stack
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(7200)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,15 +47,16 @@ def stack() -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "tools")
         import containers
+        from container_engine import Missing
 
         try:
             stack = containers.available(project=PROJECT)
-        except containers.Missing as missing:
+        except Missing as missing:
             pytest.skip(f"NO CONTAINERS: {missing}")
         try:
             try:
                 stack.up()
-            except containers.Missing as missing:
+            except Missing as missing:
                 pytest.skip(f"NO CONTAINERS: {missing}")
             with joined(stack.network):
                 yield stack
@@ -101,7 +102,7 @@ def airflow(stack: Stack, tmp_path: Path) -> Airflow:
 
 def upload(table: Folder, address: str) -> None:
     """Puts the files of a table on disk below an address."""
-    store, folder = open_store(address), Path(table.store.root)  # type: ignore[attr-defined]
+    store, folder = open_store(address), Path(table.store.root)
     for file in sorted(folder.rglob("*")):
         if file.is_file():
             store.put(str(file.relative_to(folder)), file.read_bytes())
