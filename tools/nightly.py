@@ -159,6 +159,8 @@ PARTS = {
         extras="s3,azure,gcs,catalogs",
         resolution="lowest-direct",
     ),
+    # Needs Docker, or what tools/container_engine.py needs to start it.
+    "containers": Part(tests=("-s", "tests/packaging/nightly_containers.py")),
 }
 
 

@@ -53,6 +53,20 @@ def test_built_image_is_pinned_throughout() -> None:
     assert f"/python{python[1]}/site-packages/pyspark" in DOCKERFILE
 
 
+def test_every_image_of_docker_hub_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import containers
+    import stand_in_images
+
+    found = containers.images()
+    assert len(found) == 3
+    for image in found:
+        assert stand_in_images.dockerfile(image).is_file(), image
+    (python,) = [image for image in found if image.startswith("python:")]
+    version = python.removeprefix("python:").rpartition(".")[0]
+    assert f"-{version}." in stand_in_images.CPYTHON
+
+
 def test_files_that_the_image_copies_pass_its_ignore_file() -> None:
     ignore = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
     for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE):
@@ -80,7 +94,7 @@ def test_services_wait_for_what_they_need(name: str) -> None:
 def test_no_source_root_is_mounted_and_no_plugins_folder_exists(name: str) -> None:
     for volume in SERVICES[name].get("volumes", []):
         source, target = volume.split(":")[:2]
-        assert source in ("./dags", "./docker/policy.yaml") or not source.startswith(".")
+        assert source in ("./dags", "./docker") or not source.startswith(".")
         assert "plugin" not in target
     assert "AIRFLOW__CORE__PLUGINS_FOLDER" not in SERVICES[name].get("environment", {})
 
@@ -103,7 +117,8 @@ def test_every_part_of_airflow_reads_the_policy_and_finds_the_assessments(part: 
     service = SERVICES[f"airflow-{part}"]
     assert service["command"] == f"airflow {part}"
     policy = service["environment"]["AIRFLOW__DELTA_MAINTENANCE__POLICY"]
-    assert f"./docker/policy.yaml:{policy}:ro" in service["volumes"]
+    assert policy == "/opt/airflow/docker/policy.yaml"
+    assert "./docker:/opt/airflow/docker:ro" in service["volumes"]
     # In the bucket that s3-init creates, outside the search for tables.
     assessments = service["environment"]["AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS"]
     assert assessments.startswith("s3://tables/_")
