@@ -102,6 +102,7 @@ PARTS = {
     ),
     # Compiled for the Kerberos libraries, so it needs their headers and a compiler.
     "kerberos": Part(tests=KERBEROS_TESTS, overlay=("requests-gssapi==1.4.0",)),
+    "spark-3.5": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==3.5.9",)),
     "spark-4.0": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.0.5",)),
     "spark-4.1": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.1.4",)),
     "spark-4.3": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.3.0",)),
