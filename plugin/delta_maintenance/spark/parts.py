@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,8 @@ def gather(
         .collect()
     )
     # The sort is stable, so that the batches of a part keep their order.
-    tables = (pa.ipc.open_stream(row.payload).read_all() for row in sorted(found, key=_number))
+    found.sort(key=attrgetter("part"))
+    tables = (pa.ipc.open_stream(row.payload).read_all() for row in found)
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
@@ -83,8 +85,3 @@ class _Task:
                         [label.slice(row, 1), part.slice(row, 1), content],
                         names=["label", "part", "payload"],
                     )
-
-
-def _number(row: object) -> int:
-    number: int = row.part  # type: ignore[attr-defined]
-    return number
