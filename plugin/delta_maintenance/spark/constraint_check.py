@@ -319,7 +319,7 @@ def _analyse(
     A filter accepts only boolean expressions without aggregates and windows; the condition of a
     join accepts no nondeterministic expressions and no stars; a lambda function accepts no
     subqueries, and the parentheses around it no alias. The lambda functions of Spark 3.5 accept
-    `IN` and `EXISTS`, which a column does not.
+    `IN` and `EXISTS`, which a sort does not.
     """
     rows = spark.createDataFrame([], spark_schema(snapshot, columns))
     other = spark.range(0).toDF(f"{MARK}_id")
@@ -327,7 +327,7 @@ def _analyse(
     _require_sound(rows.where(functions.expr(expression)))
     _require_sound(rows.join(other, functions.expr(expression), "left_semi"))
     _require_sound(rows.where(functions.expr(alone)))
-    _require_sound(rows.select(functions.expr(expression)))
+    _require_sound(rows.sort(functions.expr(expression)))
 
 
 def _require_sound(frame: DataFrame) -> None:

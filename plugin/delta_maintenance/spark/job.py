@@ -96,7 +96,9 @@ def read_spec(text: str) -> JobSpec:
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result, or its Plan, as JSON."""
-    require_spark(spark.version, found="the server" if is_connected(spark) else "the session")
+    require_spark(pyspark.__version__, found="the package pyspark of the driver")
+    if is_connected(spark):
+        require_spark(spark.version, found="the Spark Connect server")
     with LoggedProgress(_Output()) as progress:
         return _run(spec, spark, progress)
 
@@ -140,7 +142,6 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
 
 
 def _in_session(spec: JobSpec) -> dict[str, Any]:
-    require_spark(pyspark.__version__, found="the package pyspark of the driver")
     shared = SparkSession.getActiveSession() is not None
     spark = SparkSession.builder.appName(f"delta-maintenance {spec.operation}").getOrCreate()
     try:
