@@ -19,6 +19,7 @@ from delta_maintenance.operations.fsck.checks.contents import check_footers
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.spark import job
 from delta_maintenance.spark.fsck import FileReading, SparkContents
+from delta_maintenance.spark.parts import by_key
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.table_builder import EPOCH_MS
@@ -108,6 +109,19 @@ def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
 def test_data_for_executors_has_addresses_but_no_keys() -> None:
     reading = FileReading(uri="s3://b/t", storage_options={"secret": "hush"}, version=1)
     assert "hush" not in repr(reading)
+
+
+def test_rows_with_one_key_are_in_one_part() -> None:
+    keys = [f"k{number}" for number in (3, 1, 2, 1, 1, 1, 1, 2, 4, 5)]
+    parts = by_key(pa.table({"at": range(10), "key": keys}), "key", 3)
+    assert [part["key"].to_pylist() for part in parts] == [
+        ["k1"] * 5,
+        ["k2"] * 2,
+        ["k3", "k4"],
+        ["k5"],
+    ]
+    assert sorted(at for part in parts for at in part["at"].to_pylist()) == list(range(10))
+    assert by_key(pa.table({"key": pa.array([], pa.string())}), "key", 3) == []
 
 
 def test_a_task_gives_findings_batch_by_batch(spoilt: SoundTable) -> None:

@@ -210,6 +210,7 @@ def test_a_damaged_file_is_named_and_other_bins_are_committed(
     assert "; " in line
 
 
+@REPLACED_TASK
 def test_a_full_disk_fails_its_bin_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
