@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from delta_maintenance.spark import job
 from delta_maintenance.submission.job_spec import JobSpec
-from tests.support.oracle.delta_spark import DELTA_SPARK, DeltaSpark
+from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.servers.spark_session import local_session
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
@@ -24,7 +23,7 @@ ALONE = {"retention": "PT0S", "allow_short_retention": True, "no_other_writers":
 JOBS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("add-constraint", {"name": "natural", "expression": "id >= 0"}, "committed"),
     ("backfill-row-ids", {"checkpoint": False}, "enabled"),
-    ("recompute-stats", {"check_writers": True}, "recomputed"),
+    ("recompute-stats", {"all_files": True}, "recomputed"),
     ("compact-log", {"commits_per_file": 4}, "written"),
     ("purge", {}, "rewritten"),
     ("optimize", {}, "rewritten"),
@@ -33,6 +32,8 @@ JOBS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("vacuum", ALONE, "vacuumed"),
     ("fsck", {"deep": True}, "sound"),
 )
+IDLE = {("purge", "partitioned")}
+"""Jobs that have nothing to do."""
 KINDS = {
     "partitioned": ("PARTITIONED BY (part)", {}),
     "deletion-vectors": ("", {"delta.enableDeletionVectors": "true"}),
@@ -68,19 +69,22 @@ def test_a_second_writer_and_every_job_take_turns(
     )
     change(delta_spark, table, 0)
     before = delta_spark.rows(f"SELECT * FROM {table}")
-    told = {}
-    for operation, options, _ in JOBS:
-        spec = JobSpec(operation=operation, table=str(tmp_path), options=options)
-        told[operation] = job.run(spec, spark)["status"]
-    print(pyspark.__version__, DELTA_SPARK, kind, told)
+    for operation, options, status in JOBS:
+        found = run(spark, tmp_path, operation, options)
+        assert found == status or (operation, kind) in IDLE and found == "nothing-to-do", operation
     delta_spark.forget()
     assert delta_spark.rows(f"SELECT * FROM {table}") == before
     # The writer goes on with the tables that the jobs left behind, and the jobs with its files.
     change(delta_spark, table, 100)
     before = delta_spark.rows(f"SELECT * FROM {table}")
-    for operation, options, _ in JOBS[-3:]:
-        spec = JobSpec(operation=operation, table=str(tmp_path), options=options)
-        told[operation] = job.run(spec, spark)["status"]
-    print(told)
+    for operation, options, status in JOBS[-3:]:
+        assert run(spark, tmp_path, operation, options) == status
     delta_spark.forget()
     assert delta_spark.rows(f"SELECT * FROM {table}") == before
+
+
+def run(spark: SparkSession, table: Path, operation: str, options: dict[str, Any]) -> str:
+    """Runs a job and returns its status."""
+    spec = JobSpec(operation=operation, table=str(table), options=options)
+    status: str = job.run(spec, spark)["status"]
+    return status
