@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -65,8 +66,8 @@ def by_key(rows: pa.Table, key: str, most: int) -> list[pa.Table]:
     keys = rows[key].combine_chunks().dictionary_encode().indices.to_numpy()
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
     starts = firsts[np.flatnonzero(np.diff(firsts // most, prepend=-1))]
-    ends = [*starts[1:], rows.num_rows]
-    return [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
+    cuts = pairwise([*starts, rows.num_rows])
+    return [rows.slice(start, end - start) for start, end in cuts]
 
 
 @dataclass(frozen=True, slots=True)
