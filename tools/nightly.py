@@ -55,6 +55,9 @@ class Part:
     """A command that is run instead of pytest."""
     overlay: tuple[str, ...] = ()
     """Packages that hide those of `.venv`."""
+    jars: tuple[str, ...] = ()
+    """Maven coordinates of the jars that replace those of the overlay's PySpark, which come for one
+    version of Scala. Where Maven is missing, the part is left out."""
     packages: tuple[str, ...] = ()
     """Packages of an environment of its own, beside the project and what its tests need."""
     as_of: str = ""
@@ -96,6 +99,19 @@ LIBRARY_TESTS = (*ELSEWHERE, *ORCHESTRATORS, *IN_PARALLEL, *LENIENT)
 # and checkpoints for Delta Spark, and the properties, which start nothing.
 CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
 KERBEROS_TESTS = ("tests/storage/hdfs/test_kerberos.py", "tests/storage/hdfs/nightly_kerberos.py")
+
+
+def spark(version: str, delta: str = "", *, jars: tuple[str, ...] = ()) -> Part:
+    """The Spark jobs on a version, and between writes of the Delta Spark of its time."""
+    writes = ("tests/oracle/nightly_second_writer.py",) if delta else ()
+    return Part(
+        tests=("tests/spark", *writes, *LENIENT),
+        overlay=(f"pyspark=={version}",),
+        jars=jars,
+        variables={"DELTA_MAINTENANCE_DELTA_SPARK": delta} if delta else {},
+    )
+
+
 PARTS = {
     "cases": Part(
         tests=CASES_TESTS,
@@ -124,9 +140,17 @@ PARTS = {
     ),
     # Compiled for the Kerberos libraries, so it needs their headers and a compiler.
     "kerberos": Part(tests=KERBEROS_TESTS, overlay=("requests-gssapi==1.4.0",)),
-    "spark-4.0": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.0.5",)),
-    "spark-4.1": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.1.4",)),
-    "spark-4.3": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.3.0",)),
+    "spark-3.5": spark("3.5.9", "io.delta:delta-spark_2.12:3.3.2"),
+    "spark-3.5-scala-2.13": spark(
+        "3.5.9",
+        "io.delta:delta-spark_2.13:3.3.2",
+        jars=("org.apache.spark:spark-sql_2.13:3.5.9",),
+    ),
+    "spark-4.0": spark("4.0.5", "io.delta:delta-spark_2.13:4.0.1"),
+    "spark-4.1": spark("4.1.4", "io.delta:delta-spark_4.1_2.13:4.2.0"),
+    "spark-4.2": spark("4.2.1", "io.delta:delta-spark_4.2_2.13:4.4.0"),
+    # No Delta Spark has been released for it.
+    "spark-4.3": spark("4.3.0"),
     "airflow-3.1": Part(
         tests=AIRFLOW_TESTS,
         packages=("apache-airflow==3.1.8", "apache-airflow-providers-standard", "pyspark==4.2.0"),
@@ -175,6 +199,9 @@ def main(names: list[str]) -> int:
         if part.python and python_of(part) is None:
             results[name] = f"left out: no Python {part.python} here, and none to download"
             continue
+        if part.jars and shutil.which("mvn") is None:
+            results[name] = "left out: no Maven (mvn) here, which fetches its jars"
+            continue
         python, variables = prepared(name, part)
         if home is not None:
             variables["JAVA_HOME"] = str(home)
@@ -203,7 +230,7 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
     place = ENVIRONMENTS / name
     done = place / "done"
     requirements = "\n".join(
-        (part.extras, part.as_of, *part.overlay, *part.packages, *TEST_PACKAGES)
+        (part.extras, part.as_of, *part.overlay, *part.jars, *part.packages, *TEST_PACKAGES)
     )
     made = done.is_file() and done.read_text() == requirements
     if not made:
@@ -212,6 +239,8 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
     if part.overlay:
         if not made:
             install("--python", str(own), "--target", str(place), *part.overlay)
+            if part.jars:
+                replace_jars(place, part.jars)
         variables["PYTHONPATH"] = str(place)
     elif part.extras:
         if not made:
@@ -228,6 +257,25 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
         own = place / "bin" / "python"
     done.write_text(requirements)
     return own, variables
+
+
+def replace_jars(place: Path, coordinates: tuple[str, ...]) -> None:
+    """Replaces the jars of the overlay's PySpark by artifacts with all that they depend on."""
+    jars = place / "pyspark" / "jars"
+    shutil.rmtree(jars)
+    wanted = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, artifact, version in (each.split(":") for each in coordinates)
+    )
+    project = place / "pom.xml"
+    project.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>nightly</groupId>"
+        "<artifactId>jars</artifactId><version>1</version>"
+        f"<dependencies>{wanted}</dependencies></project>"
+    )
+    copy = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}")
+    make_venv.run("mvn", "--batch-mode", "--quiet", "--file", str(project), *copy)
 
 
 def constraints(place: Path, part: Part) -> Path:

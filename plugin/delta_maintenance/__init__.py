@@ -5,7 +5,15 @@ Start with `DeltaTable`. Programs use `open_table` and `delta_maintenance.operat
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11):  # noqa: UP036 - a cluster may have an older one
+    raise ImportError(
+        "delta-maintenance needs Python 3.11 or newer, and this is Python "
+        + ".".join(map(str, sys.version_info[:3]))
+        + ": name another with spark.pyspark.python, or send one in an archive"
+    )
 
 from delta_maintenance.lazy import lazy_names
 

@@ -285,6 +285,19 @@ def test_without_spark_the_error_names_what_to_install(
     assert "not contain bin/spark-submit" in cli("checkpoint", v2_table, "--engine", "spark").err
 
 
+@pytest.mark.parametrize("place", ["version.py", "python/pyspark/version.py"])
+def test_a_spark_that_is_too_old_is_refused_before_it_is_started(
+    cli: Any, spark: FakeSpark, v2_table: str, place: str
+) -> None:
+    spark.answers(None)
+    (spark.home / place).parent.mkdir(parents=True, exist_ok=True)
+    (spark.home / place).write_text('__version__: str = "3.4.4"\n')
+    outcome = cli("checkpoint", v2_table, "--engine", "spark")
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert f"{spark.home} is Spark 3.4.4, and the jobs need Spark 3.5 or newer" in outcome.err
+    assert "install 'pyspark>=3.5'" in outcome.err and not spark.seen_file.exists()
+
+
 def test_the_pyspark_of_this_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
     pytest.importorskip("pyspark")

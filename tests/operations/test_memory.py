@@ -105,7 +105,6 @@ class Contents(Tasks):
         reading = FileReading(uri=self.root, storage_options={}, version=version)
         footers = present.select(["path", "location", "num_records"])
         vectors = adds.select(["path", "deletionVector", "num_records"])
-        vectors = vectors.append_column("file", vectors["path"])
         for read, rows in ((reading.footers, footers), (reading.vectors, vectors)):
             for batch in read(rows.combine_chunks().to_batches()):
                 findings.extend(pa.Table.from_batches([batch]))
@@ -139,10 +138,10 @@ def counting(root: str) -> Callable[[pa.StringArray], RowCounts]:
     """A `RowCounter`."""
 
     def count(paths: pa.StringArray) -> RowCounts:
-        wanted = pa.record_batch({"at": pa.array(range(len(paths))), "path": paths})
+        wanted = pa.record_batch({"path": paths})
         [found] = FooterReading(uri=root, storage_options={}).read([wanted])
-        problems = tuple(found.column(2).drop_null().to_pylist())
-        return RowCounts(counts=found.column(1), problems=problems)
+        problems = tuple(found.column(1).drop_null().to_pylist())
+        return RowCounts(counts=found.column(0), problems=problems)
 
     return count
 

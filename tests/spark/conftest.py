@@ -12,16 +12,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.servers.endings import end_gateway
+from tests.support.servers.spark_session import local_session
 
 HERE = Path(__file__).parent
 JAVA = os.path.join(os.environ["JAVA_HOME"], "bin/java") if "JAVA_HOME" in os.environ else "java"
-
-LOOPBACK = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,26 +38,9 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session whose tasks get a second and a third attempt, as on a cluster."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.delenv("SPARK_HOME", raising=False)
-        builder = SparkSession.builder.master("local[2, 3]").appName("tests")
-        settings = {
-            **LOOPBACK,
-            "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
-        }
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
+    """See `local_session`."""
+    with local_session(tmp_path_factory.mktemp("warehouse")) as session:
         yield session
-        end_gateway(session.sparkContext._gateway, stop=session.stop)
 
 
 @pytest.fixture(scope="session")

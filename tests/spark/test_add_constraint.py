@@ -339,7 +339,14 @@ def test_an_expression_that_fails_on_a_row_fails_the_job(
 ) -> None:
     options = {"name": "c", "expression": "1 / (id - 5) < 9"}
     spec = JobSpec(operation="add-constraint", table=str(table.root), options=options)
-    assert job.main(["--spec", json.dumps(spec.to_json())]) == 1
+    # Without ANSI mode, which is Spark 3.5's default, the expression is null for the row.
+    ansi = "spark.sql.ansi.enabled"
+    before = str(spark.conf.get(ansi))
+    spark.conf.set(ansi, "true")
+    try:
+        assert job.main(["--spec", json.dumps(spec.to_json())]) == 1
+    finally:
+        spark.conf.set(ansi, before)
     assert "DIVIDE_BY_ZERO" in capsys.readouterr().out
     assert table.open().snapshot().version == 0
 

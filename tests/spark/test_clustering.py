@@ -42,6 +42,7 @@ from tests.support.rewrites.rewritten_tables import NOW
 from tests.support.rewrites.table_rows import live_adds, live_rows
 from tests.support.rewrites.typed_bins import bins
 from tests.support.rewrites.typed_rows import FIELDS, rows
+from tests.support.servers.spark_session import REPLACED_TASK
 
 pytestmark = pytest.mark.spark
 
@@ -190,6 +191,7 @@ def clustering_by(by: Sequence[str]) -> Clustering:
 
 
 @pytest.mark.conformance("RW-44", "RW-29", "DV-15")
+@REPLACED_TASK
 def test_attempts_that_end_their_executor_and_deletions_of_others_cost_no_row(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ def test_attempts_that_end_their_executor_and_deletions_of_others_cost_no_row(
     assert {path.name for path in tmp_path.glob("*.parquet")} - referenced, "of the first attempt"
 
 
+@REPLACED_TASK
 def test_sorted_rows_that_are_not_those_of_the_sources_are_sorted_again_by_one_task(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.rewrites.repeated_row_ids import DEFECTS, defective
 from tests.support.rewrites.rewritten_tables import Rewritten
-from tests.support.servers.spark_processes import ConnectServer
+from tests.support.servers.spark_processes import ConnectServer, ConnectUnavailable
 from tests.support.tables.sound_tables import DATA, SoundTable
 from tests.support.tables.vacuum_tables import Folder
 
@@ -57,7 +57,10 @@ def server(
     java: None, bare_python: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ConnectServer]:
     pytest.importorskip("grpc", reason="NO SPARK CONNECT: its client needs grpcio")
-    running = ConnectServer(tmp_path_factory.mktemp("connect"), bare_python)
+    try:
+        running = ConnectServer(tmp_path_factory.mktemp("connect"), bare_python)
+    except ConnectUnavailable:
+        pytest.skip("NO SPARK CONNECT: the jars of its server cannot be fetched")
     try:
         yield running
     finally:

@@ -30,6 +30,7 @@ def test_executors_count_what_threads_would(spark: SparkSession, tmp_path: Path)
     footers = SparkFooters(spark, str(tmp_path), files_per_task=3)
     found = footers(pa.array([*paths[:4], "gone", *paths[4:], "damaged"]))
     assert found.counts.to_pylist() == [0, 1, 2, 3, None, 4, 5, 6, None]
+    assert footers(pa.array([], pa.string())).counts.to_pylist() == []
     gone, damaged = found.problems
     assert gone == "gone: the data file is gone" and damaged.startswith(
         "damaged: the data file cannot"

@@ -19,6 +19,7 @@ from delta_maintenance.operations.fsck.checks.contents import check_footers
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.spark import job
 from delta_maintenance.spark.fsck import FileReading, SparkContents
+from delta_maintenance.spark.parts import by_key
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.table_builder import EPOCH_MS
@@ -110,18 +111,25 @@ def test_data_for_executors_has_addresses_but_no_keys() -> None:
     assert "hush" not in repr(reading)
 
 
+def test_rows_with_one_key_are_in_one_part() -> None:
+    keys = [f"k{number}" for number in (3, 1, 2, 1, 1, 1, 1, 2, 4, 5)]
+    parts = by_key(pa.table({"at": range(10), "key": keys}), "key", 3)
+    assert [part["key"].to_pylist() for part in parts] == [
+        ["k1"] * 5,
+        ["k2"] * 2,
+        ["k3", "k4"],
+        ["k5"],
+    ]
+    assert sorted(at for part in parts for at in part["at"].to_pylist()) == list(range(10))
+    assert by_key(pa.table({"key": pa.array([], pa.string())}), "key", 3) == []
+
+
 def test_a_task_gives_findings_batch_by_batch(spoilt: SoundTable) -> None:
     reading = FileReading(uri=str(spoilt.store.root), storage_options={}, version=5)
     found = Findings()
     rows = {"path": ["fewer", "no%20parquet"], "location": ["fewer", "no parquet"]}
     files = pa.table({**rows, "num_records": [9, 10]})
-    # As a session with large variables hands them over.
-    large = files.cast(
-        pa.schema(
-            {"path": pa.large_string(), "location": pa.large_string(), "num_records": pa.int64()}
-        )
-    )
-    for batch in reading.footers(large.to_batches(max_chunksize=1)):
+    for batch in reading.footers(files.to_batches(max_chunksize=1)):
         found.extend(pa.table(batch))
     direct = Findings()
     check_footers(spoilt.store, files, direct, version=5)

@@ -235,3 +235,27 @@ def test_a_shared_session_outlives_the_job(spark: SparkSession, tmp_path: Path) 
     spec = json.dumps({"operation": "checkpoint", "table": str(tmp_path / "none")})
     assert job.main(["--spec", spec]) == 5
     assert spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize("version", ["3.4.4", "2.4.8"])
+def test_a_pyspark_that_is_too_old_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+    spec = JobSpec(operation="checkpoint", table=str(tmp_path / "none"))
+    with pytest.raises(InvalidRequestError) as raised:
+        job.run(spec, cast(SparkSession, None))
+    said = f"the package pyspark of the driver is Spark {version}, and the jobs need Spark 3.5"
+    assert str(raised.value).startswith(said) and "'pyspark>=3.5'" in str(raised.value)
+
+
+def test_the_error_of_a_task_is_named_by_its_own_text() -> None:
+    quoted = (
+        "An error occurred while calling o86.collectToPython.\n"
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 "
+        "failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.2 "
+        "executor 1): org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by "
+        "zero.\n== SQL(line 1, position 1) ==\n"
+    )
+    message = JobError.of(RuntimeError(quoted)).message
+    assert "RuntimeError: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO]" in message

@@ -34,6 +34,7 @@ from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.data_files import DataTable, field, source
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten
 from tests.support.rewrites.table_rows import Action, latest, live_adds
+from tests.support.servers.spark_session import REPLACED_TASK
 
 pytestmark = pytest.mark.spark
 
@@ -146,6 +147,7 @@ def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
 
 
 @pytest.mark.conformance("RW-15", "RW-44")
+@REPLACED_TASK
 def test_attempts_that_end_their_executor_cost_one_bin_and_commit_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_damaged_file_is_named_and_other_bins_are_committed(
     assert "; " in line
 
 
+@REPLACED_TASK
 def test_a_full_disk_fails_its_bin_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

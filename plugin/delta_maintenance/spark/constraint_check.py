@@ -47,6 +47,11 @@ _FILE = f"{MARK}_file"
 _PROBLEM = f"{MARK}_problem"
 """Additional columns: the number of the file in the job, and the reason why it cannot be read."""
 
+_CHECKED = pa.schema(
+    {_FILE: pa.int32(), "rows": pa.int64(), "violations": pa.int64(), "problem": pa.binary()}
+)
+"""The result per file."""
+
 _FILES_PER_JOB = 10_000
 _BYTES_PER_TASK = 128 << 20
 _BYTES_TO_OPEN = 4 << 20
@@ -192,10 +197,11 @@ class SparkConstraintCheck:
                 functions.count_if("violates").alias("violations"),
                 functions.max(_PROBLEM).alias("problem"),
             )
-            .toArrow()
+            .collect()
         )
-        _raise_first(found)
-        return _summary(found, files)
+        checked = pa.Table.from_pylist([row.asDict() for row in found], _CHECKED)
+        _raise_first(checked)
+        return _summary(checked, files)
 
 
 def _batch(
@@ -312,7 +318,8 @@ def _analyse(
 
     A filter accepts only boolean expressions without aggregates and windows; the condition of a
     join accepts no nondeterministic expressions and no stars; a lambda function accepts no
-    subqueries, and the parentheses around it no alias.
+    subqueries, and the parentheses around it no alias. The lambda functions of Spark 3.5 accept
+    `IN` and `EXISTS`, which a sort does not.
     """
     rows = spark.createDataFrame([], spark_schema(snapshot, columns))
     other = spark.range(0).toDF(f"{MARK}_id")
@@ -320,6 +327,7 @@ def _analyse(
     _require_sound(rows.where(functions.expr(expression)))
     _require_sound(rows.join(other, functions.expr(expression), "left_semi"))
     _require_sound(rows.where(functions.expr(alone)))
+    _require_sound(rows.sort(functions.expr(expression)))
 
 
 def _require_sound(frame: DataFrame) -> None:

@@ -11,17 +11,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from delta_maintenance.spark.parts import gather, in_parts
 from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.data.row_counts import RowCounts, count_rows
 
-SCHEMA = "at long, rows long, problem string"
-"""`at` is the number of the file in the request."""
+_COUNTS = pa.schema({"rows": pa.int64(), "problem": pa.string()})
 
 _FILES_PER_TASK = 500
 
@@ -34,19 +33,17 @@ class FooterReading:
     storage_options: Mapping[str, str] = field(repr=False)
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Converts rows of a number and a path to rows of `SCHEMA`.
+        """Converts rows of a path to rows of a count, or of the reason why there is none.
 
         Errors of the store are raised, so that Spark retries the task.
         """
         with closing(open_store(self.uri, self.storage_options)) as store:
             for batch in batches:
-                found = count_rows(store, batch.column(1).cast(pa.string()))
+                found = count_rows(store, batch.column(0))
                 nothing = pa.nulls(batch.num_rows, pa.string())
                 problems = pa.array(found.problems, pa.string())
                 told = pc.replace_with_mask(nothing, pc.is_null(found.counts), problems)
-                yield pa.RecordBatch.from_arrays(
-                    [batch.column(0), found.counts, told], names=["at", "rows", "problem"]
-                )
+                yield pa.RecordBatch.from_arrays([found.counts, told], schema=_COUNTS)
 
 
 class SparkFooters:
@@ -73,14 +70,7 @@ class SparkFooters:
 
     def __call__(self, paths: pa.StringArray) -> RowCounts:
         """See `RowCounter`."""
-        wanted = pa.table({"at": pa.array(np.arange(len(paths))), "path": paths})
-        tasks = -(-len(paths) // self._files_per_task)
-        found = (
-            self._spark.createDataFrame(wanted)
-            .repartition(tasks, "at")
-            .mapInArrow(self._reading.read, SCHEMA)
-            .toArrow()
-            .sort_by("at")
-        )
+        parts = in_parts(pa.table({"path": paths}), self._files_per_task)
+        found = gather(self._spark, parts, self._reading.read, schema=_COUNTS)
         counts = pa.concat_arrays([pa.array([], pa.int64()), *found["rows"].chunks])
         return RowCounts(counts=counts, problems=tuple(found["problem"].drop_null().to_pylist()))

@@ -8,7 +8,7 @@ number for each group, which the driver compares with those of the groups before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -29,32 +29,17 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
     PartReading,
 )
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.spark.parts import Read, by_key, gather, in_parts, in_turn
 from delta_maintenance.spark.session import JobSession, executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.progress import Progress
 
-SCHEMA = "kind string, severity string, version long, path string, problem string, remedy string"
-"""The schema of the findings that executors return."""
-PARTS_SCHEMA = (
-    "at long, part long, firsts array<long>, lasts array<long>, repeated long, complete boolean"
-)
-"""The schema of the row IDs that executors return."""
-
 _FILES_PER_ROUND = 200_000
 _FILES_PER_TASK = 500
 
-_FOOTERS = pa.schema({"path": pa.string(), "location": pa.string(), "num_records": pa.int64()})
-_VECTORS = pa.schema(
-    {
-        "path": pa.string(),
-        "deletionVector": ADD_TYPES["deletionVector"],
-        "num_records": pa.int64(),
-        # Only used to group the vectors of one file.
-        "file": pa.string(),
-    }
-)
+_FOOTERS = ["path", "location", "num_records"]
+_VECTORS = ["path", "deletionVector", "num_records"]
 
 _Batches = Iterable[pa.RecordBatch]
 
@@ -63,7 +48,7 @@ _Batches = Iterable[pa.RecordBatch]
 class FileReading:
     """The inputs of a task; they are sent to executors.
 
-    Its methods return rows of `SCHEMA`. Errors of the store are raised, so that Spark retries the
+    Its methods return rows of `FINDINGS`. Errors of the store are raised, so that Spark retries the
     task.
     """
 
@@ -73,21 +58,17 @@ class FileReading:
 
     def footers(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Opens data files, given as rows of `path`, `location` and `num_records`."""
-        return self._found(check_footers, batches, _FOOTERS)
+        return self._found(check_footers, batches)
 
     def vectors(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Opens deletion vectors, given as rows of `path`, `deletionVector` and `num_records`."""
-        return self._found(check_vectors, batches, _VECTORS)
+        return self._found(check_vectors, batches)
 
-    def _found(
-        self, check: Callable[..., None], batches: _Batches, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def _found(self, check: Callable[..., None], batches: _Batches) -> Iterator[pa.RecordBatch]:
         with closing(open_store(self.uri, self.storage_options)) as store:
             for batch in batches:
                 findings = Findings()
-                # Spark may pass large strings.
-                files = pa.table(batch).cast(schema)
-                check(store, files, findings, version=self.version)
+                check(store, pa.table(batch), findings, version=self.version)
                 yield from findings.table().to_batches()
 
 
@@ -148,13 +129,16 @@ class SparkContents:
     ) -> None:
         """See `ContentsCheck`. Findings of a round are in the order of their paths."""
         reading = FileReading(uri=self._uri, storage_options=self._options, version=version)
-        footers = present.select(_FOOTERS.names)
+        footers = present.select(_FOOTERS)
         for done, files in self._rounds(footers):
-            findings.extend(self._found(files, "location", reading.footers))
+            parts = in_parts(files, self._files_per_task)
+            findings.extend(self._found(parts, reading.footers))
             _tell(progress, "footers", done, footers.num_rows)
-        vectors = with_vectors(adds).select(_VECTORS.names[:-1])
+        vectors = with_vectors(adds).select(_VECTORS)
         for done, rows in self._rounds(vectors):
-            findings.extend(self._found(_by_file(rows), "file", reading.vectors))
+            # A file with several vectors is read by one task.
+            parts = by_key(_with_file(rows), "file", self._files_per_task)
+            findings.extend(self._found(parts, reading.vectors))
             _tell(progress, "deletion vectors", done, vectors.num_rows)
 
     def row_ids(self, layout: DataFileLayout) -> SparkRowIds:
@@ -175,26 +159,9 @@ class SparkContents:
             part = files.slice(first, self._files_per_round)
             yield first + part.num_rows, part
 
-    def _found(
-        self,
-        files: pa.Table,
-        together: str,
-        read: Callable[[_Batches], Iterator[pa.RecordBatch]],
-    ) -> pa.Table:
-        """Returns the problems of files.
-
-        One task checks all files that have the same value in the column `together`.
-        """
-        tasks = -(-files.num_rows // self._files_per_task)
-        return (
-            self._spark.createDataFrame(files)
-            .repartition(tasks, together)
-            .sortWithinPartitions(together)
-            .mapInArrow(read, SCHEMA)
-            .toArrow()
-            .cast(FINDINGS)
-            .sort_by([("path", "ascending"), ("problem", "ascending")])
-        )
+    def _found(self, parts: Sequence[pa.Table], read: Read) -> pa.Table:
+        found = gather(self._spark, parts, read, schema=FINDINGS)
+        return found.sort_by([("path", "ascending"), ("problem", "ascending")])
 
 
 class SparkRowIds:
@@ -219,19 +186,13 @@ class SparkRowIds:
             passed=passed,
             most_ranges=reading.most_ranges // tasks,
         )
-        return (
-            self._spark.createDataFrame(files)
-            # Each task reads files from the whole round, in order. If a task stops early, the
-            # other tasks have read about as many files.
-            .repartition(tasks, "at")
-            .sortWithinPartitions("at")
-            .mapInArrow(replace(self._task, reading=reading).read, PARTS_SCHEMA)
-            .toArrow()
-            .cast(PARTS)
-        )
+        # Each task reads files from the whole round, in order. If a task stops early, the other
+        # tasks have read about as many files.
+        parts = in_turn(files, tasks)
+        return gather(self._spark, parts, replace(self._task, reading=reading).read, schema=PARTS)
 
 
-def _by_file(rows: pa.Table) -> pa.Table:
+def _with_file(rows: pa.Table) -> pa.Table:
     """Adds the column `file`, which has one value for all vectors in the same file."""
     vectors = rows["deletionVector"]
     kind, name = (pc.struct_field(vectors, part) for part in ("storageType", "pathOrInlineDv"))

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
@@ -46,6 +47,7 @@ from delta_maintenance.submission.job_report import (
     JobReport,
 )
 from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission.versions import require_spark
 from delta_maintenance.table_names import remember_name, table_text
 
 
@@ -94,6 +96,9 @@ def read_spec(text: str) -> JobSpec:
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result, or its Plan, as JSON."""
+    require_spark(pyspark.__version__, found="the package pyspark of the driver")
+    if is_connected(spark):
+        require_spark(spark.version, found="the Spark Connect server")
     with LoggedProgress(_Output()) as progress:
         return _run(spec, spark, progress)
 

@@ -29,7 +29,6 @@ from threading import BoundedSemaphore
 from typing import Self
 
 import pyarrow as pa
-from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession, functions
 
 from delta_maintenance import clock
@@ -39,6 +38,7 @@ from delta_maintenance.operations.rewriting.engine import BinOutcome, rewritten
 from delta_maintenance.spark.clustering import SparkSorting
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.session import JobSession, executor_options, is_connected
+from delta_maintenance.spark.threads import add_tag, cancel_tagged, for_thread
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 
 SCHEMA = "number long, outcome binary"
@@ -172,7 +172,7 @@ class _Run:
                 self._ended = True
                 if running:
                     with suppress(Exception):
-                        self._spark.interruptTag(self._tag)
+                        cancel_tagged(self._spark, self._tag)
 
     def _jobs_at_once(self) -> int:
         """Returns the number of cores of the cluster plus a margin, so that no core is idle."""
@@ -195,7 +195,7 @@ class _Run:
     ) -> Future[list[BinOutcome]]:
         try:
             # The thread of the job inherits the job group and the scheduler pool of this thread.
-            job = inheritable_thread_target(self._spark)(self._job)
+            job = for_thread(self._spark, self._job)
         except Exception as error:
             # The session has ended.
             failed = Future[list[BinOutcome]]()
@@ -204,7 +204,7 @@ class _Run:
         return pool.submit(job, bins, is_second)
 
     def _job(self, bins: tuple[Bin, ...], is_second: bool) -> list[BinOutcome]:
-        self._spark.addTag(self._tag)
+        add_tag(self._spark, self._tag)
         if len(bins) == 1 and not is_second and self._is_sorted_by_many(bins[0]):
             return self._sorted(bins[0])
         if self._ended:

@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance.operations.recompute_stats.reading import FileWork, StatisticsReading
 from delta_maintenance.spark.log_shares import TableAddress
+from delta_maintenance.spark.parts import gather, in_turn
 from delta_maintenance.spark.session import JobSession, executor_options
 
-SCHEMA = "work binary"
-"""A pickled `FileWork`."""
+_WORKS = pa.schema({"work": pa.binary()})
+"""Pickled `FileWork`."""
 
 _FILES_PER_TASK = 100
 _BYTES_PER_TASK = 256 << 20
@@ -36,17 +37,16 @@ class StatisticsTask:
     decode: bool
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Converts rows of a number and the work on a file to rows of `SCHEMA`.
+        """Reads files: receives and returns pickled `FileWork`.
 
         Errors of the store are raised, so that Spark retries the task.
         """
         with self.address.store() as store:
             for batch in batches:
-                files = [pickle.loads(work) for work in batch.column(1).to_pylist()]
+                files = [pickle.loads(work) for work in batch.column(0).to_pylist()]
                 # A task has one core.
                 found = self.reading.read(store, files, decode=self.decode, workers=1)
-                works = pa.array([pickle.dumps(work) for work in found], pa.binary())
-                yield pa.RecordBatch.from_arrays([works], names=["work"])
+                yield from _works(found).to_batches()
 
 
 class SparkStatistics:
@@ -80,13 +80,10 @@ class SparkStatistics:
         task = StatisticsTask(address=self._address, reading=reading, decode=decode)
         size = sum(work.file.size for work in files) if decode else 0
         tasks = max(-(-len(files) // self._files_per_task), size // _BYTES_PER_TASK)
-        works = pa.array([pickle.dumps(work) for work in files], pa.binary())
-        found = (
-            self._spark.createDataFrame(
-                pa.table({"at": pa.array(range(len(files))), "work": works})
-            )
-            .repartition(min(tasks, len(files)), "at")
-            .mapInArrow(task.read, SCHEMA)
-            .toArrow()
-        )
+        parts = in_turn(_works(files), min(tasks, len(files)))
+        found = gather(self._spark, parts, task.read, schema=_WORKS)
         return map(pickle.loads, found["work"].to_pylist())
+
+
+def _works(files: Iterable[FileWork]) -> pa.Table:
+    return pa.table([pa.array([pickle.dumps(work) for work in files], pa.binary())], schema=_WORKS)

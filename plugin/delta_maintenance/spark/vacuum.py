@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Self
 
 import pyarrow as pa
@@ -233,9 +233,8 @@ class SparkVacuum:
 
     def _recorded(self, came: FileReferences, buckets: int) -> DataFrame:
         """Returns the files with unusual names that commits removed as rows for buckets."""
-        rows = (row for locations in came.expired for row in expired_rows(locations, buckets))
-        table = pa.Table.from_batches(log_shares.in_batches(rows), log_shares.ARROW_SCHEMA)
-        return self._spark.createDataFrame(table, log_shares.SCHEMA)
+        rows = [row for locations in came.expired for row in expired_rows(locations, buckets)]
+        return self._spark.createDataFrame(list(map(astuple, rows)), log_shares.SCHEMA)
 
     def _digest(self, dead: DataFrame, *, tasks: int) -> str:
         """Computes the digest of all paths, from one digest per group.

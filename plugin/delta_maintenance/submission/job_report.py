@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,7 @@ def interface_of(line: str) -> str | None:
 
 
 def _gist(error: Exception) -> str:
-    """Returns one line of an error; for an error in a Python worker, the original error."""
+    """Returns one line of an error; for an error in a task, the original error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for index, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
@@ -151,7 +152,13 @@ def _gist(error: Exception) -> str:
             raised = [text for text in lines[index + 1 :] if _names_error(text)]
             if raised:
                 return raised[0]
+        # The sessions of Spark 3.5 quote the error of the JVM.
+        if failure := _FAILURE.search(line):
+            return failure[1]
     return lines[0] if lines else "no message"
+
+
+_FAILURE = re.compile(r"most recent failure: Lost task .*?\): (.+)")
 
 
 def _names_error(line: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.submission.job_spec import APPLICATION
+from delta_maintenance.submission.versions import require_spark, spark_version
 
 
 def submit_command(
@@ -52,7 +53,7 @@ def connect_command(spec: str, report: str) -> list[str]:
 
 def find_spark_home() -> Path:
     """Returns SPARK_HOME, or else the installed pyspark. Raises `InvalidRequestError`
-    without both.
+    without both, and for a version that is too old.
     """
     named = os.environ.get("SPARK_HOME")
     if named:
@@ -67,6 +68,8 @@ def find_spark_home() -> Path:
         raise InvalidRequestError(
             problem, remedy="install delta-maintenance[spark], or use --engine local"
         )
+    if version := spark_version(home):
+        require_spark(version, found=os.fspath(home))
     return home
 
 

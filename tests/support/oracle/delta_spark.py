@@ -16,6 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -40,6 +41,11 @@ BROUGHT_BY_SPARK = (
     "org.xerial.snappy",
 )
 
+_RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+if _RELEASE >= (4, 1):
+    _STREAMING += ".checkpointing"
+
 SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
@@ -58,8 +64,7 @@ SETTINGS = {
     # By default, every rename of a commit or a checksum starts two `readlink` processes.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing"
-        ".FileSystemBasedCheckpointFileManager"
+        f"{_STREAMING}.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -109,7 +114,9 @@ class DeltaSpark:
                 raise RuntimeError(f"Spark does not start:\n{text[-3000:]}")
             raise OracleUnavailable(f"its jars cannot be fetched: {missing.group()}")
         self.jvm: Any = self._gateway.jvm
-        self._spark = self.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
+        sql = self.jvm.org.apache.spark.sql
+        sessions = sql.SparkSession if _RELEASE < (4, 0) else sql.classic.SparkSession
+        self._spark = sessions.builder().getOrCreate()
         self._delta = self.jvm.org.apache.spark.sql.delta
 
     def close(self) -> None:

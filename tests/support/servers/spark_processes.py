@@ -18,6 +18,7 @@ from tests.support.servers.endings import end_process
 from tests.support.servers.ports import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
+JARS = SPARK_HOME / "jars"
 PATIENCE_SECONDS = 480
 # Short-lived processes: compiling costs more than it saves.
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
@@ -84,15 +85,16 @@ class Cluster:
                 command,
                 env={**self._environment, **environment},
                 cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE,
+                stderr=log,
                 timeout=540,
+                text=True,
             )
-        output = Path(log.name).read_text()
+        output = f"{Path(log.name).read_text()}\n{done.stdout}"
         assert report.exists(), output
         told = read_report(report)
         assert done.returncode == told.exit_status, output
-        assert output.splitlines()[-1] == f"DELTA_MAINTENANCE_REPORT {report.read_text()}"
+        assert done.stdout.splitlines()[-1] == f"DELTA_MAINTENANCE_REPORT {report.read_text()}"
         return told
 
     def executors(self) -> list[int]:
@@ -142,8 +144,15 @@ class Cluster:
             time.sleep(0.1)
 
 
+class ConnectUnavailable(Exception):
+    """Spark 3.5 does not include the server, and its jars cannot be downloaded."""
+
+
 class ConnectServer:
-    """A server of Spark Connect on the loopback interface, with two cores."""
+    """A server of Spark Connect on the loopback interface, with two cores.
+
+    Raises `ConnectUnavailable`.
+    """
 
     def __init__(self, folder: Path, python: Path) -> None:
         port = free_port()
@@ -156,6 +165,7 @@ class ConnectServer:
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
             *("--master", "local[2]"),
             *(word for item in settings.items() for word in ("--conf", "=".join(item))),
+            *(() if any(JARS.glob("spark-connect_*")) else ("--packages", _connect())),
             "spark-internal",
         ]
         with self._log.open("wb") as out:
@@ -168,12 +178,21 @@ class ConnectServer:
             )
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not _is_open(port):
+            if self._process.poll() is not None and "unresolved dep" in self._log.read_text():
+                raise ConnectUnavailable
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.1)
 
     def close(self) -> None:
         end_process(self._process)
+
+
+def _connect() -> str:
+    """Returns the Maven coordinates of the server."""
+    [library] = JARS.glob("scala-library-*.jar")
+    scala = ".".join(library.stem.split("-")[-1].split(".")[:2])
+    return f"org.apache.spark:spark-connect_{scala}:{pyspark.__version__}"
 
 
 def environment_without_credentials() -> dict[str, str]:
