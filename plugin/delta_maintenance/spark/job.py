@@ -53,7 +53,7 @@ from delta_maintenance.table_names import remember_name, table_text
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one job and returns its exit status."""
-    parsed = _parser().parse_args(arguments)
+    parsed = _parsed(arguments)
     storage_options: Mapping[str, str] = {}
     try:
         spec = read_spec(parsed.spec)
@@ -205,6 +205,15 @@ class _Output:
 
 def _say(line: str) -> None:
     print(f"{OWN_LINE}{redact(line)}", flush=True)
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    parsed, others = parser.parse_known_args(arguments)
+    # Glue adds its own arguments, and those by which it was told of the code.
+    if others and "--JOB_RUN_ID" not in others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    return parsed
 
 
 def _parser() -> argparse.ArgumentParser:
