@@ -103,7 +103,7 @@ KERBEROS_TESTS = ("tests/storage/hdfs/test_kerberos.py", "tests/storage/hdfs/nig
 
 def spark(version: str, delta: str = "", *, jars: tuple[str, ...] = ()) -> Part:
     """The Spark jobs on a version, and between writes of the Delta Spark of its time."""
-    writes = ("tests/oracle/nightly_second_writer.py",) if delta else ()
+    writes = ("tests/oracle/versions/nightly_second_writer.py",) if delta else ()
     return Part(
         tests=("tests/spark", *writes, *LENIENT),
         overlay=(f"pyspark=={version}",),
@@ -147,7 +147,7 @@ PARTS = {
         jars=("org.apache.spark:spark-sql_2.13:3.5.9",),
     ),
     "spark-4.0": spark("4.0.5", "io.delta:delta-spark_2.13:4.0.1"),
-    "spark-4.1": spark("4.1.4", "io.delta:delta-spark_4.1_2.13:4.2.0"),
+    "spark-4.1": spark("4.1.4", "io.delta:delta-spark_4.1_2.13:4.4.0"),
     "spark-4.2": spark("4.2.1", "io.delta:delta-spark_4.2_2.13:4.4.0"),
     # No Delta Spark has been released for it.
     "spark-4.3": spark("4.3.0"),
