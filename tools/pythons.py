@@ -13,8 +13,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from go_modules import NoModule, folder_of
+
 MODULE = "github.com/kluctl/go-embed-python"
 EMBEDDED = {
+    "3.11": "v0.0.0-3.11.11-20241219-1",
     "3.12": "v0.0.0-3.12.3-20240415-1",
     "3.13": "v0.0.0-3.13.1-20241219-1",
     "3.14": "v0.0.0-3.14.6-20260610-1",
@@ -41,20 +44,16 @@ def find(version: str, *, uv: str, folder: Path) -> Path | None:
     install = (uv, "python", "install", "--quiet", "--no-bin", version)
     if subprocess.run(install, capture_output=True).returncode == 0:
         return find(version, uv=uv, folder=folder)
-    return _embedded(version, folder / version)
+    try:
+        unpack(embedded(version), folder / version)
+    except (KeyError, NoModule):
+        return None
+    return unpacked
 
 
-def _embedded(version: str, place: Path) -> Path | None:
-    """Unpacks the Python of a Go module."""
-    if version not in EMBEDDED or shutil.which("go") is None:
-        return None
-    command = ("go", "mod", "download", "-json", f"{MODULE}@{EMBEDDED[version]}")
-    # Outside of any module.
-    told = subprocess.run(command, cwd="/", capture_output=True, text=True)
-    if told.returncode != 0:
-        return None
-    unpack(Path(json.loads(told.stdout)["Dir"]) / _DATA, place)
-    return place / "bin" / "python3"
+def embedded(version: str) -> Path:
+    """Returns the folder with the files of a Python in its Go module. Raises NoModule."""
+    return folder_of(f"{MODULE}@{EMBEDDED[version]}") / _DATA
 
 
 def unpack(data: Path, place: Path) -> None:

@@ -6,8 +6,6 @@ they are. docs/testing.md lists the differences.
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import re
 import shlex
@@ -16,10 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pythons
 from container_engine import PLACE, ROOT, Missing, command, debootstrap, mirror
+from go_modules import NoModule, folder_of
 
 DOCKERFILES = ROOT / "tools" / "stand_ins"
-CPYTHON = "github.com/kluctl/go-embed-python@v0.0.0-3.11.11-20241219-1"
 # The tags of SeaweedFS are no versions of Go modules; this commit is of its version 4.53.
 SEAWEEDFS = "github.com/seaweedfs/seaweedfs@v0.0.0-20261109003541-7506e5f91cd6"
 WHEELS = ("pip==24.0", "setuptools==79.0.1")
@@ -34,7 +33,10 @@ def make(image: str) -> None:
         raise Missing(f"the image {image}, in whose place there is no {file}")
     _make_base()
     prepare = {"python": _for_python, "seaweedfs": _for_seaweedfs}.get(file.stem, dict)
-    contexts: dict[str, Path] = prepare()
+    try:
+        contexts: dict[str, Path] = prepare()
+    except NoModule as absent:
+        raise Missing(str(absent)) from None
     flags = [f"--build-context={name}={path}" for name, path in contexts.items()]
     _docker("build", "--quiet", f"--tag={image}", f"--file={file}", *flags, str(DOCKERFILES))
 
@@ -72,8 +74,7 @@ def _make_base() -> None:
 def _for_python() -> dict[str, Path]:
     place = PLACE / "cpython"
     if not place.exists():
-        data = _module(CPYTHON) / "python" / "internal" / "data" / "linux-amd64"
-        _unpack(data, place)
+        pythons.unpack(pythons.embedded("3.11"), place)
     wheels = PLACE / "wheels"
     if not wheels.exists():
         pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps")
@@ -81,30 +82,11 @@ def _for_python() -> dict[str, Path]:
     return {"cpython": place, "wheels": wheels}
 
 
-def _unpack(data: Path, place: Path) -> None:
-    """Copies the files that files.json lists, some of which are compressed."""
-    unfinished = place.with_name(f"{place.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    for entry in json.loads((data / "files.json").read_text())["files"]:
-        file, mode = unfinished / entry["name"], entry["perm"]
-        if mode & 1 << 31:
-            file.mkdir(parents=True)
-        elif link := entry.get("symlink"):
-            file.symlink_to(link)
-        else:
-            plain = data / entry["name"]
-            packed = data / f"{entry['name']}.gz"
-            content = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
-            file.write_bytes(content)
-            file.chmod(mode & 0o777)
-    unfinished.rename(place)
-
-
 def _for_seaweedfs() -> dict[str, Path]:
     place = PLACE / "seaweedfs"
     program = place / "weed"
     if not program.exists():
-        module = _module(SEAWEEDFS)
+        module = folder_of(SEAWEEDFS)
         place.mkdir(exist_ok=True)
         shutil.copy(module / "docker" / "entrypoint.sh", place)
         # Not `go install`, which refuses a module that replaces another one.
@@ -112,17 +94,6 @@ def _for_seaweedfs() -> dict[str, Path]:
         environment = {**os.environ, "CGO_ENABLED": "0"}
         subprocess.run((*build, "-o", str(program), "./weed"), check=True, env=environment)
     return {"program": place}
-
-
-def _module(name: str) -> Path:
-    """The folder of a Go module; downloads it."""
-    if shutil.which("go") is None:
-        raise Missing("the program go")
-    download = ("go", "mod", "download", "-json", name)
-    found = subprocess.run(download, capture_output=True, text=True)
-    if found.returncode != 0:
-        raise Missing(f"the Go module {name}: {json.loads(found.stdout).get('Error')}")
-    return Path(json.loads(found.stdout)["Dir"])
 
 
 def _docker(*arguments: str) -> None:
