@@ -33,22 +33,26 @@ def find(version: str, *, uv: str, folder: Path) -> Path | None:
 
     `folder` keeps unpacked ones.
     """
-    found = subprocess.run(
-        (uv, "python", "find", "--quiet", version), capture_output=True, text=True
-    )
-    if found.returncode == 0:
-        return Path(found.stdout.strip())
     unpacked = folder / version / "bin" / "python3"
+    if (found := _known(version, uv)) is not None:
+        return found
     if unpacked.exists():
         return unpacked
     install = (uv, "python", "install", "--quiet", "--no-bin", version)
     if subprocess.run(install, capture_output=True).returncode == 0:
-        return find(version, uv=uv, folder=folder)
+        return _known(version, uv)
     try:
         unpack(embedded(version), folder / version)
     except (KeyError, NoModule):
         return None
     return unpacked
+
+
+def _known(version: str, uv: str) -> Path | None:
+    """The Python that uv finds on the machine."""
+    command = (uv, "python", "find", "--quiet", version)
+    found = subprocess.run(command, capture_output=True, text=True)
+    return Path(found.stdout.strip()) if found.returncode == 0 else None
 
 
 def embedded(version: str) -> Path:
