@@ -20,14 +20,11 @@ R = TypeVar("R")
 
 def for_thread(spark: SparkSession, target: Callable[P, R]) -> Callable[P, R]:
     """Returns a target for a thread that inherits the job group and the pool of this thread."""
-    wrapped: Callable[P, R]
-    if not is_connected(spark):
-        wrapped = inheritable_thread_target(target)
-    elif pyspark.__version__.startswith("3."):
-        # Its clients have nothing to inherit but tags.
-        wrapped = target
-    else:
-        wrapped = inheritable_thread_target(spark)(target)
+    if pyspark.__version__.startswith("3."):
+        # Its clients of Spark Connect have nothing to inherit but tags.
+        return target if is_connected(spark) else inheritable_thread_target(target)
+    # Without a session, tags are not inherited, and each call warns of that.
+    wrapped: Callable[P, R] = inheritable_thread_target(spark)(target)
     return wrapped
 
 
