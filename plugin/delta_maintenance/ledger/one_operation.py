@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.registry import AnyOperation
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.freed import Freed
+    from delta_maintenance.operations.core.registry import AnyOperation
     from delta_maintenance.policies.measuring import Measured
     from delta_maintenance.policies.models import RunResult
     from delta_maintenance.storage import Store
