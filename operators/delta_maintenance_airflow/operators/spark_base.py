@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
-from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance_airflow.compat import default_deferrable
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
@@ -143,6 +142,9 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return self._parsed(document, planned=plan_only)
 
     def _parsed(self, document: Mapping[str, Any], *, planned: bool) -> Any:
+        # Loads records, which Dag parsing must not.
+        from delta_maintenance.submission.job_report import split_task_seconds
+
         document, seconds = split_task_seconds(document)
         self._one.worked_on_spark(seconds)
         if not planned:
