@@ -159,14 +159,14 @@ def test_the_token_is_masked_and_the_address_is_not(server: type[InMemoryCatalog
 
 
 def test_operators_and_sensors_take_a_name(
-    server: type[InMemoryCatalog], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: type[InMemoryCatalog], tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
     asset = assets.create_asset(table=NAME)
     operator = DeltaCheckpointOperator(
         task_id="c", table_uri=NAME, delta_conn_id="lake", outlets=[asset]
     )
     events: dict[Any, Any] = {asset: type("Event", (), {"extra": {}})()}
-    facts = operator.execute({"outlet_events": events, "ti": None})  # type: ignore[typeddict-item]
+    facts = operator.execute({**task_context, "outlet_events": events})
     assert facts["catalog_name"] == NAME and facts["table"] == f"{tmp_path}/lake/orders"
     assert events[asset].extra["catalog_name"] == NAME
     lineage = operator.lineage()
