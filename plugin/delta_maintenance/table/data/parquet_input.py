@@ -57,11 +57,6 @@ _PADDING = 100
 _SPARK = b"org.apache.spark.version"
 _INSTANT = pa.timestamp("us", "UTC")
 
-# PyArrow 21 makes extension types of JSON and UUID unless it is told not to; earlier ones never do.
-_NO_EXTENSIONS = (
-    {"arrow_extensions_enabled": False} if int(pa.__version__.split(".")[0]) >= 21 else {}
-)
-
 
 class ParquetInput:
     """Context manager for reading one Parquet file."""
@@ -105,7 +100,7 @@ class ParquetInput:
                 # it when the interpreter ends, and then abort the process (apache/arrow#34314).
                 "pre_buffer": False,
                 "buffer_size": 0 if ahead else self._buffer_size(),
-                **_NO_EXTENSIONS,
+                "arrow_extensions_enabled": False,
                 # Otherwise changed values of a damaged file would become those of a sound one.
                 "page_checksum_verification": True,
             }
