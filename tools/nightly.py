@@ -13,6 +13,7 @@ its providers within 25 minutes, and uv takes one minute.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -229,9 +230,11 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
     variables = dict(part.variables)
     place = ENVIRONMENTS / name
     done = place / "done"
-    requirements = "\n".join(
-        (part.extras, part.as_of, *part.overlay, *part.jars, *part.packages, *TEST_PACKAGES)
-    )
+    asked = [part.extras, part.as_of, *part.overlay, *part.jars, *part.packages, *TEST_PACKAGES]
+    if part.extras:
+        project_file = (ROOT / "pyproject.toml").read_bytes()
+        asked += [part.python, part.resolution, hashlib.sha256(project_file).hexdigest()]
+    requirements = "\n".join(asked)
     made = done.is_file() and done.read_text() == requirements
     if not made:
         shutil.rmtree(place, ignore_errors=True)

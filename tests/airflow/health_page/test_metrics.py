@@ -21,6 +21,7 @@ from delta_maintenance_airflow.plugin import URL_PREFIX
 from tests.support.orchestrators.health_site import POLICY, Site
 from tests.support.tables.assessed_tables import assessment, fill, waiting
 
+# Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 TOKEN = "päßwort-of-a-scraper"
 SCRAPER = {"Authorization": f"Bearer {TOKEN}".encode()}

@@ -110,7 +110,8 @@ def test_the_sensor_of_fabric_follows_the_batch_to_its_end() -> None:
 def test_glue_starts_a_run_of_the_job_that_was_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against moto, which accepts the parameters of the service and runs nothing."""
     names, operators = run("AWS Glue")
-    boto3, moto = pytest.importorskip("boto3"), pytest.importorskip("moto")
+    reason = "NO BOTO3 AND MOTO: install the extra platforms; see docs/testing.md"
+    boto3, moto = (pytest.importorskip(name, reason=reason) for name in ("boto3", "moto"))
     from tests.support.submissions import DOCUMENTS
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
