@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -171,6 +172,19 @@ def place_of(text: str) -> tuple[str, str, str]:
     # In stores of objects, `..` is a name like any other.
     store = address.before.rstrip("/") if address.kind is StoreKind.OTHER else str(address.kind)
     return store, address.authority, f"{address.path}{address.behind}"
+
+
+def is_below(place: Sequence[str], folder: Sequence[str]) -> bool:
+    """Whether a place is a folder, or in it."""
+    *store, path = place
+    *of_folder, root = folder
+    return store == of_folder and f"{path}/".startswith(f"{root}/" if root else "")
+
+
+def lie_within_each_other(one: str, other: str) -> bool:
+    """Whether one of two addresses leads to a folder within that of the other."""
+    first, second = place_of(one), place_of(other)
+    return first != second and (is_below(first, second) or is_below(second, first))
 
 
 def _first_link(address: str) -> tuple[str, str, str]:

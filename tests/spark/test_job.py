@@ -137,14 +137,14 @@ def test_every_error_is_reported(
 def test_the_progress_of_many_bins_is_few_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def rewrite(spec: JobSpec, spark: object, progress: Progress) -> dict[str, str]:
+    def rewrite(spec: JobSpec, spark: object, progress: Progress, row: object) -> JobSpec:
         for number in range(1, 101):
             progress("bins rewritten", number, 100)
             progress("bytes rewritten", number * 1_000_000, 200_000_000, unit="bytes")
-        return {"table": spec.table}
+        return spec
 
     monkeypatch.setattr(job, "_run", rewrite)
-    assert job.run(SPEC, cast(SparkSession, None)) == {"table": SPEC.table}
+    assert job.run(SPEC, cast(SparkSession, None)) == SPEC.to_json()
     assert capsys.readouterr().out.splitlines() == [
         "delta-maintenance: bins rewritten: 1 of 100",
         "delta-maintenance: bytes rewritten: 1.0 MB of 200.0 MB",

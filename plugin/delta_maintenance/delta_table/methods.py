@@ -18,16 +18,14 @@ from delta_maintenance.address import Address
 from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.ledger.one_operation import recorded
+from delta_maintenance.ledger.one_operation import delivering_to, recorded
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
-from delta_maintenance.storage import open_store
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.models import RunResult
     from delta_maintenance.table.read.table import Table
 
 _logger = logging.getLogger("delta_maintenance")
@@ -156,15 +154,17 @@ def _run(
     parts, plan_only = subject._execution_parts(), bool(dry_run)
     table, storage_options = parts.table, parts.storage_options
     access = record.access(options, plan_only=plan_only)
+    kind = table.store.address.kind
+    options_at = partial(options_for, given=storage_options, kind=kind)
     context = RunContext(
         engine=_engine(record, table, with_access(storage_options, access), parts.spark, options),
         plan_only=plan_only,
         version=version,
         report=report,
-        storage_options=partial(options_for, given=storage_options, kind=table.store.address.kind),
+        storage_options=options_at,
         warn=_warn,
     )
-    deliver = None if parts.ledger is None else partial(_record, parts, parts.ledger)
+    deliver = delivering_to(parts.ledger, done_by="python", options=options_at, warn=_warn)
     with recorded(record, deliver, name=lambda: parts.name, plans=plan_only) as one:
         one.measure(table.store)
         time = None
@@ -187,21 +187,6 @@ def _run(
         finally:
             if time is not None and (seconds := time.seconds):
                 one.worked_on_spark(seconds)
-
-
-def _record(parts: ExecutionParts, ledger: str, result: RunResult) -> None:
-    from delta_maintenance.ledger.recording import Recorder
-    from delta_maintenance.ledger.rows import Origin
-    from delta_maintenance.ledger.table import LedgerTable
-
-    def opened() -> LedgerTable:
-        kind = parts.table.store.address.kind
-        return LedgerTable(
-            open_store(ledger, options_for(ledger, given=parts.storage_options, kind=kind))
-        )
-
-    origin = Origin(done_by="python", run_id=clock.new_id())
-    _warn([*Recorder(open_ledger=opened, state=None).record(result, origin)])
 
 
 def _engine(

@@ -5,15 +5,17 @@ Loads what it needs only if there is a ledger, because command lines and Dags im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 
 if TYPE_CHECKING:
+    from delta_maintenance.ledger.rows import DoneBy
     from delta_maintenance.operations.core.freed import Freed
     from delta_maintenance.operations.core.registry import AnyOperation
     from delta_maintenance.policies.measuring import Measured
@@ -119,3 +121,37 @@ def recorded(
     finally:
         if deliver is not None and not one.goes_on:
             deliver(one.result(name(), failure))
+
+
+def delivering_to(
+    ledger: str | None,
+    *,
+    done_by: DoneBy,
+    options: Callable[[str], Mapping[str, str] | None],
+    warn: Callable[[Sequence[str]], None],
+) -> Callable[[RunResult], None] | None:
+    """Returns what delivers operations to the ledger at an address; None without one.
+
+    `options` returns the storage options for an address. Without a state folder, rows that cannot
+    be delivered are lost, and `warn` is told so. `InvalidRequestError` for an invalid address.
+    """
+    if ledger is None:
+        return None
+    # Refused before anything is done.
+    address = str(Address.parse(ledger).absolute())
+
+    def deliver(result: RunResult) -> None:
+        from delta_maintenance.ledger.recording import Recorder
+        from delta_maintenance.ledger.rows import Origin
+        from delta_maintenance.ledger.table import LedgerTable
+        from delta_maintenance.storage import open_store
+
+        recorder = Recorder(
+            open_ledger=lambda: LedgerTable(open_store(address, options(address))),
+            state=None,
+            address=address,
+        )
+        origin = Origin(done_by=done_by, run_id=clock.new_id())
+        warn([*recorder.record(result, origin)])
+
+    return deliver

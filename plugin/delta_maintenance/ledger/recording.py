@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance.address import place_of
+from delta_maintenance.address import lie_within_each_other, place_of
 from delta_maintenance.errors import (
     DeltaMaintenanceError,
     InvalidRequestError,
@@ -55,9 +55,19 @@ class Recorder:
             rows = rows_of(self._worth_a_row(result), origin)
             if not rows.num_rows:
                 return
+            self._require_folder_of_its_own(result.uri)
             yield from self._delivered(origin.run_id, rows)
         except Exception as error:
             yield _warning(failure_of(error, where="the ledger"), kept=False)
+
+    def _require_folder_of_its_own(self, table: str) -> None:
+        if self.address is not None and lie_within_each_other(self.address, table):
+            raise InvalidRequestError(
+                f"the ledger {self.address} and the table lie within each other, so that a vacuum "
+                "would find the files of both",
+                table=table,
+                remedy="give the ledger a folder of its own",
+            )
 
     def _worth_a_row(self, result: RunResult) -> RunResult:
         if self.address is None or place_of(result.uri) != place_of(self.address):

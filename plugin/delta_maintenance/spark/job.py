@@ -30,6 +30,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recorded
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.operations.core.operation import load
@@ -96,25 +97,41 @@ def read_spec(text: str) -> JobSpec:
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result, or its Plan, as JSON."""
-    require_spark(pyspark.__version__, found="the package pyspark of the driver")
-    if is_connected(spark):
-        require_spark(spark.version, found="the Spark Connect server")
-    with LoggedProgress(_Output()) as progress:
-        return _run(spec, spark, progress)
+    return report_of(spec, spark).result_or_raise()
 
 
 def report_of(spec: JobSpec, spark: SparkSession) -> JobReport:
-    """Runs the operation in a session, and measures its tasks. Raises the errors of the
-    operation.
+    """Runs the operation in a session, measures its tasks, and adds a row to the ledger of the
+    specification. Raises the errors of the operation.
     """
-    time = TaskTime(spark)
-    result = run(spec, spark)
-    return JobReport(
-        status="done", result=result, report_uri=spec.report_uri, task_seconds=time.seconds
+    record, time = find(spec.operation), TaskTime(spark)
+    at = Address.parse(spec.table)
+    deliver = delivering_to(
+        spec.ledger,
+        done_by="spark",
+        options=partial(options_for, given=spec.storage_options, kind=at.kind),
+        warn=_warn,
     )
+    name = spec.catalog_name or str(at.absolute())
+    with recorded(record, deliver, name=lambda: name, plans=spec.plan_only) as row:
+        try:
+            require_spark(pyspark.__version__, found="the package pyspark of the driver")
+            if is_connected(spark):
+                require_spark(spark.version, found="the Spark Connect server")
+            with LoggedProgress(_Output()) as progress:
+                row.document = _run(spec, spark, progress, row)
+        finally:
+            row.worked_on_spark(time.seconds)
+        return JobReport(
+            status="done",
+            result=row.document.to_json(),
+            report_uri=spec.report_uri,
+            task_seconds=time.seconds,
+        )
 
 
-def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[str, Any]:
+def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress, row: OneOperation) -> Any:
+    """Returns the Result, or the Plan."""
     record = find(spec.operation)
     options = spec.read_options()
     access = record.access(options, plan_only=spec.plan_only)
@@ -130,6 +147,7 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
         progress=progress,
     )
     table = open_table(address, spec.storage_options)
+    row.measure(table.store)
     snapshots = NewestSnapshots(table)
     context = RunContext(
         engine=load(record.spark.engine)(session) if record.spark is not None else None,
@@ -148,8 +166,7 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress) -> dict[s
     if approved is not None:
         approved.require(plan, options, table_id=snapshots.table_id())
     _say(f"{table_text(plan.table)}, version {plan.version}: {plan.reason}")
-    document: dict[str, Any] = (plan if spec.plan_only else prepared.apply()).to_json()
-    return document
+    return plan if spec.plan_only else prepared.apply()
 
 
 def _in_session(spec: JobSpec) -> JobReport:
@@ -201,6 +218,11 @@ class _Output:
 
     def info(self, message: str, /, *arguments: object) -> None:
         _say(message % arguments)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        _say(f"warning: {warning}")
 
 
 def _say(line: str) -> None:

@@ -42,6 +42,10 @@ class JobSpec(Record):
     """The address of a new Parquet file, outside the table, for the complete list, of which the
     Result contains the beginning. It is written with the storage options of the table.
     """
+    ledger: str | None = None
+    """The address of a ledger to which the job adds a row, with the storage options of the table.
+    For jobs that no command, task or policy waits for: those add the row themselves.
+    """
     plan_only: bool = False
     """Return the Plan, and change nothing."""
     approved: dict[str, Any] | None = None
@@ -88,7 +92,8 @@ def require_no_credentials(spec: JobSpec) -> None:
     For specifications that become arguments or documents, which other users may read.
     """
     given = {f"the option {name}": value for name, value in spec.options.items()}
-    require_no_credentials_in_addresses({**given, "the report": spec.report_uri})
+    addresses = {"the report": spec.report_uri, "the ledger": spec.ledger}
+    require_no_credentials_in_addresses({**given, **addresses})
     # Imported here because it loads the clients of object stores.
     from delta_maintenance.storage.options import parse_options
 

@@ -105,10 +105,11 @@ class Submission(Record):
         """
         for what, address in (
             ("table", spec.table),
+            ("ledger", spec.ledger),
             ("report", report),
             ("application", code.application),
         ):
-            if Address.parse(address).is_local:
+            if address is not None and Address.parse(address).is_local:
                 raise InvalidRequestError(
                     f"the {what} {address} is a path on this machine",
                     remedy="give an address that the cluster reaches, such as s3://BUCKET/PATH",

@@ -35,6 +35,7 @@ def test_a_request_is_printed(cli: Any) -> None:
         *WORDS,
         *("--for", "livy", "--set", "queue=etl", "--options", '{"retention": "P30D"}'),
         *("--py-files", "s3://lake/l.zip", "--archives", "s3://lake/e.tar.gz#e", "--plan-only"),
+        *("--ledger", "s3://lake/ledger"),
         *("--executors", "3", "--executor-memory", "2g", "--spark-conf", "spark.task.cpus=2"),
         *("--env", "TMPDIR=/scratch", "--python", "./e/bin/python"),
     )
@@ -54,6 +55,7 @@ def test_a_request_is_printed(cli: Any) -> None:
     )
     spec = JobSpec.from_json(json.loads(body["args"][1]))
     assert (spec.operation, spec.plan_only, spec.options) == ("vacuum", True, {"retention": "P30D"})
+    assert spec.ledger == "s3://lake/ledger"
 
 
 def test_the_resource_of_kubernetes_is_yaml_unless_json_is_requested(cli: Any) -> None:
@@ -75,6 +77,8 @@ def test_the_resource_of_kubernetes_is_yaml_unless_json_is_requested(cli: Any) -
         (("--for", "livy", "--options", '{"retain": 1}'), "retain"),
         (("--for", "livy", "--options", "[]"), "--options: no JSON object"),
         (("--for", "livy", "--executors", "none"), "executors"),
+        (("--for", "livy", "--ledger", "/ledger"), "the ledger /ledger is a path on this machine"),
+        (("--for", "livy", "--ledger", "s3://me:hush@lake/ledger"), "plain address"),
         (
             ("--for", "livy", "--storage-option", "key=id", "--storage-option", "secret=hush"),
             "identity",

@@ -104,6 +104,9 @@ def _add_spec(verbs: Verbs) -> None:
         help='fields of the operation\'s Options, such as {"retention": "P30D"}',
     )
     parser.add_argument(
+        "--ledger", metavar="URI", help="the job adds a row to this ledger, as nothing waits for it"
+    )
+    parser.add_argument(
         "--plan-only", action="store_true", help="answer with the Plan, and change nothing"
     )
     code = parser.add_argument_group("code of the job")
@@ -166,6 +169,7 @@ def _run_spec(arguments: argparse.Namespace) -> None:
                 "catalog_name": arguments.catalog_name,
                 "storage_options": storage_options,
                 "options": arguments.options,
+                "ledger": arguments.ledger,
                 "plan_only": arguments.plan_only,
             }
         ),

@@ -132,7 +132,7 @@ class TableEntry(Rules):
         if self.pattern is None:
             return None
         place, root = address.place_of(uri), _place_of_root(self.pattern)
-        if not _is_below(place, root):
+        if not address.is_below(place, root):
             return None
         below = place[-1][len(root[-1]) :].removeprefix("/")
         return below if self.covers(self.uri_of(below)) else None
@@ -222,10 +222,9 @@ class Policy(PolicyModel):
         at = address.place_of(ledger)
         for entry in self.tables:
             if entry.uri is not None:
-                place = address.place_of(entry.uri)
-                if place != at and (_is_below(place, at) or _is_below(at, place)):
+                if address.lie_within_each_other(entry.uri, ledger):
                     return entry.uri
-            elif entry.pattern is not None and _is_below(_place_of_root(entry.pattern), at):
+            elif entry.pattern is not None and address.is_below(_place_of_root(entry.pattern), at):
                 return entry.pattern
         return None
 
@@ -399,13 +398,6 @@ def _place_of_root(text: str) -> tuple[str, ...]:
     except InvalidRequestError:
         # A wildcard in place of the host, below which nothing is found.
         return ("", "")
-
-
-def _is_below(place: Sequence[str], folder: Sequence[str]) -> bool:
-    """Whether a place is a folder, or in it."""
-    *store, path = place
-    *of_folder, root = folder
-    return store == of_folder and f"{path}/".startswith(f"{root}/" if root else "")
 
 
 _RULES = set(Rules.model_fields)
