@@ -31,12 +31,16 @@ from java_home import OWN_HOME, machine_java, packaged_java
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / "build" / "nightly"
 TEST_PACKAGES = (
+    "asyncssh",
     "azure-storage-blob",
     "deltalake==1.6.6",
+    "duckdb==1.5.5",
+    "duckdb-extension-delta==1.5.5",
     "hypothesis",
     "moto[server]",
     # The wheel is built by it.
     "pip",
+    "polars",
     "prometheus-client",
     "pytest",
     "pytest-timeout",
@@ -78,13 +82,13 @@ class Part:
 # Combinations of other packages with older versions give warnings about each other, which
 # `make test` would turn into errors.
 LENIENT = ("-W", "default")
+IN_PARALLEL = ("--dist", "loadfile", "-n", "2")
 AIRFLOW_TESTS = (
-    "tests/airflow",
-    "--ignore=tests/airflow/health_page/test_browser.py",
+    *("tests/airflow", "-m", "not browser"),
+    *IN_PARALLEL,
     *LENIENT,
 )
 ELSEWHERE = ("--ignore=tests/stack", "--ignore=tests/documentation", "--ignore=tests/packaging")
-IN_PARALLEL = ("--dist", "loadfile", "-n", "2")
 # The tests that start nothing, those of Airflow, and then a newcomer with the wheel.
 PYTHON_TESTS = (
     *("-m", "(not slow or airflow) and not spark and not browser"),
@@ -92,7 +96,7 @@ PYTHON_TESTS = (
     *IN_PARALLEL,
     *LENIENT,
 )
-PYTHON_EXTRAS = "airflow-spark,dagster,s3,azure,gcs,glue,catalogs,hdfs,otel"
+PYTHON_EXTRAS = "dev,readers"
 WHEEL = ("-s", "tests/packaging/nightly_newcomer.py::test_the_command_line_in_three_minutes")
 ORCHESTRATORS = ("--ignore=tests/airflow", "--ignore=tests/dagster", "--ignore=tests/metrics")
 LIBRARY_TESTS = (*ELSEWHERE, *ORCHESTRATORS, *IN_PARALLEL, *LENIENT)

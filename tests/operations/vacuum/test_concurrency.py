@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import engine as vacuum_engine
+from delta_maintenance.storage import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, features, metadata
 from tests.support.operations.vacuum_cases import removed
@@ -41,14 +44,22 @@ def test_a_commit_between_listing_and_reading_the_log_wins(monkeypatch: pytest.M
 
 
 class CleanedUp(MemoryStore):
-    """A store whose log loses a commit each time before one of these is read."""
+    """A store whose log loses one of these commits, before it is read, after each listing."""
 
     gone: tuple[str, ...] = ()
+    _is_listed = False
+    _lock = threading.Lock()
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        self._is_listed = True
+        return super().list_from(directory, start)
 
     def read(self, path: str) -> bytes:
-        if self.gone and path.endswith(self.gone[0]):
-            self.delete(path)
-            self.gone = self.gone[1:]
+        # Commits are read by several threads.
+        with self._lock:
+            if self._is_listed and self.gone and path.endswith(self.gone[0]):
+                self.delete(path)
+                self.gone, self._is_listed = self.gone[1:], False
         return super().read(path)
 
 

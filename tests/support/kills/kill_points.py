@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ def fork_server(work: str, folder: Path) -> Iterator[ForkServer]:
 def _serve(work: str, report: Path) -> None:
     module, _, name = work.partition(":")
     function = getattr(import_module(module), name)
+    # Python 3.12 and newer warn, and Airflow logs warnings to where the answers go.
+    warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
