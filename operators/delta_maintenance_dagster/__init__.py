@@ -5,9 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dagster_shared.libraries import DagsterLibraryRegistry
-
 from delta_maintenance import __version__
+from delta_maintenance.dependencies import require_versions
 
 if TYPE_CHECKING:
     from delta_maintenance_dagster.approvals import ApprovalConfig, build_approval_job
@@ -72,6 +71,12 @@ _MODULES = {
     "build_maintenance_asset": "maintenance",
     "build_maintenance_schedule": "definitions",
 }
+
+OLDEST = {"dagster": "1.12"}
+
+require_versions(OLDEST)
+# Imported here because old versions of Dagster do not have it.
+from dagster_shared.libraries import DagsterLibraryRegistry  # noqa: E402
 
 DagsterLibraryRegistry.register("delta-maintenance", __version__, is_dagster_package=False)
 

@@ -15,6 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - a cluster may have an older one
         + ": name another with spark.pyspark.python, or send one in an archive"
     )
 
+from delta_maintenance.dependencies import OLDEST, require_versions
 from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from delta_maintenance.table.read.table import Table, open_table
 
 __version__ = "0.2.0.dev0"
+require_versions(OLDEST)
 
 __getattr__, __dir__ = lazy_names(
     __name__, delta_table__table="DeltaTable", table__read__table="Table open_table"

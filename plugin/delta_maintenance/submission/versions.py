@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from delta_maintenance.dependencies import numbers_of
 from delta_maintenance.errors import InvalidRequestError
 
 OLDEST_SPARK = "3.5"
@@ -12,7 +13,7 @@ OLDEST_SPARK = "3.5"
 
 def require_spark(version: str, *, found: str) -> None:
     """Raises `InvalidRequestError` for a version that is too old; `found` says where it is."""
-    if _numbers(version) < _numbers(OLDEST_SPARK):
+    if numbers_of(version) < numbers_of(OLDEST_SPARK):
         raise InvalidRequestError(
             f"{found} is Spark {version}, and the jobs need Spark {OLDEST_SPARK} or newer",
             remedy=f"install 'pyspark>={OLDEST_SPARK}', or choose a cluster with such a Spark",
@@ -25,7 +26,3 @@ def spark_version(home: Path) -> str | None:
         if file.is_file() and (found := re.search(r"['\"]([0-9][^'\"]*)['\"]", file.read_text())):
             return found[1]
     return None
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall("[0-9]+", version)[:2]]
