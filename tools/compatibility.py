@@ -1,9 +1,11 @@
 """The table of versions in docs/compatibility.md, and the record of the parts that passed.
 
-    .venv/bin/python tools/compatibility.py
+    .venv/bin/python tools/compatibility.py [FOLDER]
 
-writes the table anew. `make nightly` calls it after each part that passed, with the day, the commit
-and the duration. A part that has failed since keeps its record, which says when it last passed.
+writes the table anew, with the records of other machines: that of PART from each
+FOLDER/PART/compatibility.json. `make nightly` calls it after each part that passed, with the day,
+the commit and the duration. A part that has failed since keeps its record, which says when it last
+passed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -38,6 +41,7 @@ ROWS = (
     Row("Python", "3.11", None),
     Row("Python", "3.12", "python-3.12"),
     Row("Python", "3.13", "python-3.13"),
+    Row("Python", "3.13 of Debian 13", "debian-13"),
     Row("Python", "3.14", "python-3.14"),
     Row("Airflow", "3.3 (3.3.2)", None),
     Row("Airflow", "3.2 (3.2.2)", "airflow-3.2", _YARN),
@@ -70,9 +74,21 @@ def record(part: str, *, day: date, seconds: float) -> str | None:
         "commit": _git("rev-parse", "--short=8", "HEAD"),
         "seconds": round(seconds),
     }
-    RECORD.write_text(json.dumps(dict(sorted(records.items())), indent=2) + "\n")
+    RECORD.write_text(_text(records))
     write()
     return None
+
+
+def collect(folder: Path) -> None:
+    """Takes over the record of each part from the file of the machine that has run it."""
+    records = _records()
+    for file in sorted(folder.glob(f"*/{RECORD.name}")):
+        part = file.parent.name
+        found = json.loads(file.read_text()).get(part)
+        # A part that has failed there leaves an older record.
+        if found is not None and found["passed"] >= records.get(part, {}).get("passed", ""):
+            records[part] = found
+    RECORD.write_text(_text(records))
 
 
 def write() -> None:
@@ -102,6 +118,10 @@ def table(records: dict[str, dict[str, str | int]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _text(records: dict[str, dict[str, str | int]]) -> str:
+    return json.dumps(dict(sorted(records.items())), indent=2) + "\n"
+
+
 def _records() -> dict[str, dict[str, str | int]]:
     found: dict[str, dict[str, str | int]] = json.loads(RECORD.read_text())
     return found
@@ -113,4 +133,6 @@ def _git(*arguments: str) -> str:
 
 
 if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        collect(Path(folder))
     write()

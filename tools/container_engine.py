@@ -9,15 +9,15 @@ and its images stay in build/containers.
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
 import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import debian
+from debian import ROOT
+
 PLACE = ROOT / "build" / "containers"
 TREE = PLACE / "engine"
 LOG = PLACE / "engine.log"
@@ -66,53 +66,16 @@ _started: list[subprocess.Popen[bytes]] = []
 """The process of `unshare`, if this process has started it; `stop` waits for its end."""
 
 
-class Missing(Exception):
-    """Something that the engine needs and this machine lacks."""
-
-
 def check() -> None:
     """Raises Missing for the first thing that this machine lacks."""
-    if os.geteuid() != 0:
-        raise Missing("root")
-    for program in ("debootstrap", "nsenter", "unshare"):
-        if shutil.which(program) is None:
-            raise Missing(f"the program {program}")
-    mirror("")
-
-
-def mirror(suite: str) -> str:
-    """The address of the machine's mirror of Debian; of its security updates for `-security`."""
-    wanted = r".*-security" if suite.endswith("-security") else r"[a-z]+"
-    command = ("apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(SITE)")
-    try:
-        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        raise Missing("apt") from None
-    for line in lines.splitlines():
-        if found := re.fullmatch(rf"Debian {wanted} (\S+)", line):
-            return found[1]
-    raise Missing("a mirror of Debian among the sources of apt")
-
-
-def debootstrap(suite: str, place: Path, *packages: str) -> None:
-    """Makes a tree of Debian, unless it is there."""
-    if place.exists():
-        return
-    unfinished = place.with_name(f"{place.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.parent.mkdir(parents=True, exist_ok=True)
-    options = ["--variant=minbase", *([f"--include={','.join(packages)}"] if packages else [])]
-    with Path(f"{place}.log").open("wb") as log:
-        command = ("debootstrap", *options, suite, str(unfinished), mirror(suite))
-        subprocess.run(command, check=True, stdout=log, stderr=log)
-    unfinished.rename(place)
+    debian.check("nsenter")
 
 
 def start() -> None:
     """Starts the engine, unless it runs; makes its tree where there is none."""
     if first_process() is not None:
         return
-    debootstrap("trixie", TREE, *_PACKAGES)
+    debian.debootstrap("trixie", TREE, *_PACKAGES)
     _SOCKET.unlink(missing_ok=True)
     namespaces = ("--fork", "--pid", "--mount", "--ipc", "--uts", "--kill-child")
     with LOG.open("wb") as log:

@@ -25,7 +25,7 @@ import yaml
 
 import container_engine
 import stand_in_images
-from container_engine import ROOT, Missing
+from debian import ROOT, Missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

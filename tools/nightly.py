@@ -24,6 +24,7 @@ from datetime import date
 from pathlib import Path
 
 import compatibility
+import debian
 import make_venv
 import pythons
 from java_home import OWN_HOME, machine_java, packaged_java
@@ -46,6 +47,7 @@ TEST_PACKAGES = (
     "pytest-timeout",
     "pytest-xdist",
 )
+TREE_PACKAGES = ("ca-certificates", "git", "procps", "python3-venv", "tzdata")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,9 @@ class Part:
     python: str = ""
     """The version of its Python, by default the one of `.venv`. Where it cannot be had, the part is
     left out."""
+    tree: str = ""
+    """A suite of Debian: all runs in a tree of it, with its Python. Where debootstrap is missing,
+    the part is left out."""
     resolution: str = "highest"
     """Of uv: `lowest-direct` for the oldest versions that pyproject.toml allows."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -182,6 +187,8 @@ PARTS = {
     "python-3.12": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.12", extras=PYTHON_EXTRAS),
     "python-3.13": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.13", extras=PYTHON_EXTRAS),
     "python-3.14": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.14", extras=PYTHON_EXTRAS),
+    # Debian 13, as its users have it.
+    "debian-13": Part(tests=PYTHON_TESTS, also=WHEEL, tree="trixie", extras=PYTHON_EXTRAS),
     # The oldest versions of what the library itself needs, without an orchestrator.
     "lowest": Part(
         tests=("-m", "not slow", *LIBRARY_TESTS),
@@ -201,11 +208,8 @@ def main(names: list[str]) -> int:
     results, began = {}, time.monotonic()
     for name in names or PARTS:
         part, started = PARTS[name], time.monotonic()
-        if part.python and python_of(part) is None:
-            results[name] = f"left out: no Python {part.python} here, and none to download"
-            continue
-        if part.jars and shutil.which("mvn") is None:
-            results[name] = "left out: no Maven (mvn) here, which fetches its jars"
+        if (lacking := missing(part)) is not None:
+            results[name] = f"left out: {lacking}"
             continue
         python, variables = prepared(name, part)
         if home is not None:
@@ -214,7 +218,10 @@ def main(names: list[str]) -> int:
         commands = [part.command or (*pytest, *part.tests)]
         commands += [(*pytest, *part.also)] if part.also else []
         environment = {**os.environ, **variables}
-        ended = [subprocess.run(each, cwd=ROOT, env=environment).returncode for each in commands]
+        ended = [
+            subprocess.run(placed(part, *each), cwd=ROOT, env=environment).returncode
+            for each in commands
+        ]
         status = next(filter(None, ended), 0)
         outcome, seconds = f"FAILED with status {status}", time.monotonic() - started
         problem = None
@@ -228,13 +235,28 @@ def main(names: list[str]) -> int:
     return int(any(result.startswith("FAILED") for result in results.values()))
 
 
+def missing(part: Part) -> str | None:
+    """What a part needs and this machine lacks."""
+    if part.python and python_of(part) is None:
+        return f"no Python {part.python} here, and none to download"
+    if part.jars and shutil.which("mvn") is None:
+        return "no Maven (mvn) here, which fetches its jars"
+    if part.tree:
+        try:
+            debian.check()
+        except debian.Missing as lacking:
+            return f"a tree of Debian needs {lacking}"
+    return None
+
+
 def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
     """The Python of a part and its variables; makes the environment where it is not there yet."""
     own = make_venv.VENV / "bin" / "python"
     variables = dict(part.variables)
     place = ENVIRONMENTS / name
     done = place / "done"
-    asked = [part.extras, part.as_of, *part.overlay, *part.jars, *part.packages, *TEST_PACKAGES]
+    asked = [part.extras, part.as_of, part.tree, *part.overlay, *part.jars, *part.packages]
+    asked += TEST_PACKAGES
     if part.extras:
         project_file = (ROOT / "pyproject.toml").read_bytes()
         asked += [part.python, part.resolution, hashlib.sha256(project_file).hexdigest()]
@@ -245,22 +267,26 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
         place.mkdir(parents=True)
     if part.overlay:
         if not made:
-            install("--python", str(own), "--target", str(place), *part.overlay)
+            install("--python", str(own), "--target", str(place), *part.overlay, part=part)
             if part.jars:
                 replace_jars(place, part.jars)
         variables["PYTHONPATH"] = str(place)
     elif part.extras:
         if not made:
             base = str(python_of(part) or own)
-            make_venv.run(uv(), "venv", "--quiet", "--clear", "--python", base, str(place))
+            if part.tree:
+                debian.debootstrap(part.tree, tree_of(part), *TREE_PACKAGES)
+                base = "/usr/bin/python3"
+            venv = (uv(), "venv", "--quiet", "--clear", "--python", base, str(place))
+            make_venv.run(*placed(part, *venv))
             project = f"{ROOT}[{part.extras}]"
             into: tuple[str, ...] = ("--python", str(place))
             if part.as_of:
                 into += ("--constraint", str(constraints(place, part)))
             chosen = ("--resolution", part.resolution, "--editable", project, *part.packages)
-            install(*into, *chosen)
+            install(*into, *chosen, part=part)
             # Later, so that the oldest versions are those of the project alone.
-            install(*into, *TEST_PACKAGES)
+            install(*into, *TEST_PACKAGES, part=part)
         own = place / "bin" / "python"
     done.write_text(requirements)
     return own, variables
@@ -302,9 +328,19 @@ def python_of(part: Part) -> Path | None:
     return pythons.find(part.python, uv=uv(), folder=ENVIRONMENTS / "pythons")
 
 
-def install(*arguments: str) -> None:
+def install(*arguments: str, part: Part) -> None:
     """`uv pip install`, with everything that it resolves taken from the package index."""
-    make_venv.run(uv(), "pip", "install", "--quiet", *arguments)
+    make_venv.run(*placed(part, uv(), "pip", "install", "--quiet", *arguments))
+
+
+def placed(part: Part, *command: str) -> tuple[str, ...]:
+    """The command, in the tree of a part that has one."""
+    return debian.inside(tree_of(part), *command) if part.tree else command
+
+
+def tree_of(part: Part) -> Path:
+    """The tree of a part."""
+    return ENVIRONMENTS / "trees" / part.tree
 
 
 def uv() -> str:

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 import pythons
-from container_engine import PLACE, ROOT, Missing, command, debootstrap, mirror
+from container_engine import PLACE, command
+from debian import ROOT, Missing, debootstrap, mirror
 from go_modules import NoModule, folder_of
 
 DOCKERFILES = ROOT / "tools" / "stand_ins"

@@ -47,7 +47,7 @@ def stack() -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "tools")
         import containers
-        from container_engine import Missing
+        from debian import Missing
 
         try:
             stack = containers.available(project=PROJECT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -29,7 +30,7 @@ def test_every_version_of_the_nightly_run_has_a_row(compatibility: ModuleType) -
     import nightly
 
     listed = {row.part for row in compatibility.ROWS if row.part is not None}
-    kinds = ("python-", "airflow-", "dagster-1", "spark-", "lowest")
+    kinds = ("python-", "airflow-", "dagster-1", "spark-", "lowest", "debian-")
     assert listed == {name for name in nightly.PARTS if name.startswith(kinds)}
 
 
@@ -76,3 +77,26 @@ def test_changes_that_are_not_committed_are_not_recorded(
     git("add", "code.py")
     assert "not committed" in str(compatibility.record("spark-4.0", day=day, seconds=2))
     assert page.read_text().count("2026-11-28, commit ") == 2
+
+
+def test_records_of_other_machines_are_collected(
+    compatibility: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def passed(day: int) -> dict[str, str | int]:
+        return {"passed": f"2026-11-{day}", "commit": "0a1b2c3d", "seconds": day}
+
+    before = {"lowest": passed(10), "python-3.14": passed(11)}
+    # Each machine has the older records of its checkout, too; that of `lowest` has failed.
+    for part, own in (("lowest", {}), ("spark-4.0", {"spark-4.0": passed(12)})):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "compatibility.json").write_text(json.dumps({**before, **own}))
+    (tmp_path / "python-3.14").mkdir()
+    record = tmp_path / "compatibility.json"
+    record.write_text(json.dumps({**before, "lowest": passed(13)}))
+    monkeypatch.setattr(compatibility, "RECORD", record)
+    compatibility.collect(tmp_path)
+    assert json.loads(record.read_text()) == {
+        "lowest": passed(13),
+        "python-3.14": passed(11),
+        "spark-4.0": passed(12),
+    }

@@ -30,7 +30,7 @@ def jobs() -> Iterator[dict[str, Any]]:
 
 
 def matrix_of(workflow: str) -> dict[str, Any]:
-    (job,) = WORKFLOWS[workflow]["jobs"].values()
+    job = next(iter(WORKFLOWS[workflow]["jobs"].values()))
     matrix: dict[str, Any] = job["strategy"]["matrix"]
     return matrix
 
