@@ -256,10 +256,14 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
     place = ENVIRONMENTS / name
     done = place / "done"
     asked = [part.extras, part.as_of, part.tree, *part.overlay, *part.jars, *part.packages]
-    asked += TEST_PACKAGES
     if part.extras:
         project_file = (ROOT / "pyproject.toml").read_bytes()
-        asked += [part.python, part.resolution, hashlib.sha256(project_file).hexdigest()]
+        asked += [
+            *TEST_PACKAGES,
+            part.python,
+            part.resolution,
+            hashlib.sha256(project_file).hexdigest(),
+        ]
     requirements = "\n".join(asked)
     made = done.is_file() and done.read_text() == requirements
     if not made:

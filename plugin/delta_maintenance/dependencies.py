@@ -7,7 +7,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-OLDEST = {"fsspec": "2024.6", "numpy": "1.26", "pyarrow": "21", "pydantic": "2.7"}
+OLDEST = {
+    "fsspec": "2024.6",
+    "numpy": "1.26",
+    "pyarrow": "21",
+    "pydantic": "2.7",
+    "pyroaring": "1.1",
+}
 """As in pyproject.toml. Clusters have versions of their own of these packages."""
 _PACKAGES, _INFO = "-packages", ".dist-info"
 

@@ -6,6 +6,7 @@ import io
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,6 +87,27 @@ def test_levels_tell_the_values_of_a_row(rows: list[Any], page: str) -> None:
         found = sizes_of(sink.getvalue(), exact=True)
     # Each value has 8 bytes and its levels. A row may be in several pages.
     assert most * 16 <= found.within(1) <= 2 * most * 16
+
+
+@pytest.mark.parametrize(
+    ("rows", "most"),
+    # The second row is in all three pages, as PyArrow before 22 writes them.
+    [(1, 40 + 16 + 8), (2, 80 + 16 + 8)],
+)
+def test_a_row_in_several_pages_is_as_large_as_its_parts(rows: int, most: int) -> None:
+    sizes = LeafSizes(
+        first=np.array([0, 1, 1]),
+        last=np.array([1, 1, 1]),
+        total=np.array([80.0, 16.0, 8.0]),
+        most=np.array([40.0, 16.0, 8.0]),
+        expected=104.0,
+        held=0,
+        dictionary=0,
+        entry=0,
+        encodings=frozenset(),
+        is_rough=False,
+    )
+    assert sizes.within(rows) == most
 
 
 def test_long_runs_of_levels_are_not_unpacked() -> None:

@@ -72,7 +72,9 @@ class LeafSizes:
     """The sizes of the values of a leaf column, by page."""
 
     first: npt.NDArray[np.int64]
-    """The number of the first row with a value in the page."""
+    """The number of the first row with a value in the page, which may have begun in another one."""
+    last: npt.NDArray[np.int64]
+    """The number of the last row with a value in the page, which may go on in the next one."""
     total: npt.NDArray[np.float64]
     """The maximum size of the values in bytes."""
     most: npt.NDArray[np.float64]
@@ -95,13 +97,15 @@ class LeafSizes:
         """Returns the maximum size of this number of consecutive rows in bytes."""
         if not len(self.first):
             return 0
+        return min(self._in_pages(rows), rows * self._in_pages(1))
+
+    def _in_pages(self, rows: int) -> float:
+        """The maximum size of as many rows in the pages that can have their values."""
         sizes = np.minimum(self.total, self.most * rows)
         sums = np.concatenate(([0.0], np.cumsum(sizes)))
         # The rows begin at the latest with the last row of a page.
-        last = np.maximum(self.first, np.append(self.first[1:], self.first[-1]))
-        after = np.searchsorted(self.first, last + rows, side="left")
-        after = np.maximum(after, np.arange(1, len(sizes) + 1))
-        return float(min((sums[after] - sums[:-1]).max(), rows * self.most.max()))
+        after = np.searchsorted(self.first, self.last + rows, side="left")
+        return float((sums[after] - sums[:-1]).max())
 
     def kept(self) -> LeafSizes:
         """Returns the sizes if rows keep the dictionary, to which all values refer."""
@@ -197,7 +201,8 @@ class _Sums:
         self._is_rough = False
         self._rows_known = not self._repeats or exact
         self._encodings: set[int] = set()
-        self._first, self._total, self._most = array("q"), array("d"), array("d")
+        self._first, self._last = array("q"), array("q")
+        self._total, self._most = array("d"), array("d")
 
     def add(self, chunk: PageBytes, page: Page) -> None:
         codec = self._leaf.chunk.compression
@@ -221,13 +226,14 @@ class _Sums:
 
     def result(self) -> LeafSizes:
         total, most = np.array(self._total), np.array(self._most)
-        first = np.array(self._first, np.int64)
+        first, last = np.array(self._first, np.int64), np.array(self._last, np.int64)
         if not self._rows_known:
             # All values could belong to one row.
             first, total = first[:1] * 0, np.array([total.sum()])[: len(total)]
-            most = total
+            most, last = total, first
         return LeafSizes(
             first=first,
+            last=last,
             total=total,
             most=most,
             expected=self._expected,
@@ -302,12 +308,16 @@ class _Sums:
                 begun, longest = rows.begun, rows.longest
                 first -= rows.continues and first > 0
         self._row += begun
+        # A page in which no row begins, at the start of a column, is malformed.
+        last = max(self._row - 1, first)
         most = min(total, longest * largest)
         if self._total and self._total[-1] + total < _SMALL:
             # Many small pages take less memory as one.
             self._total[-1] += total
             self._most[-1] = most + self._most[-1] if self._repeats else max(most, self._most[-1])
+            self._last[-1] = last
             return
         self._first.append(first)
+        self._last.append(last)
         self._total.append(total)
         self._most.append(most)

@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from delta_maintenance.protocol.columns.arrays import numbers_of
+
 VERSION = 2
 """Follows that of `row_digest`, so that a digest says which of the two it is."""
 
@@ -203,7 +205,7 @@ class _Text(_Level):
             last = self._dictionary = values.dictionary, short, lengths
         _, short, lengths = last
         indices = values.indices
-        self._lengths.update(lengths.take(_numbers(indices)).data)
+        self._lengths.update(lengths.take(numbers_of(indices)).data)
         longest = int(pc.max(pc.binary_length(short)).as_py() or 0)
         rows = max(1, _PIECE // max(1, longest))
         for at in range(0, len(indices), rows):
@@ -301,11 +303,6 @@ def _is_large(kind: pa.DataType) -> bool:
 def _bytes_between(values: pa.Array, start: int, end: int) -> memoryview:
     data = values.buffers()[2]
     return memoryview(b"" if data is None or start == end else data)[start:end]
-
-
-def _numbers(indices: pa.Array) -> npt.NDArray[Any]:
-    kind = np.dtype(indices.type.to_pandas_dtype())
-    return np.frombuffer(indices.buffers()[1], kind, len(indices), indices.offset * kind.itemsize)
 
 
 def _shortened(dictionary: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:

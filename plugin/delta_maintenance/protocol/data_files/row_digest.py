@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.protocol.columns.arrays import numbers_of
 from delta_maintenance.protocol.columns.key_hash import Hashes
 
 VERSION = 1
@@ -233,11 +234,11 @@ class _Column:
         if not len(dictionary):
             return np.full(len(values), self._null, np.uint64)
         if indices.null_count:
-            mixed: Hashes = dictionary.take(_positions(pc.fill_null(indices, 0)))
+            mixed: Hashes = dictionary.take(numbers_of(pc.fill_null(indices, 0)))
             mixed[_absent(indices)] = self._null
             return mixed
         # Faster than an index, for which the positions are also converted.
-        found: Hashes = dictionary.take(_positions(indices))
+        found: Hashes = dictionary.take(numbers_of(indices))
         return found
 
     def _mixed_dictionary(self, values: pa.Array) -> Hashes:
@@ -467,10 +468,6 @@ def _is_large(kind: pa.DataType) -> bool:
 
 def _fixed(values: pa.Array, word: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(values.buffers()[1], word, len(values), values.offset * word.itemsize)
-
-
-def _positions(indices: pa.Array) -> npt.NDArray[Any]:
-    return _fixed(indices, np.dtype(indices.type.to_pandas_dtype()))
 
 
 def _is_same(one: pa.Array, other: pa.Array) -> bool:
