@@ -103,8 +103,17 @@ PYTHON_TESTS = (
 )
 PYTHON_EXTRAS = "dev,readers"
 WHEEL = ("-s", "tests/packaging/nightly_newcomer.py::test_the_command_line_in_three_minutes")
-ORCHESTRATORS = ("--ignore=tests/airflow", "--ignore=tests/dagster", "--ignore=tests/metrics")
-LIBRARY_TESTS = (*ELSEWHERE, *ORCHESTRATORS, *IN_PARALLEL, *LENIENT)
+# With PySpark or an orchestrator.
+OTHERS = (
+    *("airflow", "dagster", "metrics", "oracle", "spark", "test_table_names.py"),
+    *("operations/test_memory.py", "submission/test_job_arguments.py"),
+)
+LIBRARY_TESTS = (
+    *ELSEWHERE,
+    *(f"--ignore=tests/{each}" for each in OTHERS),
+    *IN_PARALLEL,
+    *LENIENT,
+)
 # The tests that play more with DELTA_MAINTENANCE_PLAY=all: the lists of cases, all pairs of tables
 # and checkpoints for Delta Spark, and the properties, which start nothing.
 CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
@@ -289,8 +298,8 @@ def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
                 into += ("--constraint", str(constraints(place, part)))
             chosen = ("--resolution", part.resolution, "--editable", project, *part.packages)
             install(*into, *chosen, part=part)
-            # Later, so that the oldest versions are those of the project alone.
-            install(*into, *TEST_PACKAGES, part=part)
+            # Later, so that the oldest versions are those of the project alone, and stay.
+            install(*into, *kept(place, part), *TEST_PACKAGES, part=part)
         own = place / "bin" / "python"
     done.write_text(requirements)
     return own, variables
@@ -323,6 +332,16 @@ def constraints(place: Path, part: Part) -> Path:
     command = ("pip", "compile", "--quiet", *python, "--exclude-newer", part.as_of, str(wanted))
     make_venv.run(uv(), *command, "--output-file", str(found))
     return found
+
+
+def kept(place: Path, part: Part) -> tuple[str, ...]:
+    """Arguments by which an installation changes none of the oldest versions."""
+    if part.resolution == "highest":
+        return ()
+    freeze = (uv(), "pip", "freeze", "--exclude-editable", "--python", str(place))
+    versions = place / "kept.txt"
+    versions.write_bytes(subprocess.run(freeze, check=True, capture_output=True).stdout)
+    return ("--constraint", str(versions))
 
 
 def python_of(part: Part) -> Path | None:

@@ -24,6 +24,7 @@ from delta_maintenance.operations.rewriting.journal import fingerprint
 from delta_maintenance.operations.rewriting.models import RewritePlan, RewriteResult
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.arrow_features import needs_bloom_filters
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW
 from tests.support.rewrites.table_rows import live_adds, live_rows
@@ -153,6 +154,7 @@ def test_row_groups_that_exceed_the_memory_are_cut(monkeypatch: pytest.MonkeyPat
     assert footer.num_row_groups == FILES
 
 
+@needs_bloom_filters
 @pytest.mark.parametrize("verb", VERBS)
 def test_new_files_get_bloom_filters_besides_those_of_the_sources(verb: str) -> None:
     made = table(bloom_filter_options={"other": FPP})
@@ -163,6 +165,7 @@ def test_new_files_get_bloom_filters_besides_those_of_the_sources(verb: str) -> 
     assert plan(made, verb, bloom=("key",)).is_noop
 
 
+@needs_bloom_filters
 @pytest.mark.parametrize("given, copied", [("key", True), ("other", False)])
 def test_row_groups_are_copied_only_with_the_filters_that_are_asked_for(
     given: str, copied: bool, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +202,7 @@ def test_a_version_of_arrow_without_filters_is_named(monkeypatch: pytest.MonkeyP
         plan(table(), bloom=("key",))
 
 
+@needs_bloom_filters
 def test_a_run_adopts_no_files_of_another_form() -> None:
     snapshot = Table(table().store).snapshot()
     forms = ({}, {"bloom": ("key",)}, {"bloom": ("key", "other")}, {"row_group_rows": 77})
@@ -231,6 +235,7 @@ class Watched(fsspec.implementations.memory.MemoryFileSystem):
         return file
 
 
+@needs_bloom_filters
 def test_duckdb_reads_fewer_row_groups_afterwards() -> None:
     keys = np.random.default_rng(0).permutation(200_000)
     rest = np.random.default_rng(1).integers(0, 1 << 62, len(keys))

@@ -21,6 +21,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from tests.support.rewrites.arrow_features import bloom_filter
 from tests.support.rewrites.data_files import field, put, schema_string, source
 
 INSTANT = datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=UTC)
@@ -65,7 +66,7 @@ OPTIONS: dict[str, Any] = {
     "store_decimal_as_integer": True,
     "write_batch_size": 10,
     "max_rows_per_page": 10,
-    "bloom_filter_options": {"l": True},
+    **bloom_filter("l"),
 }
 
 

@@ -33,7 +33,11 @@ SPARK_JARS = Path(_SPARK.origin if _SPARK and _SPARK.origin else "pyspark").pare
 PATIENCE_SECONDS = 180
 # Short-lived processes: compiling costs more than it saves.
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
-_CLIENT = ("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy")
+_CLIENT = (
+    *("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy"),
+    # Those of Spark 3.5 need what neither later ones nor Java have.
+    *("commons-logging", "jakarta.xml.bind", "jaxb-runtime", "activation"),
+)
 _MEMORY = "/dev/shm"
 _SERVERS = "org.apache.hadoop.hdfs.server"
 _TOOLS = "org.apache.hadoop.hdfs.tools"

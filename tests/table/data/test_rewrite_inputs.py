@@ -22,6 +22,7 @@ from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from tests.support.hostile.encrypted_files import encrypted
+from tests.support.rewrites.arrow_features import IS_24
 from tests.support.rewrites.data_files import field, parquet, put, schema_string, source
 
 
@@ -266,7 +267,7 @@ def test_files_of_writers_with_other_layouts_in_memory_are_carried_on(files: Fil
     views = pa.table(
         {
             "s": of_text.cast(pa.string_view()),
-            "l": pa.array(words, pa.list_view(pa.string_view())),
+            "l": pa.array(words, (pa.list_ if IS_24 else pa.list_view)(pa.string_view())),
         }
     )
     for rows in (views, plain, views):

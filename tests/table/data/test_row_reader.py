@@ -33,6 +33,7 @@ from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.rewrites.arrow_features import IS_24
 from tests.support.tables.corpus_tables import CORPUS
 
 TABLES = sorted(path.parent.name for path in CORPUS.glob("*/_delta_log"))
@@ -147,7 +148,7 @@ WIDENED: dict[str, tuple[pa.Array, object, list[object]]] = {
     "text views": (pa.array(["a", None], pa.string_view()), "string", ["a", None]),
     "views of bytes": (pa.array([b"a", None], pa.binary_view()), "binary", [b"a", None]),
     "lists of text views": (
-        pa.array([["a"], None, []], pa.list_view(pa.string_view())),
+        pa.array([["a"], None, []], (pa.list_ if IS_24 else pa.list_view)(pa.string_view())),
         {"type": "array", "elementType": "string", "containsNull": True},
         [["a"], None, []],
     ),

@@ -99,6 +99,6 @@ def _filtered(snapshot: Snapshot, contract: Contract, names: Sequence[str]) -> f
     if not writes_bloom_filters():
         raise RefusedError(
             f"PyArrow {pa.__version__} writes no bloom filters",
-            remedy="install PyArrow 24 or newer, or leave out the columns with bloom filters",
+            remedy="install PyArrow 25 or newer, or leave out the columns with bloom filters",
         )
     return frozenset(".".join(column.path) for column in columns)

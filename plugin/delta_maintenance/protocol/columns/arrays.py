@@ -37,7 +37,7 @@ def to_bools(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 
 def numbers_of(integers: pa.Array) -> npt.NDArray[Any]:
     """Returns integers of any width, none of them null, from their own memory."""
-    # Not `to_pandas_dtype`, which needs pandas with PyArrow 21.
+    # Not `to_pandas_dtype`, which needs pandas before PyArrow 26.
     sign = "i" if pa.types.is_signed_integer(integers.type) else "u"
     word = np.dtype(f"{sign}{integers.type.bit_width // 8}")
     start = integers.offset * word.itemsize

@@ -13,9 +13,11 @@ import pytest
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data import rewrite
 from delta_maintenance.table.data.clustering.keys import Clustering
+from tests.support.rewrites.arrow_features import needs_bloom_filters
 from tests.support.rewrites.data_files import field, put, source
 from tests.support.rewrites.typed_bins import rewritten, spec_of
 
+pytestmark = needs_bloom_filters
 FIELDS = (
     field("n", "long"),
     field("s", "string"),

@@ -16,6 +16,7 @@ from delta_maintenance.parquet.footers import read_footer
 from delta_maintenance.parquet.thrift import BINARY, ListValue, Struct, read_struct, struct_bytes
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.copying import row_groups
+from tests.support.rewrites.arrow_features import needs_bloom_filters
 from tests.support.rewrites.data_files import parquet
 from tests.support.rewrites.typed_rows import (
     OPTIONS,
@@ -60,6 +61,7 @@ def test_copied_rows_and_their_statistics_are_those_of_decoded_rows(
     assert done.outputs[0].stats == decoded.outputs[0].stats
 
 
+@needs_bloom_filters
 @pytest.mark.conformance("RW-25")
 def test_page_indexes_and_bloom_filters_belong_to_their_pages_in_the_new_file() -> None:
     files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(2)}
