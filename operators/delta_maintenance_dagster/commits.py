@@ -290,7 +290,7 @@ def _polls(
     stores: Sequence[Reference[DeltaStorageResource]],
     positions: Positions,
     resources: Any,
-) -> Iterator[tuple[DeltaTable, Poll | DeltaMaintenanceError]]:
+) -> list[tuple[DeltaTable, Poll | DeltaMaintenanceError]]:
     """Polls all tables, some in parallel, and returns the results in order. An error on one table
     does not stop the others.
     """
@@ -313,7 +313,7 @@ def _polls(
             return error.located(table=table.uri)
 
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-        yield from zip(tables, pool.map(one, tables, stores), strict=True)
+        return [*zip(tables, pool.map(one, tables, stores), strict=True)]
 
 
 def _request(table: DeltaTable, version: int) -> dg.RunRequest:

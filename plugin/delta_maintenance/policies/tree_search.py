@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.storage import Store
 from delta_maintenance.storage.core.listing import EntryKind
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 PARALLEL = 16
@@ -32,7 +32,7 @@ def tables_in(
         # Such stores can only list everything.
         yield from _outermost(store.list_tree())
         return
-    with ThreadPoolExecutor(parallel) as pool:
+    with StreamingPool(parallel) as pool:
         level, listed = [""], [first]
         while level:
             deeper: list[str] = []

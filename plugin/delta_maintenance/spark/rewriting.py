@@ -21,7 +21,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -122,7 +122,7 @@ class SparkRewriting:
 
     def rewrite(
         self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None
-    ) -> Iterator[BinOutcome]:
+    ) -> Generator[BinOutcome]:
         """See `BinEngine`. Bins that wait for a core count as started."""
         task = BinTask(address=self._address, spec=spec, bins=(), new_id=self._new_id)
         upcoming = groups(bins, self._bytes_per_task)
@@ -151,8 +151,8 @@ class _Run:
         self._ended = False
         self._cores = _cores_of_server(spark) if is_connected(spark) else 1
 
-    def outcomes(self, workers: int | None) -> Iterator[BinOutcome]:
-        """Yields the outcomes of all bins. Closing the iterator early cancels the running jobs."""
+    def outcomes(self, workers: int | None) -> Generator[BinOutcome]:
+        """Yields the outcomes of all bins. Closing the generator early cancels the running jobs."""
         running: dict[Future[list[BinOutcome]], tuple[tuple[Bin, ...], bool]] = {}
         with ThreadPoolExecutor(_MOST_TASKS) as pool:
             try:

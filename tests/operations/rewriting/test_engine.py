@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Generator
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
+from delta_maintenance.errors import StorageError
+from delta_maintenance.operations import optimize
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
+from delta_maintenance.operations.rewriting.run import RewriteRun
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 from delta_maintenance.table.parallel import IdleWorkers
+from delta_maintenance.table.read.table import Table
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.rewrites.rewritten_tables import NOW
 
 
 @pytest.mark.parametrize(
@@ -48,3 +58,29 @@ def test_workers_without_a_bin_help_those_that_have_one(
     outcomes = list(local.rewrite(upcoming, cast(RewriteSpec, None), workers=workers))
     assert sorted(outcome.number for outcome in outcomes) == list(range(bins))
     assert found == [free]
+
+
+def test_a_run_that_ends_early_waits_for_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the garbage collector would close the engine, in any thread and much later."""
+    closed: list[bool] = []
+    original = LocalEngine.rewrite
+
+    def rewrite(*given: Any, **options: Any) -> Generator[BinOutcome]:
+        try:
+            yield from original(*given, **options)
+        finally:
+            closed.append(True)
+
+    def fail(*_: object) -> None:
+        raise StorageError("the store is down", remedy="wait")
+
+    table = DataTable(field("a", "long"))
+    table.append(*(pa.table({"a": [number]}) for number in range(3)))
+    monkeypatch.setattr(LocalEngine, "rewrite", rewrite)
+    monkeypatch.setattr(RewriteRun, "_take", fail)
+    snapshot, context = Table(table.store).snapshot(), RunContext.at(NOW)
+    planned = optimize.plan(snapshot, OptimizeOptions(), context=context)
+    with pytest.raises(StorageError) as raised:
+        optimize.apply(Table(table.store), planned)
+    # The error keeps the frames of the run, and with them the generator.
+    assert raised.value and closed == [True]

@@ -189,10 +189,12 @@ class ConnectServer:
 
 
 def _connect() -> str:
-    """Returns the Maven coordinates of the server."""
+    """Returns the Maven coordinates of the server of Spark 3.5; one for all its releases, because
+    mirrors lack some.
+    """
     [library] = JARS.glob("scala-library-*.jar")
     scala = ".".join(library.stem.split("-")[-1].split(".")[:2])
-    return f"org.apache.spark:spark-connect_{scala}:{pyspark.__version__}"
+    return f"org.apache.spark:spark-connect_{scala}:3.5.7"
 
 
 def environment_without_credentials() -> dict[str, str]:

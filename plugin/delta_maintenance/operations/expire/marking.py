@@ -7,7 +7,6 @@ batch of the column for each worker.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +29,7 @@ from delta_maintenance.protocol.layout.ages import numbers
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 
 
@@ -92,7 +92,7 @@ def marked(
         except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
             return Marked(gone=BitMap64(), problem=error)
 
-    with ThreadPoolExecutor(workers or default_workers()) as pool:
+    with StreamingPool(workers or default_workers()) as pool:
         yield from pool.map(of, files)
 
 

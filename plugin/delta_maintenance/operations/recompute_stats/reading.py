@@ -7,7 +7,6 @@ files are read, and the statistics do not depend on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.footer_statistics import FooterReader, FooterStatistics
 from delta_maintenance.table.data.row_counts import PARALLEL_READS
@@ -73,11 +73,11 @@ class StatisticsReading:
         number of files that are decoded at the same time.
         """
         if decode:
-            with ThreadPoolExecutor(workers or default_workers()) as pool:
+            with StreamingPool(workers or default_workers()) as pool:
                 yield from pool.map(lambda work: self._from_rows(store, work), files)
         else:
             footers = FooterReader(store, self.layout, self.leaves)
-            with ThreadPoolExecutor(PARALLEL_READS) as pool:
+            with StreamingPool(PARALLEL_READS) as pool:
                 found = footers.read_all([work.file for work in files], pool)
                 for work, each in zip(files, found, strict=True):
                     if isinstance(each, FooterStatistics):

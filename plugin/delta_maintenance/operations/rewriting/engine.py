@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -42,8 +42,9 @@ class BinEngine(Protocol):
 
     def rewrite(
         self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None
-    ) -> Iterator[BinOutcome]:
-        """Yields the outcomes of the bins as they are completed.
+    ) -> Generator[BinOutcome]:
+        """Yields the outcomes of the bins as they are completed. Closing the generator waits for
+        the threads; whoever ends early has to do it, because the garbage collector must not wait.
 
         A bin is taken from the iterable only when a worker is idle, so the iterable can end early.
         `workers` is the number of bins that are rewritten at the same time; by default, the engine
@@ -63,7 +64,7 @@ class LocalEngine:
 
     def rewrite(
         self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None
-    ) -> Iterator[BinOutcome]:
+    ) -> Generator[BinOutcome]:
         """See `BinEngine`."""
         upcoming = iter(bins)
         running: set[Future[BinOutcome]] = set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -162,9 +163,10 @@ class RewriteRun:
             outcomes = self._engine.rewrite(
                 self._upcoming(), self._contract.spec, workers=self._settings.workers
             )
-            for outcome in outcomes:
-                self._take(outcome)
-                self._commit_if_due()
+            with closing(outcomes):
+                for outcome in outcomes:
+                    self._take(outcome)
+                    self._commit_if_due()
             self._commit()
             self._journal.clear()
         except CommitUnknownError:

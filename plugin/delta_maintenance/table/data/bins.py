@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.protocol.clustering.depth import Depth, is_better
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
@@ -218,7 +219,7 @@ def fetched(
     if store.is_near or len(sources) < 2:
         yield from (None for _ in sources)
         return
-    with ThreadPoolExecutor(_READ_AHEAD) as pool:
+    with StreamingPool(_READ_AHEAD) as pool:
         waiting: deque[Future[bytes | None]] = deque()
         upcoming = iter(sources)
         for source in upcoming:

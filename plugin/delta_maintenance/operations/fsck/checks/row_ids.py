@@ -12,7 +12,6 @@ number of the compared ranges do not depend on the reader, and neither do the fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -41,6 +40,7 @@ from delta_maintenance.protocol.row_tracking.used_ids import (
 )
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.progress import Progress
@@ -156,7 +156,7 @@ class PartReading:
         always read to its end. Errors of the store are raised.
         """
         left, alone = self.most_ranges, Lock()
-        with ThreadPoolExecutor(_TOGETHER) as pool:
+        with StreamingPool(_TOGETHER) as pool:
             for table in files:
                 parts: list[_Part] = []
                 for first in range(0, table.num_rows, _TOGETHER):
