@@ -124,7 +124,7 @@ def spark(version: str, delta: str = "", *, jars: tuple[str, ...] = ()) -> Part:
     """The Spark jobs on a version, and between writes of the Delta Spark of its time."""
     writes = ("tests/oracle/versions/nightly_second_writer.py",) if delta else ()
     return Part(
-        tests=("tests/spark", *writes, *LENIENT),
+        tests=("tests/spark", *writes, *IN_PARALLEL, *LENIENT),
         overlay=(f"pyspark=={version}",),
         jars=jars,
         variables={"DELTA_MAINTENANCE_DELTA_SPARK": delta} if delta else {},

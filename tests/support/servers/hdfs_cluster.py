@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +35,12 @@ PATIENCE_SECONDS = 180
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 _CLIENT = (
     *("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy"),
-    # Those of Spark 3.5 need what neither later ones nor Java have.
-    *("commons-logging", "jakarta.xml.bind", "jaxb-runtime", "activation"),
+    # Hadoop 3.3, of Spark 3.5, needs these besides.
+    *("commons-logging", "jaxb-runtime"),
 )
+_SERVERS_JAR = "org.apache.hadoop:hadoop-client-minicluster"
+# The HTTP servers of Hadoop before 3.5 need these, which Java had before 11.
+_OF_OLD_JAVA = ("javax.xml.bind:jaxb-api:2.3.1", "javax.activation:javax.activation-api:1.2.0")
 _MEMORY = "/dev/shm"
 _SERVERS = "org.apache.hadoop.hdfs.server"
 _TOOLS = "org.apache.hadoop.hdfs.tools"
@@ -57,7 +60,7 @@ class HdfsCluster:
     hdfs_properties: Mapping[str, object] = {}
     """Additional properties of `hdfs-site.xml`."""
 
-    def __init__(self, folder: Path, jar: Path, data: Path) -> None:
+    def __init__(self, folder: Path, jars: Sequence[Path], data: Path) -> None:
         self.folder = folder
         self._data = data
         self.rpc = f"{self.host}:{free_port()}"
@@ -65,7 +68,7 @@ class HdfsCluster:
         self.data_nodes: list[subprocess.Popen[bytes]] = []
         client = [f for name in _CLIENT for f in sorted(SPARK_JARS.glob(f"{name}*.jar"))]
         self.class_path = ":".join(map(str, [folder / "conf", *client]))
-        self._server_path = f"{self.class_path}:{jar}"
+        self._server_path = ":".join(map(str, [self.class_path, *jars]))
         self._http_of_data_nodes: list[str] = []
         self._configure()
         self._start("format", "namenode.NameNode", "-format", "-nonInteractive").wait(60)
@@ -256,17 +259,23 @@ def make_empty_files(store: HdfsStore, paths: Iterable[str]) -> None:
         list(pool.map(make, paths))
 
 
-def mini_cluster_jar(jars: Path) -> Path:
-    """Downloads the servers' classes once. `ClusterUnavailable` if that fails."""
+def mini_cluster_jars(jars: Path) -> list[Path]:
+    """Downloads the classes of the servers once. `ClusterUnavailable` if that fails."""
     version = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-    jar = jars / f"hadoop-client-minicluster-{version}.jar"
+    is_old = [int(part) for part in version.split(".")[:2]] < [3, 5]
+    wanted = (f"{_SERVERS_JAR}:{version}", *(_OF_OLD_JAVA if is_old else ()))
+    return [_fetched(jars, coordinates) for coordinates in wanted]
+
+
+def _fetched(jars: Path, coordinates: str) -> Path:
+    group, artifact, version = coordinates.split(":")
+    jar = jars / f"{artifact}-{version}.jar"
     if not jar.exists():
         ivy = next(SPARK_JARS.glob("ivy-*.jar"))
-        coordinates = ("org.apache.hadoop", "hadoop-client-minicluster", version)
         done = subprocess.run(
             [
                 *(_java(), "-jar", str(ivy), "-notransitive", "-types", "jar"),
-                *("-dependency", *coordinates, "-cache", str(jars / "cache")),
+                *("-dependency", group, artifact, version, "-cache", str(jars / "cache")),
                 *("-retrieve", str(jars / "[artifact]-[revision].[ext]")),
             ],
             capture_output=True,
@@ -280,12 +289,14 @@ def mini_cluster_jar(jars: Path) -> Path:
 
 @contextmanager
 def serve_hdfs(
-    folder: Path, jar: Path, kind: Callable[[Path, Path, Path], Cluster] = HdfsCluster
+    folder: Path,
+    jars: Sequence[Path],
+    kind: Callable[[Path, Sequence[Path], Path], Cluster] = HdfsCluster,
 ) -> Iterator[Cluster]:
     """Runs a cluster with one data node until the block ends. Its logs are in `folder`."""
     with tempfile.TemporaryDirectory(dir=_memory(), ignore_cleanup_errors=True) as data:
         try:
-            cluster = kind(folder, jar, Path(data))
+            cluster = kind(folder, jars, Path(data))
         except FileNotFoundError as error:
             raise ClusterUnavailable("there is no java") from error
         try:

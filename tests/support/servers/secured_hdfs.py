@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ class SecuredHdfs(HdfsCluster):
     # Tickets are issued for host names.
     host = "localhost"
 
-    def __init__(self, kdc: Kdc, folder: Path, jar: Path, data: Path) -> None:
+    def __init__(self, kdc: Kdc, folder: Path, jars: Sequence[Path], data: Path) -> None:
         self.kdc = kdc
         self.user_keytab = kdc.keytab(USER)
         self._keytab = keytab = kdc.keytab("node/localhost", "HTTP/localhost")
@@ -53,7 +53,7 @@ class SecuredHdfs(HdfsCluster):
             # The ports of the data node are above 1023, and its HTTP server has no TLS.
             "ignore.secure.ports.for.testing": "true",
         }
-        super().__init__(folder, jar, data)
+        super().__init__(folder, jars, data)
 
     def cache(self, *, seconds: int = 3600) -> str:
         """Returns the cache of a new ticket of `USER`."""
@@ -84,14 +84,14 @@ class SecuredHdfs(HdfsCluster):
 
 
 @contextmanager
-def serve_secured_hdfs(folder: Path, jar: Path) -> Iterator[SecuredHdfs]:
+def serve_secured_hdfs(folder: Path, jars: Sequence[Path]) -> Iterator[SecuredHdfs]:
     """Runs a KDC, and a cluster with one data node. This process stays in the realm until
     the end.
     """
     with serve_kdc(folder / "kdc") as kdc, pytest.MonkeyPatch.context() as patch:
         for name, value in kdc.environment.items():
             patch.setenv(name, value)
-        with serve_hdfs(folder / "hdfs", jar, partial(SecuredHdfs, kdc)) as cluster:
+        with serve_hdfs(folder / "hdfs", jars, partial(SecuredHdfs, kdc)) as cluster:
             yield cluster
 
 

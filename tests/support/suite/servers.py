@@ -16,7 +16,7 @@ from tests.support.servers.azurite import AzuriteUnavailable, azurite_command
 from tests.support.servers.hdfs_cluster import (
     ClusterUnavailable,
     HdfsCluster,
-    mini_cluster_jar,
+    mini_cluster_jars,
     serve_hdfs,
 )
 from tests.support.servers.kerberos_kdc import KdcUnavailable
@@ -96,7 +96,7 @@ def hdfs(
 ) -> Iterator[HdfsCluster]:
     """A running cluster; if its jar cannot be downloaded, its tests are skipped loudly."""
     try:
-        with serve_hdfs(tmp_path_factory.mktemp("hdfs"), mini_cluster_jar(HADOOP_JARS)) as cluster:
+        with serve_hdfs(tmp_path_factory.mktemp("hdfs"), mini_cluster_jars(HADOOP_JARS)) as cluster:
             yield cluster
     except ClusterUnavailable as reason:
         pytestconfig.stash.setdefault(UNAVAILABLE, {})["HDFS"] = str(reason)
@@ -112,7 +112,7 @@ def secured_hdfs(
     """
     try:
         folder = tmp_path_factory.mktemp("secured-hdfs")
-        with serve_secured_hdfs(folder, mini_cluster_jar(HADOOP_JARS)) as cluster:
+        with serve_secured_hdfs(folder, mini_cluster_jars(HADOOP_JARS)) as cluster:
             yield cluster
     except (ClusterUnavailable, KdcUnavailable) as reason:
         pytestconfig.stash.setdefault(UNAVAILABLE, {})["HDFS with Kerberos"] = str(reason)
