@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
+from delta_maintenance.errors import DeltaMaintenanceError
 
 if TYPE_CHECKING:
     from delta_maintenance.ledger.rows import DoneBy
@@ -126,19 +127,22 @@ def recorded(
 def delivering_to(
     ledger: str | None,
     *,
+    state: str | None = None,
     done_by: DoneBy,
     options: Callable[[str], Mapping[str, str] | None],
     warn: Callable[[Sequence[str]], None],
 ) -> Callable[[RunResult], None] | None:
     """Returns what delivers operations to the ledger at an address; None without one.
 
-    `options` returns the storage options for an address. Without a state folder, rows that cannot
-    be delivered are lost, and `warn` is told so. `InvalidRequestError` for an invalid address.
+    `options` returns the storage options for an address. Rows that cannot be delivered are kept in
+    the `state` folder, which runs of a policy deliver, or are lost without one; `warn` is told so.
+    `InvalidRequestError` for an invalid address.
     """
     if ledger is None:
         return None
     # Refused before anything is done.
     address = str(Address.parse(ledger).absolute())
+    folder = None if state is None else str(Address.parse(state).absolute())
 
     def deliver(result: RunResult) -> None:
         from delta_maintenance.ledger.recording import Recorder
@@ -146,10 +150,17 @@ def delivering_to(
         from delta_maintenance.ledger.table import LedgerTable
         from delta_maintenance.storage import open_store
 
+        def opened(at: str) -> Store:
+            return open_store(at, options(at))
+
+        kept = None
+        if folder is not None:
+            try:
+                kept = opened(folder)
+            except DeltaMaintenanceError as error:
+                warn([f"the state folder cannot be used: {error}"])
         recorder = Recorder(
-            open_ledger=lambda: LedgerTable(open_store(address, options(address))),
-            state=None,
-            address=address,
+            open_ledger=lambda: LedgerTable(opened(address)), state=kept, address=address
         )
         origin = Origin(done_by=done_by, run_id=clock.new_id())
         warn([*recorder.record(result, origin)])

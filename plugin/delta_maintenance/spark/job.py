@@ -108,6 +108,7 @@ def report_of(spec: JobSpec, spark: SparkSession) -> JobReport:
     at = Address.parse(spec.table)
     deliver = delivering_to(
         spec.ledger,
+        state=spec.ledger_state,
         done_by="spark",
         options=partial(options_for, given=spec.storage_options, kind=at.kind),
         warn=_warn,

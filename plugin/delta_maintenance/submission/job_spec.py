@@ -46,6 +46,10 @@ class JobSpec(Record):
     """The address of a ledger to which the job adds a row, with the storage options of the table.
     For jobs that no command, task or policy waits for: those add the row themselves.
     """
+    ledger_state: str | None = None
+    """The address of a state folder, for rows that cannot be added to the ledger: the next run of
+    the policy with this folder delivers them. Without one, they are lost.
+    """
     plan_only: bool = False
     """Return the Plan, and change nothing."""
     approved: dict[str, Any] | None = None
@@ -92,7 +96,11 @@ def require_no_credentials(spec: JobSpec) -> None:
     For specifications that become arguments or documents, which other users may read.
     """
     given = {f"the option {name}": value for name, value in spec.options.items()}
-    addresses = {"the report": spec.report_uri, "the ledger": spec.ledger}
+    addresses = {
+        "the report": spec.report_uri,
+        "the ledger": spec.ledger,
+        "the state folder": spec.ledger_state,
+    }
     require_no_credentials_in_addresses({**given, **addresses})
     # Imported here because it loads the clients of object stores.
     from delta_maintenance.storage.options import parse_options

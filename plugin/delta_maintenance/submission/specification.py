@@ -106,6 +106,7 @@ class Submission(Record):
         for what, address in (
             ("table", spec.table),
             ("ledger", spec.ledger),
+            ("state folder", spec.ledger_state),
             ("report", report),
             ("application", code.application),
         ):

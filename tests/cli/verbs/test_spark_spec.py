@@ -35,7 +35,7 @@ def test_a_request_is_printed(cli: Any) -> None:
         *WORDS,
         *("--for", "livy", "--set", "queue=etl", "--options", '{"retention": "P30D"}'),
         *("--py-files", "s3://lake/l.zip", "--archives", "s3://lake/e.tar.gz#e", "--plan-only"),
-        *("--ledger", "s3://lake/ledger"),
+        *("--ledger", "s3://lake/ledger", "--ledger-state", "s3://lake/state"),
         *("--executors", "3", "--executor-memory", "2g", "--spark-conf", "spark.task.cpus=2"),
         *("--env", "TMPDIR=/scratch", "--python", "./e/bin/python"),
     )
@@ -55,7 +55,7 @@ def test_a_request_is_printed(cli: Any) -> None:
     )
     spec = JobSpec.from_json(json.loads(body["args"][1]))
     assert (spec.operation, spec.plan_only, spec.options) == ("vacuum", True, {"retention": "P30D"})
-    assert spec.ledger == "s3://lake/ledger"
+    assert (spec.ledger, spec.ledger_state) == ("s3://lake/ledger", "s3://lake/state")
 
 
 def test_the_resource_of_kubernetes_is_yaml_unless_json_is_requested(cli: Any) -> None:

@@ -87,6 +87,46 @@ def test_a_ledger_that_cannot_be_written_costs_a_warning(
     assert not (tmp_path / "table/ledger").exists() and not (tmp_path / "_delta_log").exists()
 
 
+def test_a_row_that_cannot_be_added_waits_in_the_state_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overdue_table(tmp_path / "table")
+    ledger, state = tmp_path / "ledger", tmp_path / "state"
+    state.mkdir()
+    ledger.write_text("not a folder")
+    spec = JobSpec(
+        operation="optimize",
+        table=str(tmp_path / "table"),
+        options={"engine": "local"},
+        plan_only=True,
+        ledger=str(ledger),
+        ledger_state=str(state),
+    )
+    job.run(spec, NO_CLUSTER)
+    assert "the next run delivers its rows" in capsys.readouterr().out
+    ledger.unlink()
+    job.run(spec, NO_CLUSTER)
+    assert "warning" not in capsys.readouterr().out
+    assert [row["outcome"] for row in rows_of(ledger)] == ["planned", "planned"]
+
+
+def test_a_state_folder_that_cannot_be_used_costs_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overdue_table(tmp_path / "table")
+    spec = JobSpec(
+        operation="optimize",
+        table=str(tmp_path / "table"),
+        options={"engine": "local"},
+        plan_only=True,
+        ledger=str(tmp_path / "ledger"),
+        ledger_state="unknown://state",
+    )
+    job.run(spec, NO_CLUSTER)
+    assert "warning: the state folder cannot be used" in capsys.readouterr().out
+    assert [row["outcome"] for row in rows_of(tmp_path / "ledger")] == ["planned"]
+
+
 def test_an_address_that_is_none_is_refused_before_the_work(tmp_path: Path) -> None:
     overdue_table(tmp_path / "table")
     spec = JobSpec(

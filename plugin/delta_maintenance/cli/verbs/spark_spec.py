@@ -107,6 +107,11 @@ def _add_spec(verbs: Verbs) -> None:
         "--ledger", metavar="URI", help="the job adds a row to this ledger, as nothing waits for it"
     )
     parser.add_argument(
+        "--ledger-state",
+        metavar="URI",
+        help="the state folder of a policy, for rows that cannot be added to the ledger",
+    )
+    parser.add_argument(
         "--plan-only", action="store_true", help="answer with the Plan, and change nothing"
     )
     code = parser.add_argument_group("code of the job")
@@ -170,6 +175,7 @@ def _run_spec(arguments: argparse.Namespace) -> None:
                 "storage_options": storage_options,
                 "options": arguments.options,
                 "ledger": arguments.ledger,
+                "ledger_state": arguments.ledger_state,
                 "plan_only": arguments.plan_only,
             }
         ),
