@@ -41,7 +41,10 @@ def airflow_db() -> None:
     """A migrated database."""
     from airflow.utils import db
 
+    from tests.support.orchestrators.airflow_versions import share_in_process_api
+
     db.initdb()
+    share_in_process_api()
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from airflow import sdk
 
@@ -50,3 +52,14 @@ __all__ = [
     "since_3_3",
     "sync_bag_to_db",
 ]
+
+
+def share_in_process_api() -> None:
+    """Lets all tasks of `Dag.test` use one server of the execution API, as Airflow 3.3 does.
+
+    Earlier versions start one for each task, which takes seconds.
+    """
+    from airflow.sdk.execution_time import supervisor
+
+    if not hasattr(supervisor.in_process_api_server, "cache_info"):
+        supervisor.in_process_api_server = cache(supervisor.in_process_api_server)
