@@ -190,6 +190,8 @@ def normalise(
             column = pa.chunked_array(
                 [_deletion_vectors(chunk) for chunk in column.chunks], _vector_type(column.type)
             )
+        elif column.type != wanted and wanted == STRING_MAP:
+            column = pa.chunked_array([_of_strings(chunk) for chunk in column.chunks], STRING_MAP)
         elif column.type != wanted:
             column = column.cast(wanted)
         has_pairs = pa.types.is_map(batch[name].type) or batch[name].type == PAIRS
@@ -262,6 +264,16 @@ def _pairs_to_map(values: pa.ListArray, *, keep_null: Collection[str]) -> pa.Map
     kept = pc.or_(pc.is_valid(texts), pc.is_in(names, pa.array(keep_null, pa.string())))
     row = np.repeat(np.arange(len(values)), _lengths(values))[to_bools(kept)]
     return _map_by_row(values, row, names.filter(kept), texts.filter(kept))
+
+
+def _of_strings(values: pa.MapArray) -> pa.MapArray:
+    """Converts maps with another type of strings."""
+    # PyArrow 24 and 25 end the process when they cast a map that was filtered, because the nulls of
+    # the new keys are not counted yet. Asking for the number counts them.
+    keys, items = (each.cast(pa.string()) for each in (values.keys, values.items))
+    _ = keys.null_count
+    ends = pa.array(values.offsets.to_numpy())
+    return pa.MapArray.from_arrays(ends, keys, items, mask=pc.is_null(values))
 
 
 def _completed(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
