@@ -213,35 +213,39 @@ def main(names: list[str]) -> int:
     """Returns the exit status: 0 if every part that could run has passed."""
     if unknown := sorted(set(names) - PARTS.keys()):
         sys.exit(f"no such part: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
-    home = machine_java() or packaged_java(OWN_HOME)
-    results, began = {}, time.monotonic()
-    for name in names or PARTS:
-        part, started = PARTS[name], time.monotonic()
-        if (lacking := missing(part)) is not None:
-            results[name] = f"left out: {lacking}"
-            continue
-        python, variables = prepared(name, part)
-        if home is not None:
-            variables["JAVA_HOME"] = str(home)
-        pytest = (str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q")
-        commands = [part.command or (*pytest, *part.tests)]
-        commands += [(*pytest, *part.also)] if part.also else []
-        environment = {**os.environ, **variables}
-        ended = [
-            subprocess.run(placed(part, *each), cwd=ROOT, env=environment).returncode
-            for each in commands
-        ]
-        status = next(filter(None, ended), 0)
-        outcome, seconds = f"FAILED with status {status}", time.monotonic() - started
-        problem = None
-        if status == 0:
-            outcome = "passed"
-            problem = compatibility.record(name, day=date.today(), seconds=seconds)
-        results[name] = f"{outcome} after {seconds:.0f} s" + (f"; {problem}" if problem else "")
+    began = time.monotonic()
+    results = {name: result_of(name, PARTS[name]) for name in names or PARTS}
     for name, result in results.items():
         print(f"{name:20} {result}")
     print(f"{'together':20} {(time.monotonic() - began) / 60:.0f} min")
     return int(any(result.startswith("FAILED") for result in results.values()))
+
+
+def result_of(name: str, part: Part) -> str:
+    """Runs a part, and returns its result in one line."""
+    if (lacking := missing(part)) is not None:
+        return f"left out: {lacking}"
+    started = time.monotonic()
+    try:
+        python, variables = prepared(name, part)
+    except subprocess.CalledProcessError as error:
+        return f"FAILED to make its environment: {' '.join(error.cmd)[-200:]}"
+    home = machine_java() or packaged_java(OWN_HOME)
+    if home is not None:
+        variables["JAVA_HOME"] = str(home)
+    pytest = (str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q")
+    commands = [part.command or (*pytest, *part.tests)]
+    commands += [(*pytest, *part.also)] if part.also else []
+    environment = {**os.environ, **variables}
+    ended = [
+        subprocess.run(placed(part, *each), cwd=ROOT, env=environment).returncode
+        for each in commands
+    ]
+    seconds = time.monotonic() - started
+    if status := next(filter(None, ended), 0):
+        return f"FAILED with status {status} after {seconds:.0f} s"
+    problem = compatibility.record(name, day=date.today(), seconds=seconds)
+    return f"passed after {seconds:.0f} s" + (f"; {problem}" if problem else "")
 
 
 def missing(part: Part) -> str | None:
@@ -358,7 +362,11 @@ def install(*arguments: str, part: Part) -> None:
 
 def placed(part: Part, *command: str) -> tuple[str, ...]:
     """The command, in the tree of a part that has one."""
-    return debian.inside(tree_of(part), *command) if part.tree else command
+    if not part.tree:
+        return command
+    # On the file system of the environment, so that uv links files instead of copying them.
+    cache = f"UV_CACHE_DIR={ENVIRONMENTS / 'trees' / 'cache'}"
+    return debian.inside(tree_of(part), "env", cache, *command)
 
 
 def tree_of(part: Part) -> Path:
