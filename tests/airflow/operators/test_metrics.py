@@ -22,6 +22,8 @@ from tests.support.tables.assessed_tables import run_result
 def sent() -> Iterator[Callable[[], Values]]:
     """What Airflow's own client of OpenTelemetry has sent since the last call."""
     stats = pytest.importorskip("airflow.sdk.observability.stats", reason="since Airflow 3.2")
+    if not hasattr(stats, "initialize"):
+        pytest.skip("BEFORE AIRFLOW 3.3: the client cannot be exchanged")
     from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
     from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,10 +85,11 @@ def fork_server(work: str, folder: Path) -> Iterator[ForkServer]:
 
 
 def _serve(work: str, report: Path) -> None:
+    # The answers have the standard output to themselves: Airflow logs to it.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     module, _, name = work.partition(":")
     function = getattr(import_module(module), name)
-    # Python 3.12 and newer warn, and Airflow logs warnings to where the answers go.
-    warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
@@ -105,12 +105,10 @@ def _serve(work: str, report: Path) -> None:
             timer.cancel()
             timer.join()
         status = os.waitpid(child, 0)[1]
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
 
 
 def _work(function: Callable[[str], object], order: Mapping[str, Any], report: Path) -> None:
-    # The answers of the fork server have the standard output to themselves.
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     moments = _Moments(order["at"])
     moments.watch(*getattr(function, "watched", (os, ())))
     began = time.perf_counter()
