@@ -191,7 +191,7 @@ PARTS = {
     "dagster-1.12": Part(
         tests=("tests/dagster", *LENIENT),
         packages=("dagster==1.12.22", "dagster-webserver==1.12.22", "pyspark==4.2.0"),
-        extras="dagster,s3,azure,gcs",
+        extras="dagster,otel,s3,azure,gcs",
     ),
     "python-3.12": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.12", extras=PYTHON_EXTRAS),
     "python-3.13": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.13", extras=PYTHON_EXTRAS),

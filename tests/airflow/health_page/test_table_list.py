@@ -163,6 +163,7 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_library() -> None:
         "airflow._shared.listeners",
         "airflow.listeners",
         "delta_maintenance",
+        "delta_maintenance.dependencies",
         "delta_maintenance.lazy",
         "delta_maintenance_airflow",
         "delta_maintenance_airflow.plugin",

@@ -165,7 +165,7 @@ def test_tasks_of_manual_runs_are_queued_before_those_of_scheduled_ones(airflow_
     bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     manual = bag.dags["delta_manual"].tasks
     assert {task.priority_weight for task in manual} == {1_000}
-    assert {str(task.weight_rule) for task in manual} == {"absolute"}
+    assert all("absolute" in str(task.weight_rule).lower() for task in manual)
     # Theirs is the sum over the tasks that follow.
     others = [*bag.dags["delta_maintenance"].tasks, *bag.dags["delta_on_commit"].tasks]
     assert sum(task.priority_weight for task in others) < 1_000
