@@ -165,8 +165,8 @@ def test_operators_and_sensors_take_a_name(
     operator = DeltaCheckpointOperator(
         task_id="c", table_uri=NAME, delta_conn_id="lake", outlets=[asset]
     )
-    events: dict[Any, Any] = {asset: type("Event", (), {"extra": {}})()}
-    facts = operator.execute({**task_context, "outlet_events": events})
+    events = task_context["outlet_events"]
+    facts = operator.execute(task_context)
     assert facts["catalog_name"] == NAME and facts["table"] == f"{tmp_path}/lake/orders"
     assert events[asset].extra["catalog_name"] == NAME
     lineage = operator.lineage()
