@@ -121,6 +121,8 @@ def test_the_job_gets_its_specification_and_its_result_is_printed(
         "report_uri": None,
         "plan_only": False,
         "approved": None,
+        "ledger": None,
+        "ledger_state": None,
     }
     assert seen["environment"]["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert seen["private"]
@@ -201,6 +203,8 @@ def test_a_deep_fsck_of_many_files_runs_as_a_job(
         "version": None,
         "plan_only": False,
         "approved": None,
+        "ledger": None,
+        "ledger_state": None,
     }
     JobSpec.from_json(spark.seen["spec"])
 
