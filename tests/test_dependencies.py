@@ -82,7 +82,7 @@ def test_the_oldest_versions_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     asked = [*project["dependencies"], *extras["airflow"], *extras["dagster"]]
-    floors = dict(re.match(r"([\w-]+)>=([\d.]+)", each).groups() for each in asked)  # type: ignore[union-attr,misc]
+    floors = dict(pair for each in asked for pair in re.findall(r"^([\w-]+)>=([\d.]+)", each))
     stated = dict(OLDEST)
     for surface in surfaces:
         stated |= surface.OLDEST

@@ -31,8 +31,7 @@ def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:
     if "encrypt" in text.lower():
         remedy = "rewrite it with an engine that has its keys"
         return UnsupportedFeatureError("the data file is encrypted", file=file, remedy=remedy)
-    # Old versions of Arrow raise several types.
-    if isinstance(error, pa.ArrowNotImplementedError) or "not supported" in text:
+    if isinstance(error, pa.ArrowNotImplementedError):
         remedy = "rewrite the file with the engine that wrote it"
         return UnsupportedFeatureError(problem, file=file, remedy=remedy)
     return CorruptTableError(problem, file=file)
