@@ -26,6 +26,18 @@ def rows_of(ledger: Path, *more: str) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", found.drop_columns("started_at").to_pylist())
 
 
+def planning(folder: Path, *, ledger: str, ledger_state: str | None = None) -> JobSpec:
+    """A specification for which no Spark is needed."""
+    return JobSpec(
+        operation="optimize",
+        table=str(folder / "table"),
+        options={"engine": "local"},
+        plan_only=True,
+        ledger=ledger,
+        ledger_state=ledger_state,
+    )
+
+
 @pytest.mark.spark
 def test_plans_results_and_failures_have_a_row_each(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -74,11 +86,8 @@ def test_a_ledger_that_cannot_be_written_costs_a_warning(
         (tmp_path / "table/ledger", "lie within each other"),
         (tmp_path, "lie within each other"),
     ):
-        spec = JobSpec(
-            operation="optimize",
-            table=str(tmp_path / "table"),
-            options={"engine": "local"},
-            plan_only=True,
+        spec = planning(
+            tmp_path,
             ledger=str(ledger),
         )
         assert job.run(spec, NO_CLUSTER)["files"] > 1
@@ -94,11 +103,8 @@ def test_a_row_that_cannot_be_added_waits_in_the_state_folder(
     ledger, state = tmp_path / "ledger", tmp_path / "state"
     state.mkdir()
     ledger.write_text("not a folder")
-    spec = JobSpec(
-        operation="optimize",
-        table=str(tmp_path / "table"),
-        options={"engine": "local"},
-        plan_only=True,
+    spec = planning(
+        tmp_path,
         ledger=str(ledger),
         ledger_state=str(state),
     )
@@ -114,11 +120,8 @@ def test_a_state_folder_that_cannot_be_used_costs_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overdue_table(tmp_path / "table")
-    spec = JobSpec(
-        operation="optimize",
-        table=str(tmp_path / "table"),
-        options={"engine": "local"},
-        plan_only=True,
+    spec = planning(
+        tmp_path,
         ledger=str(tmp_path / "ledger"),
         ledger_state="unknown://state",
     )
@@ -129,10 +132,8 @@ def test_a_state_folder_that_cannot_be_used_costs_a_warning(
 
 def test_an_address_that_is_none_is_refused_before_the_work(tmp_path: Path) -> None:
     overdue_table(tmp_path / "table")
-    spec = JobSpec(
-        operation="optimize",
-        table=str(tmp_path / "table"),
-        options={"engine": "local"},
+    spec = planning(
+        tmp_path,
         ledger="s3://user:hunter2@lake/ledger",
     )
     with pytest.raises(InvalidRequestError, match="plain address") as raised:
