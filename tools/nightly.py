@@ -1,11 +1,12 @@
 """Run what `make test` leaves out: every random case, the fuzzer, the other supported versions.
 
-    .venv/bin/python tools/nightly.py [PART ...]
+    .venv/bin/python tools/nightly.py [--jobs N] [PART ...]
 
 Each part is one environment and the tests that depend on it, or `make fuzz`; without arguments, all
-of them run, one after the other. docs/compatibility.md lists the versions. An environment is made
-once in build/nightly, and again after `make clean`. The last lines give the result of each part;
-the exit status is 1 if one failed.
+of them run, one after the other. With `--jobs 2`, two run at a time, and the output of each is in
+build/nightly/PART.log. docs/compatibility.md lists the versions. An environment is made once in
+build/nightly, and again after `make clean`. The last lines give the result of each part; the exit
+status is 1 if one failed.
 
 uv, installed in an environment of its own, makes the others: pip did not resolve Airflow 3.1 with
 its providers within 25 minutes, and uv takes one minute.
@@ -13,15 +14,20 @@ its providers within 25 minutes, and uv takes one minute.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import IO
 
 import compatibility
 import debian
@@ -47,6 +53,7 @@ TEST_PACKAGES = (
     "pytest-timeout",
     "pytest-xdist",
 )
+PASSED, FAILED = "passed", "FAILED"
 TREE_PACKAGES = ("ca-certificates", "git", "procps", "python3-venv", "tzdata")
 
 
@@ -150,6 +157,8 @@ PARTS = {
     ),
     # A newcomer's walks, from the wheel: the only part that installs packages by pip.
     "newcomer": Part(tests=("-s", "tests/packaging/nightly_newcomer.py")),
+    # Needs Docker, or what tools/container_engine.py needs to start it.
+    "containers": Part(tests=("-s", "tests/packaging/nightly_containers.py")),
     "approvals-page": Part(tests=("tests/stack/nightly_approvals_page.py",)),
     "triggerer": Part(tests=("-s", "tests/stack/nightly_triggerer.py")),
     "deferral": Part(tests=("tests/airflow/spark/nightly_deferral.py", *LENIENT)),
@@ -204,32 +213,66 @@ PARTS = {
         extras="s3,azure,gcs,catalogs",
         resolution="lowest-direct",
     ),
-    # Needs Docker, or what tools/container_engine.py needs to start it.
-    "containers": Part(tests=("-s", "tests/packaging/nightly_containers.py")),
 }
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 if every part that could run has passed."""
-    if unknown := sorted(set(names) - PARTS.keys()):
-        sys.exit(f"no such part: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
+    parser = argparse.ArgumentParser(prog="nightly.py", description="Run parts, or all of them.")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parts at a time")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    asked = parser.parse_args(arguments)
+    if unknown := sorted(set(asked.parts) - PARTS.keys()):
+        parser.error(f"no such part: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
     began = time.monotonic()
-    results = {name: result_of(name, PARTS[name]) for name in names or PARTS}
-    for name, result in results.items():
-        print(f"{name:20} {result}")
-    print(f"{'together':20} {(time.monotonic() - began) / 60:.0f} min")
-    return int(any(result.startswith("FAILED") for result in results.values()))
+    # Before the parts, which all use it.
+    uv()
+    results: dict[str, str] = {}
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        names = asked.parts or list(PARTS)
+        runs = {pool.submit(run, name, PARTS[name], logged=asked.jobs > 1): name for name in names}
+        for ended in as_completed(runs):
+            name, (result, seconds) = runs[ended], ended.result()
+            if result == PASSED:
+                problem = compatibility.record(name, day=date.today(), seconds=seconds)
+                result += f"; {problem}" if problem else ""
+            results[name] = f"{seconds:6.0f} s  {result}"
+            print(f"{name:20} {results[name]}", flush=True)
+    print("\nall parts:")
+    for name in names:
+        print(f"{name:20} {results[name]}")
+    print(f"{'together':20} {time.monotonic() - began:6.0f} s")
+    return int(any(FAILED in result for result in results.values()))
 
 
-def result_of(name: str, part: Part) -> str:
-    """Runs a part, and returns its result in one line."""
-    if (lacking := missing(part)) is not None:
-        return f"left out: {lacking}"
+def run(name: str, part: Part, *, logged: bool) -> tuple[str, float]:
+    """Runs a part, and returns its result in one line, and its duration in seconds."""
     started = time.monotonic()
-    try:
-        python, variables = prepared(name, part)
-    except subprocess.CalledProcessError as error:
-        return f"FAILED to make its environment: {' '.join(error.cmd)[-200:]}"
+    if (lacking := missing(part)) is not None:
+        result = f"left out: {lacking}"
+    else:
+        try:
+            with output(name, logged=logged) as log:
+                result = result_of(name, part, log)
+        except subprocess.CalledProcessError as error:
+            result = f"{FAILED} to make its environment: {' '.join(error.cmd)[-200:]}"
+    return result, time.monotonic() - started
+
+
+@contextmanager
+def output(name: str, *, logged: bool) -> Iterator[IO[bytes] | None]:
+    """Where the tests of a part write; None for the terminal."""
+    if not logged:
+        yield None
+        return
+    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    with (ENVIRONMENTS / f"{name}.log").open("wb") as log:
+        yield log
+
+
+def result_of(name: str, part: Part, log: IO[bytes] | None) -> str:
+    """Makes the environment of a part and runs its tests."""
+    python, variables = prepared(name, part)
     home = machine_java() or packaged_java(OWN_HOME)
     if home is not None:
         variables["JAVA_HOME"] = str(home)
@@ -238,14 +281,13 @@ def result_of(name: str, part: Part) -> str:
     commands += [(*pytest, *part.also)] if part.also else []
     environment = {**os.environ, **variables}
     ended = [
-        subprocess.run(placed(part, *each), cwd=ROOT, env=environment).returncode
+        subprocess.run(
+            placed(part, *each), cwd=ROOT, env=environment, stdout=log, stderr=log
+        ).returncode
         for each in commands
     ]
-    seconds = time.monotonic() - started
-    if status := next(filter(None, ended), 0):
-        return f"FAILED with status {status} after {seconds:.0f} s"
-    problem = compatibility.record(name, day=date.today(), seconds=seconds)
-    return f"passed after {seconds:.0f} s" + (f"; {problem}" if problem else "")
+    status = next(filter(None, ended), 0)
+    return f"{FAILED} with status {status}" if status else PASSED
 
 
 def missing(part: Part) -> str | None:

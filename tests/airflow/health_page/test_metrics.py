@@ -18,6 +18,7 @@ from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance_airflow import settings
 from delta_maintenance_airflow.plugin import URL_PREFIX
+from tests.support.orchestrators.airflow_versions import since_3_2
 from tests.support.orchestrators.health_site import POLICY, Site
 from tests.support.tables.assessed_tables import assessment, fill, waiting
 
@@ -151,6 +152,7 @@ def test_a_token_in_a_file_can_be_replaced(
     assert f"file {file}: the token for metrics cannot be read" in caplog.text
 
 
+@since_3_2
 def test_airflow_knows_that_the_token_is_a_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

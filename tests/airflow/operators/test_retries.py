@@ -103,6 +103,7 @@ def test_a_refusal_is_not_retried_and_changes_nothing(
             tmp_path,
             *(lambda c=c: task(c, **c.refused) for c in CASES),
             lambda: task(corrupt, name="corrupt", table_uri="{{ params.root }}/fsck"),
+            name="refusals",
         )
     )
     assert tries(run) == dict.fromkeys([*BY_VERB, "corrupt"], ("failed", 1))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from airflow import sdk
+from airflow import __version__, sdk
+from packaging.version import Version
 
 try:
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
@@ -37,6 +38,9 @@ except ImportError:
         TaskDeferred,
     )
 
+since_3_2 = pytest.mark.skipif(
+    Version(__version__) < Version("3.2"), reason="BEFORE AIRFLOW 3.2: a provider has no secrets"
+)
 since_3_3 = pytest.mark.skipif(
     not hasattr(sdk, "ResumableJobMixin"), reason="BEFORE AIRFLOW 3.3: it has no stored states"
 )
@@ -49,6 +53,7 @@ __all__ = [
     "DagBag",
     "DagSerialization",
     "TaskDeferred",
+    "since_3_2",
     "since_3_3",
     "sync_bag_to_db",
 ]

@@ -22,9 +22,13 @@ def task(case: Case, *, name: str | None = None, **arguments: Any) -> Any:
     return case.operator(task_id=(name or case.verb).replace("-", "_"), **given)
 
 
-def dag_of(root: Path, *tasks: Callable[[], Any], **options: Any) -> DAG:
+def dag_of(
+    root: Path, *tasks: Callable[[], Any], name: str = "every_operator", **options: Any
+) -> DAG:
+    """Dags of other tasks need other names: the server that Airflow 3.1 shares between the runs of
+    a process keeps a Dag by its version, which stays the same until the Dag has run."""
     with DAG(
-        "every_operator",
+        name,
         schedule=None,
         start_date=START,
         render_template_as_native_obj=True,
