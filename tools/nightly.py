@@ -199,7 +199,10 @@ PARTS = {
     ),
     "dagster-1.12": Part(
         tests=("tests/dagster", *LENIENT),
-        packages=("dagster==1.12.22", "dagster-webserver==1.12.22", "pyspark==4.2.0"),
+        packages=(
+            *("dagster==1.12.22", "dagster-webserver==1.12.22"),
+            *("opentelemetry-sdk", "pyspark==4.2.0"),
+        ),
         extras="dagster,otel,s3,azure,gcs",
     ),
     "python-3.12": Part(tests=PYTHON_TESTS, also=WHEEL, python="3.12", extras=PYTHON_EXTRAS),

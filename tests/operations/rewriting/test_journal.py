@@ -90,6 +90,10 @@ def mistake_a_type(bins: Bins) -> None:
     bins[0]["runs"][0]["rows"] = "4"
 
 
+def mistake_a_name(bins: Bins) -> None:
+    bins[0]["outputs"][0]["name"] = True
+
+
 def test_an_unchanged_journal_is_adopted(made: Rewritten) -> None:
     assert adopted(made) == 3
 
@@ -104,6 +108,7 @@ def test_an_unchanged_journal_is_adopted(made: Rewritten) -> None:
         (other_row_ids, 2),
         (repeat_a_source, 2),
         (mistake_a_type, 2),
+        (mistake_a_name, 2),
     ],
 )
 def test_bins_that_the_journal_describes_wrongly_are_rewritten(

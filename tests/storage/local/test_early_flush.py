@@ -13,7 +13,8 @@ from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.local import descriptors
 from delta_maintenance.storage.local.store import LocalStore
 
-STEP = 1 << 16
+# More than the buffer of a file, which has 128 KiB from Python 3.14.
+STEP = 1 << 18
 PIECE = bytes(STEP)
 
 

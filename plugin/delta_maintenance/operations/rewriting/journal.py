@@ -39,6 +39,8 @@ _DIGESTS = [row_digest.VERSION, ordered_digest.VERSION]
 _LIFE = timedelta(hours=24)
 """The maximum age of new files to adopt."""
 _logger = logging.getLogger(__name__)
+# TypeError and ValueError come from values of other types in the journal.
+_UNSOUND = (DeltaMaintenanceError, OSError, pa.ArrowException, TypeError, ValueError)
 _RUN = tuple(item.name for item in fields(Run))
 
 
@@ -152,7 +154,7 @@ def is_sound(
                 return False
             layout = contract.spec.files.layout
             read_back(store, output, layout, RowsDigest(layout.schema, partition, "counts"))
-    except (DeltaMaintenanceError, OSError, pa.ArrowException):
+    except _UNSOUND:
         return False
     return True
 
@@ -186,7 +188,7 @@ def proved(
             read_back(store, output, files.layout, digest, statistics=statistics)
             seen = replace(output, modified_ms=status.modified_ms, stats=statistics.render())
             outputs.append(seen)
-    except (DeltaMaintenanceError, OSError, pa.ArrowException, TypeError, ValueError):
+    except _UNSOUND:
         return None
     if digest.total() != (found.sums if proof == "rows" else RowSums(rows=found.sums.rows)):
         return None
