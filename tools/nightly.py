@@ -172,7 +172,8 @@ PARTS = {
     "spark-3.5-scala-2.13": spark(
         "3.5.9",
         "io.delta:delta-spark_2.13:3.3.2",
-        jars=("org.apache.spark:spark-sql_2.13:3.5.9",),
+        # MLlib has the second one, which the tests with HDFS need, among its dependencies.
+        jars=("org.apache.spark:spark-sql_2.13:3.5.9", "org.glassfish.jaxb:jaxb-runtime:2.3.2"),
     ),
     "spark-4.0": spark("4.0.5", "io.delta:delta-spark_2.13:4.0.1"),
     "spark-4.1": spark("4.1.4", "io.delta:delta-spark_4.1_2.13:4.4.0"),

@@ -94,3 +94,16 @@ def test_a_crash_after_any_step_is_harmless(
         assert rewrite(inner, 3).status == "nothing-to-do"
     assert finished
     count_cases("steps of a rewrite", len(seen))
+
+
+def test_a_file_that_may_not_be_there_is_written_again() -> None:
+    """Nothing refers to it: unlike after a commit, there is nothing to check."""
+    trial = FaultStore(store_of(contents(False)))
+    rewrite(trial, 1)
+    at = next(at for at, step in enumerate(trial.trace) if step.kind == "create")
+    store = store_of(contents(False))
+    result = rewrite(FaultStore(store, at=at, fault=Fault.LOST_ANSWER), 1)
+    [problem] = [each.problem for each in result.bins if each.fate == "failed"]
+    assert problem is not None and problem.endswith("; run again")
+    assert "check whether" not in problem
+    assert rewrite(store, 2).status == "rewritten"

@@ -13,6 +13,7 @@ import pytest
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
+    IncompleteError,
     InvalidRequestError,
     RefusedError,
 )
@@ -24,6 +25,7 @@ from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.protocol.schema.clustering import DOMAIN
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.fault_store import Fault, FaultStore
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.statistics_repair import recompute, statistics
 from tests.support.operations.table_changes import NOW, RacedStore, built, lines, race
@@ -240,6 +242,28 @@ def test_a_file_that_cannot_be_read_is_named() -> None:
     table.store.delete_many([path])
     with pytest.raises(RefusedError, match=f"{path}.* the data file is gone"):
         change(table, "id")
+
+
+def test_a_store_that_fails_is_not_called_a_damaged_file() -> None:
+    def attempt(at: int | None) -> tuple[FaultStore, DeltaMaintenanceError | None]:
+        # The lists must be decoded, which is a commit of its own.
+        rows = pa.table({"id": [1, 2], "tags": [[1], None]})
+        table = DataTable(FIELDS[0], FIELDS[4])
+        table.append(rows.select(["id"]), rows, stats=None)
+        # Each store fails at one call, and the next one at the call after that.
+        for _ in range(8):
+            table.store = FaultStore(table.store, at=at, fault=Fault.FAILURE)
+        try:
+            change(table, "id")
+        except DeltaMaintenanceError as error:
+            return table.store, error
+        return table.store, None
+
+    trial, _ = attempt(None)
+    errors = [attempt(at)[1] for at in range(len(trial.trace))]
+    assert not any(isinstance(error, RefusedError) for error in errors)
+    incomplete = [str(error) for error in errors if isinstance(error, IncompleteError)]
+    assert incomplete and all(text.endswith("run again to continue") for text in incomplete)
 
 
 @pytest.mark.conformance("CLU-03", "TXN-03")

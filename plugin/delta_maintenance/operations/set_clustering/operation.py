@@ -17,6 +17,7 @@ import pyarrow as pa
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
+    IncompleteError,
     InvalidRequestError,
     RefusedError,
 )
@@ -84,8 +85,9 @@ def apply(
     """Computes missing statistics, and commits the planned change if a new plan would make it too.
 
     Raises `RefusedError` if the table was replaced or must no longer be changed, or if statistics
-    cannot be computed, `CommitConflictError` if other writers add files without statistics at the
-    same time, and `CommitUnknownError` if the outcome of a commit is unknown.
+    cannot be computed, `IncompleteError` if only some are committed, `CommitConflictError` if other
+    writers add files without statistics at the same time, and `CommitUnknownError` if the outcome
+    of a commit is unknown.
     """
     context = context or RunContext()
     recomputed = 0
@@ -113,6 +115,12 @@ def _compute_statistics(table: Table, plan: SetClusteringPlan, context: RunConte
     if todo is None:
         return 0
     done = recompute_stats.apply(table, todo, context.without_engine(), snapshot=snapshot)
+    if done.status == "partly":
+        raise IncompleteError(
+            f"the statistics of the clustering columns are not complete: {done.problem}",
+            table=table.uri,
+            remedy="run again to continue",
+        )
     if done.problem is not None:
         raise RefusedError(
             f"the statistics of the clustering columns cannot be computed: {done.problem}",

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import StorageError, VerificationError
+from delta_maintenance.errors import CommitUnknownError, StorageError, VerificationError
 from delta_maintenance.parquet.nan_bounds import leaves_with_nan, without_nan_bounds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
@@ -246,7 +246,13 @@ class DataFileWriter:
         if error is not None and self._parquet is not None:
             # Closing the writer would write a footer into a file that is discarded.
             self._parquet.is_open = False
-        self._stack.__exit__(kind, error, traceback)
+        try:
+            self._stack.__exit__(kind, error, traceback)
+        except CommitUnknownError as unknown:
+            # The next run writes a file of another name: no commit refers to this one.
+            raise StorageError(
+                unknown.problem, file=unknown.file, remedy="run again"
+            ) from unknown.__cause__
 
     def _wait(self) -> None:
         """Waits until the current row group is encoded."""
