@@ -62,6 +62,7 @@ def _make_base() -> None:
     (tree / "etc/apt/apt.conf.d/99machine").write_text("\n".join(kept) + "\n")
     if _MACHINE_CERTIFICATES.is_file():
         # Not at its own path, which the package ca-certificates overwrites.
+        (tree / "etc/ssl").mkdir(exist_ok=True)
         shutil.copy(_MACHINE_CERTIFICATES, tree / "etc/ssl/machine.crt")
     if Path("/etc/pip.conf").is_file():
         shutil.copy("/etc/pip.conf", tree / "etc")
