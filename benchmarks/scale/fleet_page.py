@@ -1,4 +1,4 @@
-"""How long the API server takes for the page of the fleet, and for the page of a table.
+"""How long the API server takes for the pages of the fleet and of a table, and for a scrape.
 
     python -m benchmarks.scale.fleet_page           # 2,000 tables, a ledger of 100,000 operations
     python -m benchmarks.scale.fleet_page --tables 500 --operations 10000 --visits 50
@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             ledger = LedgerTable(open_store(f"{folder}/ledger"))
             append(ledger, rows, deliveries=given.deliveries)
             print("| page | first ms | median ms | worst ms | CPU ms |\n|---|---|---|---|---|")
-            pages = ("/", "/fleet", f"/table?name={tables[0][0]}", "/fleet?q=gold")
+            table = f"/table?name={tables[0][0]}"
+            pages = ("/", "/fleet", table, "/fleet?q=gold", "/metrics")
             median = max(_told(server, page, given.visits) for page in pages)
     return int(median > TARGET_MS)
 

@@ -282,10 +282,11 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        return dg.ComponentTypeSpec(
-            tags=["delta", "maintenance"],
-            produces=["asset", "asset_check", "job", "sensor", "schedule"],
-        )
+        more: dict[str, Any] = {}
+        # Not in Dagster 1.12.
+        if "produces" in dg.ComponentTypeSpec.__annotations__:
+            more["produces"] = ["asset", "asset_check", "job", "sensor", "schedule"]
+        return dg.ComponentTypeSpec(tags=["delta", "maintenance"], **more)
 
     @property
     def defs_state_config(self) -> DefsStateConfig:

@@ -132,9 +132,16 @@ def build_maintenance_step(
     if settings.state is not None:
         required |= settings.state.storage.required
 
+    # Dagster names the inputs of a step by the assets before it, whose keys may have characters that
+    # names must not have: Dagster 1.12 keeps a point.
+    named = {dg.AssetKey([table.op_name]): table.key for table in tables}
+
     @dg.multi_asset(
         name=name,
-        specs=[table.maintenance_spec(group_name) for table in tables],
+        specs=[
+            table.maintenance_spec(group_name).replace_attributes(deps=[key])
+            for key, table in zip(named, tables, strict=True)
+        ],
         can_subset=len(tables) > 1,
         pool=settings.pool,
         retry_policy=settings.retry_policy,
@@ -197,7 +204,7 @@ def build_maintenance_step(
         if failed:
             raise failure_of(failed, of=len(runs))
 
-    return maintenance
+    return maintenance.with_attributes(asset_key_replacements=named)
 
 
 def sums_of(ended: Sequence[FinishedRun]) -> str:

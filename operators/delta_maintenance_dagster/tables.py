@@ -109,7 +109,7 @@ class DeltaTable:
     @property
     def op_name(self) -> str:
         """The key as a valid Python name."""
-        return "__".join(re.sub(r"\W", "_", part) for part in self.key.path)
+        return "__".join(re.sub(r"\W", "_", part, flags=re.ASCII) for part in self.key.path)
 
     @property
     def pool(self) -> str:
@@ -172,8 +172,12 @@ class DeltaTable:
 
 
 def asset_key_of(name: str) -> dg.AssetKey:
-    """Returns the key for the name of a table: `lake/orders` from `s3://lake/orders`."""
-    parts = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name).strip("/").split("/")
+    """Returns the key for the name of a table: `lake/orders` from `s3://lake/orders`.
+
+    Characters that Dagster does not accept in a key are replaced by `_`.
+    """
+    path = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name)
+    parts = re.sub(r"[^A-Za-z0-9_./-]", "_", path).strip("/").split("/")
     return dg.AssetKey([part for part in parts if part] or ["table"])
 
 

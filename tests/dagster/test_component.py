@@ -99,6 +99,16 @@ def test_scaffolded_python_loads_unchanged() -> None:
             assert keys(definitions) == {"lake/events", "lake/events/maintenance"}
 
 
+def test_a_name_with_any_characters_becomes_a_key(load: Load) -> None:
+    definitions = load(tables=[{"uri": "s3://my.lake/a b/part=1/größe"}, {"uri": "/lake/v1.2-x"}])
+    dg.Definitions.validate_loadable(definitions)
+    orders, events = "my.lake/a_b/part_1/gr__e", "lake/v1.2-x"
+    assert keys(definitions) == {*map("{}/maintenance".format, (orders, events)), orders, events}
+    graph = definitions.resolve_asset_graph()
+    maintenance = graph.get(dg.AssetKey([*orders.split("/"), "maintenance"]))
+    assert maintenance.parent_keys == {dg.AssetKey(orders.split("/"))}
+
+
 def test_a_policy_file_of_airflow_works_unchanged(tmp_path: Path, load: Load) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(POLICY)

@@ -106,6 +106,7 @@ def airflow_server(home: Path, *, policy: str, scheduler: bool = False) -> Itera
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "somebody:admin",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
+        "AIRFLOW__DELTA_MAINTENANCE__METRICS": "True",
         "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(home / "policy.yaml"),
     }
     subprocess.run(
