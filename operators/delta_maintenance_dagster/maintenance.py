@@ -22,7 +22,7 @@ from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.table_run import FinishedRun, Resources, TableRun, all_of
-from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable
+from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable, with_keys
 
 _ASKED_FOR = registry.names()
 _BY_POLICY = tuple(record.name for record in registry.policy_operations())
@@ -132,15 +132,11 @@ def build_maintenance_step(
     if settings.state is not None:
         required |= settings.state.storage.required
 
-    # Dagster names the inputs of a step by the assets before it, whose keys may have characters that
-    # names must not have: Dagster 1.12 keeps a point.
-    named = {dg.AssetKey([table.op_name]): table.key for table in tables}
-
     @dg.multi_asset(
         name=name,
         specs=[
-            table.maintenance_spec(group_name).replace_attributes(deps=[key])
-            for key, table in zip(named, tables, strict=True)
+            table.maintenance_spec(group_name).replace_attributes(deps=[table.stand_in])
+            for table in tables
         ],
         can_subset=len(tables) > 1,
         pool=settings.pool,
@@ -204,7 +200,7 @@ def build_maintenance_step(
         if failed:
             raise failure_of(failed, of=len(runs))
 
-    return maintenance.with_attributes(asset_key_replacements=named)
+    return with_keys(maintenance, tables)
 
 
 def sums_of(ended: Sequence[FinishedRun]) -> str:

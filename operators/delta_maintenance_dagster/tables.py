@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
+from typing import TypeVar, cast
 
 import dagster as dg
 from pydantic import Field
@@ -15,6 +16,7 @@ from delta_maintenance.address import StoreKind, place_of
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 
+Step = TypeVar("Step", bound=dg.AssetsDefinition)
 MAINTENANCE = "maintenance"
 """The last part of the key of every maintenance asset."""
 _POOL_LENGTH = 100
@@ -112,6 +114,11 @@ class DeltaTable:
         return "__".join(re.sub(r"\W", "_", part, flags=re.ASCII) for part in self.key.path)
 
     @property
+    def stand_in(self) -> dg.AssetKey:
+        """A key of one valid name, in place of that of the table until `with_keys`."""
+        return dg.AssetKey([self.op_name])
+
+    @property
     def pool(self) -> str:
         """The pool whose only slot is the lease of the table: equal for all forms of one address in
         all code locations, keys and sensors.
@@ -179,6 +186,16 @@ def asset_key_of(name: str) -> dg.AssetKey:
     path = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name)
     parts = re.sub(r"[^A-Za-z0-9_./-]", "_", path).strip("/").split("/")
     return dg.AssetKey([part for part in parts if part] or ["table"])
+
+
+def with_keys(step: Step, tables: Iterable[DeltaTable]) -> Step:
+    """Replaces the stand-ins in a step by the keys of the tables.
+
+    Dagster names the inputs of a step by the keys of assets, with all characters but the hyphen
+    and, from 1.13, the point.
+    """
+    keys = {table.stand_in: table.key for table in tables}
+    return cast(Step, step.with_attributes(asset_key_replacements=keys))
 
 
 def _tag(text: str) -> str:

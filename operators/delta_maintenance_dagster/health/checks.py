@@ -19,7 +19,7 @@ from delta_maintenance_dagster.failures import SharedState
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.metadata import in_dagster, log_picture
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
-from delta_maintenance_dagster.tables import DeltaTable
+from delta_maintenance_dagster.tables import DeltaTable, with_keys
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
@@ -117,10 +117,10 @@ _FEW = 100
 """The number of files below which a share has little meaning."""
 
 
-def check_specs(table: DeltaTable) -> list[dg.AssetCheckSpec]:
+def check_specs(table: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     """Returns the checks of a table, on the asset of the table itself."""
     return [
-        dg.AssetCheckSpec(name, asset=table.key, description=description)
+        dg.AssetCheckSpec(name, asset=table, description=description)
         for name, description in _SPECS.items()
     ]
 
@@ -155,7 +155,7 @@ def build_health_step(
 
     @dg.multi_asset_check(
         name=name,
-        specs=[spec for table in tables for spec in check_specs(table)],
+        specs=[spec for table in tables for spec in check_specs(table.stand_in)],
         description="Compares Delta tables with their policies. Reads the log, and no data.",
         can_subset=True,
         required_resource_keys=required | (state.storage.required if state is not None else set()),
@@ -187,7 +187,7 @@ def build_health_step(
                 allow_retries=all(each.retryable for each in failed),
             )
 
-    return health
+    return with_keys(health, tables)
 
 
 def _assessed(
