@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,14 @@ def test_many_findings_are_columns_and_the_worst_come_first() -> None:
     shown = findings.first(2)
     assert [f.kind for f in shown] == ["log-gap", *["missing-data-file"] * 2, "unknown-file"]
     assert shown[1].version == 3
+
+
+def test_a_name_that_is_no_text_is_an_unknown_file(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    table.commit([log.protocol(), log.metadata()])
+    (tmp_path / "_delta_log" / os.fsdecode(b"\xff")).touch()
+    found = examine(table.open(), now=clock.now()).findings
+    assert dict(found.counts) == {"unknown-file": 1}
 
 
 @pytest.mark.parametrize("looked_up", [1, 2, 100])

@@ -21,8 +21,8 @@ def archived_log_files(store: Store, inventory: LogInventory) -> dict[str, str]:
 
     Only stores with such classes list the log for this.
     """
-    paths = pa.chunked_array([[entry.path for entry in inventory.entries]], pa.string())
-    found = store.archived(paths)
+    paths = [entry.path for entry in inventory.entries if _is_text(entry.path)]
+    found = store.archived(pa.chunked_array([paths], pa.string()))
     classes = (ARCHIVES[number] for number in found["archive"].to_pylist())
     return dict(sorted(zip(found["path"].to_pylist(), classes, strict=True)))
 
@@ -30,6 +30,11 @@ def archived_log_files(store: Store, inventory: LogInventory) -> dict[str, str]:
 def cannot_be_read(storage_class: str) -> str:
     """Returns the problem of a file, as one clause."""
     return f"the file is in the storage class {storage_class} and cannot be read at once"
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path is UTF-8, as all keys of object stores are; a name on a disk may be bytes."""
+    return path.encode(errors="replace").decode() == path
 
 
 class UnretrievedLog(WrappedStore):
