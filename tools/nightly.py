@@ -202,7 +202,7 @@ PARTS = {
         tests=("tests/dagster", *LENIENT),
         packages=(
             *("dagster==1.12.22", "dagster-webserver==1.12.22"),
-            *("opentelemetry-sdk", "pandas", "pyspark==4.2.0"),
+            *("opentelemetry-sdk", "pandas", "playwright", "pyspark==4.2.0"),
         ),
         extras="dagster,otel,s3,azure,gcs",
     ),
