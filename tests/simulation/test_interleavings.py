@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import pytest
+
 from tests.simulation.run import play
 
 SECONDS = float(os.environ.get("DELTA_MAINTENANCE_SECONDS", "45"))
@@ -44,6 +46,8 @@ def seeds() -> Iterator[int]:
         seed += 1
 
 
+# Hundreds of seeds of a nightly run, beside another part.
+@pytest.mark.timeout(3600)
 def test_no_order_of_writers_and_maintenance_breaks_an_invariant(
     count_cases: Callable[[str, int], None],
 ) -> None:
