@@ -134,10 +134,7 @@ def build_maintenance_step(
 
     @dg.multi_asset(
         name=name,
-        specs=[
-            table.maintenance_spec(group_name).replace_attributes(deps=[table.stand_in])
-            for table in tables
-        ],
+        specs=[table.maintenance_spec(group_name) for table in tables],
         can_subset=len(tables) > 1,
         pool=settings.pool,
         retry_policy=settings.retry_policy,

@@ -159,10 +159,10 @@ class DeltaTable:
         return self.attributes.of(spec)
 
     def maintenance_spec(self, group_name: str) -> dg.AssetSpec:
-        """Returns the asset for the maintenance of the table."""
+        """Returns the asset for the maintenance of the table, which depends on its stand-in."""
         spec = dg.AssetSpec(
             self.maintenance_key,
-            deps=[self.key],
+            deps=[self.stand_in],
             description=(
                 f"Maintenance of the Delta table `{self.label}`: the operations that are due, in "
                 "order. The launchpad accepts an operation, its options, and `plan_only`."
