@@ -199,7 +199,7 @@ def with_keys(step: Step, tables: Iterable[DeltaTable]) -> Step:
 
 
 def _tag(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", text)[:63]
+    return re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII)[:63]
 
 
 def require_unique_keys(tables: Iterable[DeltaTable]) -> None:

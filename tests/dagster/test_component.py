@@ -38,7 +38,7 @@ defaults:
   checkpoint: {max_commits: 7}
   storage: {connection: delta-lake}
 tables:
-  - {name: orders, uri: s3://lake/sales/orders, owner: sales, tags: [gold, "two words"]}
+  - {name: orders, uri: s3://lake/sales/orders, owner: sales, tags: [gold, "two words", größe]}
   - {uri: s3://lake/events, owner: people@example.com}
 """
 
@@ -125,7 +125,7 @@ def test_a_policy_file_of_airflow_works_unchanged(tmp_path: Path, load: Load) ->
     }
     orders = definitions.resolve_asset_graph().get(dg.AssetKey(["lake", "orders"]))
     assert orders.owners == ["team:sales"]
-    assert {"gold", "two_words"} <= set(orders.tags)
+    assert {"gold", "two_words", "gr_e"} <= set(orders.tags)
     assert orders.metadata["dagster/uri"] == "s3://lake/sales/orders"
     assert not orders.is_materializable
     events = definitions.resolve_asset_graph().get(dg.AssetKey(["lake", "events"]))

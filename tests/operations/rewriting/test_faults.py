@@ -96,12 +96,17 @@ def test_a_crash_after_any_step_is_harmless(
     count_cases("steps of a rewrite", len(seen))
 
 
-def test_a_file_that_may_not_be_there_is_written_again() -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_file_that_may_not_be_there_is_written_again(
+    monkeypatch: pytest.MonkeyPatch, mixed: bool
+) -> None:
     """Nothing refers to it: unlike after a commit, there is nothing to check."""
-    trial = FaultStore(store_of(contents(False)))
+    if mixed:
+        monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", COPIED_BYTES)
+    trial = FaultStore(store_of(contents(mixed)))
     rewrite(trial, 1)
     at = next(at for at, step in enumerate(trial.trace) if step.kind == "create")
-    store = store_of(contents(False))
+    store = store_of(contents(mixed))
     result = rewrite(FaultStore(store, at=at, fault=Fault.LOST_ANSWER), 1)
     [problem] = [each.problem for each in result.bins if each.fate == "failed"]
     assert problem is not None and problem.endswith("; run again")

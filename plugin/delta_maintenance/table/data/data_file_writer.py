@@ -22,12 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CommitUnknownError, StorageError, VerificationError
+from delta_maintenance.errors import StorageError, VerificationError
 from delta_maintenance.parquet.nan_bounds import leaves_with_nan, without_nan_bounds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.new_file import new_file
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
 GROUP_BYTES = 32 << 20
@@ -119,7 +120,7 @@ class DataFileWriter:
         self._sorted_by = None if sorted_by is None else tuple(sorted_by)
         self._statistics = statistics or StatisticsCollector(spec.statistics, self._schema)
         self._stack = ExitStack()
-        self._sink = self._stack.enter_context(store.create(name))
+        self._sink = self._stack.enter_context(new_file(store, name))
         self._output = _Output(self._sink)
         self._parquet: pq.ParquetWriter | None = None
         self._repeated: list[str] | None = None
@@ -246,13 +247,7 @@ class DataFileWriter:
         if error is not None and self._parquet is not None:
             # Closing the writer would write a footer into a file that is discarded.
             self._parquet.is_open = False
-        try:
-            self._stack.__exit__(kind, error, traceback)
-        except CommitUnknownError as unknown:
-            # The next run writes a file of another name: no commit refers to this one.
-            raise StorageError(
-                unknown.problem, file=unknown.file, remedy="run again"
-            ) from unknown.__cause__
+        self._stack.__exit__(kind, error, traceback)
 
     def _wait(self) -> None:
         """Waits until the current row group is encoded."""

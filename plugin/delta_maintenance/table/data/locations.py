@@ -22,6 +22,7 @@ from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.vacuum.protected_paths import hash_paths, hash_spellings
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import unclean
+from delta_maintenance.storage.core.new_file import new_file
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.parallel import in_parallel
 
@@ -130,7 +131,7 @@ def copy_files(store: Store, found: pa.Table) -> int:
 
 def _copy(store: Store, source: str, target: str) -> bool:
     try:
-        with store.open(source) as original, store.create(target) as copy:
+        with store.open(source) as original, new_file(store, target) as copy:
             shutil.copyfileobj(original, copy, _COPIED_BYTES)
     except FileExistsError:
         return False

@@ -45,6 +45,7 @@ from delta_maintenance.parquet.thrift import (
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.new_file import new_file
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.copying.proof import (
     CopiedGroup,
@@ -110,7 +111,7 @@ def copy_file(
     as intended, and `StorageError`.
     """
     with ExitStack() as stack:
-        sink = stack.enter_context(store.create(name))
+        sink = stack.enter_context(new_file(store, name))
         groups = list(_copied_groups(sink, sources))
         rows = sum(group.source.num_rows for group in groups)
         size = _finish(sink, groups, frame, rows)
