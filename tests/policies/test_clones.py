@@ -201,6 +201,29 @@ def test_tables_that_an_earlier_run_could_list_stop_no_vacuum_but_that_of_their_
             new.of("a")
 
 
+def test_a_ledger_that_cannot_be_read_stops_no_vacuum() -> None:
+    table("a", "x.parquet")
+    ledger = table("ledger", "y.parquet")
+    ledger.checkpoint()
+    ledger.drop(f"{0:020}.json")
+    ledger.store.put(f"_delta_log/{2:020}.json", b"{")
+    run = Run("a")
+    run.policy = Policy.from_json(
+        {
+            "version": 1,
+            "ledger": {"uri": f"{LAKE}/ledger", "maintenance": {"vacuum": True}},
+            "tables": [{"name": "a", "uri": f"{LAKE}/a"}],
+        }
+    )
+    made = run.policy.ledger_table
+    assert made is not None
+    run.clones.discover = lambda: Discovery((*run.policy.named_tables, made), (), ())
+    assert run.of("a") == set()
+    as_table = Run("a", "ledger")
+    with pytest.raises(RefusedError, match="ledger may be a shallow clone"):
+        as_table.of("a")
+
+
 def test_a_table_that_was_never_there_needs_nothing() -> None:
     table("a", "x.parquet")
     assert Run("a", "nothing").of("a") == set()

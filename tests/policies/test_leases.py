@@ -56,6 +56,22 @@ def test_the_lease_of_a_dead_task_expires_on_time() -> None:
         pass
 
 
+def test_the_lease_of_another_holder_is_neither_released_nor_renewed() -> None:
+    store, clock = MemoryStore(), Clock()
+    leases = Leases(store, now=clock)
+    with leases.held("orders", holder="first"):
+        clock.now += timedelta(minutes=1)
+        leases.renew("orders", holder="second")
+        leases.release("orders", holder="second")
+        with pytest.raises(BusyError, match=r"first is working on orders; .* 12:05:00 UTC"):
+            leases._take(next(iter(store.list_from(""))).path, "orders", "third")
+        leases.renew("orders", holder="first")
+        with pytest.raises(BusyError, match="12:06:00 UTC"), leases.held("orders", holder="third"):
+            pass
+    leases.release("orders", holder="first")
+    assert list(store.list_from("")) == []
+
+
 def test_a_second_try_takes_over_from_the_first_at_once() -> None:
     store = MemoryStore()
     leases = Leases(store)

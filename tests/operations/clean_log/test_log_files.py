@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log
-from delta_maintenance.operations.clean_log import CleanLogPlan
+from delta_maintenance.operations.clean_log import CleanLogPlan, compatible_checkpoint
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import (
     checksum_name,
@@ -227,6 +228,28 @@ def test_an_existing_classic_name_is_enough() -> None:
     (name,) = table.v2_checkpoint(18, uuid=None)
     before = table.read(name)
     assert clean(table, day(51)).compatible_checkpoint is None and table.read(name) == before
+
+
+@pytest.mark.conformance("CKPT-28")
+@pytest.mark.parametrize("encoding", ["json", "parquet"])
+def test_nothing_is_deleted_if_the_classic_name_vanishes_again(
+    encoding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = build(listed=features("v2Checkpoint"))
+    table.v2_checkpoint(18, sidecars=2, encoding=encoding)
+    before = names(table)
+    classic = f"{LOG}/{classic_checkpoint_name(18)}"
+    original = compatible_checkpoint.publish
+
+    def published(*given: Any) -> None:
+        original(*given)
+        table.store.delete(classic)
+
+    monkeypatch.setattr(compatible_checkpoint, "publish", published)
+    with pytest.raises(RefusedError, match="it was deleted again") as caught:
+        clean(table, day(51))
+    assert caught.value.file == classic
+    assert set(before) <= set(names(table))
 
 
 def test_an_empty_file_under_the_classic_name_is_replaced() -> None:

@@ -16,7 +16,9 @@ from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageE
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.holds.options import Holders, Reader
+from delta_maintenance.operations.core.facts import instant_text
+from delta_maintenance.operations.holds.notes import kept_rows
+from delta_maintenance.operations.holds.options import Holders, KeptVersion, Reader
 from delta_maintenance.operations.vacuum.planning import Survey
 from delta_maintenance.operations.vacuum.references import last_vacuumed
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -221,6 +223,31 @@ def test_nothing_is_deleted_for_a_reader_that_cannot_be_examined(tmp_path: Path)
     again = Reader(kind="stream", name="silver", address=str(tmp_path / "gone"))
     with pytest.raises(InvalidRequestError, match="two readers stream silver"):
         holding(table, reader, again)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_reader_that_cannot_be_examined_is_named_where_nothing_is_deleted(
+    tmp_path: Path, is_file: bool
+) -> None:
+    """A folder that is no stream is refused; a file in its place is an error of its store."""
+    snapshot, context = replaced().open().snapshot(), RunContext.at(NOW)
+    gone = tmp_path / "gone"
+    if is_file:
+        gone.write_text("a file")
+    unknown = Holders(readers=(Reader(kind="stream", name="gone", address=str(gone)),))
+    notes = kept_rows(snapshot, unknown, context, rows="expired rows")
+    assert len(notes) == 2 and "until a vacuum deletes their files" in notes[0]
+    assert notes[1].startswith("what keeps older versions is not known: the position of the stream")
+    end = NOW + timedelta(days=3)
+    held = Holders(
+        readers=(stream(tmp_path, offset(4), offset(4)),),
+        keep=(KeptVersion(name="audit", version=2, until=end),),
+    )
+    assert kept_rows(snapshot, held, context, rows="expired rows")[1:] == (
+        f"held by kept version audit: the files of version 2 stay until {instant_text(end)}, "
+        "with expired rows",
+        "held by stream silver: the files of version 3 stay, with expired rows",
+    )
 
 
 Step = tuple[int, tuple[int, ...], bool]

@@ -75,6 +75,10 @@ def folder(
         ),
         pytest.param({9: [offset(0)], 10: [offset(1)]}, [9, 10], 0, 1, id="ten is newer than nine"),
         pytest.param({2: [offset(5)], 4: [offset(7)], 6: [offset(9)]}, [2, 4], 6, 7, id="gaps"),
+        pytest.param({5: [offset(9)]}, [], None, 0, id="only the newest offsets are left"),
+        pytest.param(
+            {4: [offset(7)], 5: [offset(9)], 6: [offset(11)]}, [4], 6, 7, id="two not committed"
+        ),
         pytest.param({4: [shared(7)], 5: [shared(9)]}, [4, 5], 6, 9, id="Delta Sharing"),
         pytest.param(
             {4: [offset(7, sourceVersion=3, index=-20)], 5: [offset(9)]}, [4], 6, 7, id="version 3"

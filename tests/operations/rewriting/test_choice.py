@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations.rewriting.choice import (
+    OFTEN,
     Choice,
     ChoiceRules,
     choose,
     known_ratio,
     limited,
+    not_too_often,
 )
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Replaced
 from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
@@ -256,3 +258,32 @@ def test_budgets_take_what_removes_most_files_for_its_bytes() -> None:
 
 def test_an_empty_selection_is_not_an_error() -> None:
     assert bins(choose(live(), RULES)) == []
+
+
+def test_files_of_earlier_rewrites_are_written_again_within_a_budget() -> None:
+    made = {"size": 400, "target": 100}
+    columns = live(
+        *({**made, "partition": 0} for _ in range(2)),
+        *({"size": 100, "partition": 1} for _ in range(2)),
+        {**made, "size": 300, "partition": 2},
+        {"size": 200, "partition": 2},
+        {**made, "deleted": 10, "partition": 3},
+        partitions=4,
+    )
+    choice = choose(columns, RULES)
+    new, few, many, own = [2, 3], [4, 5], [0, 1], [6]
+    assert bins(choice) == [many, new, few, own]
+    # The bin with 300 bytes of an earlier rewrite comes before the bin with 800. Bins without such
+    # bytes, or with a reason of their own, cost nothing.
+    for budget, expected in (
+        (0, [new, own]),
+        (299, [new, own]),
+        (300, [new, few, own]),
+        (1099, [new, few, own]),
+        (1100, [many, new, few, own]),
+    ):
+        within = not_too_often(columns, choice, budget=budget)
+        assert bins(within) == expected, budget
+        late = np.flatnonzero(within.left.get(OFTEN, np.zeros(7, np.bool_))).tolist()
+        assert late == sorted({*range(7)} - {row for each in expected for row in each}), budget
+    assert bins(not_too_often(live(), choose(live(), RULES), budget=0)) == []

@@ -17,6 +17,7 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.operations.rewriting.commits import SUMS_TAG
 from delta_maintenance.operations.rewriting.journal import Journal
+from delta_maintenance.table.data import rewrite
 from delta_maintenance.table.data.bins import RewrittenBin
 from delta_maintenance.table.read.table import Table
 from tests.support.logs.checkpointing import on_disk
@@ -49,6 +50,30 @@ def test_the_report_says_that_row_groups_were_copied_and_has_no_digest_of_rows()
     ]
     assert SUMS_TAG not in (info.get("tags") or {})
     assert made.optimize().status == "nothing-to-do"
+
+
+@pytest.mark.conformance("RW-46")
+@pytest.mark.parametrize("by_copy", ["", "y", "xz"])
+def test_a_commit_has_a_digest_of_its_rows_only_if_all_of_them_were_decoded(
+    by_copy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = rewrite.copied_bin
+
+    def copied_bin(store: Any, work: Any, *given: Any, **options: Any) -> Any:
+        if dict(work.partition_values)["p"] not in by_copy:
+            return None
+        return original(store, work, *given, **options)
+
+    monkeypatch.setattr(rewrite, "copied_bin", copied_bin)
+    made = Rewritten(tracked=False)
+    found = copied(made.optimize())
+    assert found == {each: ("committed", each in by_copy) for each in "xyz"}
+    infos = [
+        action["commitInfo"]
+        for action in actions_of(made.store, latest(made.store))
+        if "commitInfo" in action
+    ]
+    assert [SUMS_TAG in (info.get("tags") or {}) for info in infos] == [not by_copy]
 
 
 @pytest.mark.conformance("RW-25")

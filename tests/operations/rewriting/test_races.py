@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize
@@ -18,7 +19,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import commits, contract
 from delta_maintenance.operations.rewriting.sources import FollowedSources
-from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.data import carried_deletions, rewrite
 from delta_maintenance.table.read.table import Table
@@ -70,6 +71,12 @@ def race(made: Rewritten, *races: Race | None, before: str = COMMIT) -> None:
 def fates(result: Any) -> dict[str, str]:
     """The fate of the bin of each partition."""
     return {report.partition["p"]: report.fate for report in result.bins}
+
+
+def files_of(store: Store) -> set[str]:
+    """All files outside the log."""
+    paths = [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
+    return {path for path in paths if not path.startswith("_delta_log")}
 
 
 def change_table(made: Rewritten, **changes: Any) -> int:
@@ -237,6 +244,23 @@ def test_rows_that_come_back_cost_the_bin() -> None:
     race(made, restore)
     assert fates(made.optimize()) == {"x": "committed", "y": "dropped", "z": "committed"}
     assert len(made.rows()) == 47
+
+
+@pytest.mark.conformance("RW-29", "RW-30")
+@pytest.mark.parametrize("vectors", [True, False])
+def test_another_vector_for_the_same_rows_costs_no_vector_and_no_new_file(vectors: bool) -> None:
+    made = Rewritten(vectors=vectors)
+    path = made.paths["y"][0]
+    made.table.delete(path, [0, 1])
+    old = made.table.live[path]
+    [stored] = carried_deletions.write_vectors(made.store, [BitMap64([0, 1])], new_id=ids(9))
+    new = old | {"deletionVector": stored.to_json()}
+    before, files = made.rows(), files_of(made.store)
+    race(made, lambda: made.table.builder.commit([{"remove": remove_of(old)}, {"add": new}]))
+    assert fates(made.optimize()) == dict.fromkeys("xyz", "committed")
+    assert made.rows() == before
+    assert len(files_of(made.store) - files) == 3
+    assert not any(add.get("deletionVector") for add in live_adds(made.store).values())
 
 
 @pytest.mark.conformance("RW-29", "RT-07")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from delta_maintenance.address import Address
@@ -15,10 +16,20 @@ from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
+from delta_maintenance.operations.vacuum.candidates import (
+    DEAD_FILES,
+    DeadFiles,
+    Search,
+    Sum,
+    not_archived,
+)
+from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import storage_error
 from delta_maintenance.storage.azure.client import AzureFailure
 from delta_maintenance.storage.azure.store import _page
+from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
@@ -75,6 +86,30 @@ def test_archived_files_are_named_and_kept_unless_asked(table: Table, mode: str)
     result = vacuum.apply(table, deleted.plan, context, surveyed=deleted)
     assert result.deleted == 4
     assert vacuum.plan(table.snapshot(), VacuumOptions(mode="full"), context).files == 0
+
+
+def test_every_archive_class_is_searched_whatever_the_ones_before_it_hold() -> None:
+    """A live file, or none, of one class says nothing about the next class."""
+
+    def listed(archives: list[int | None]) -> pa.Table:
+        paths = [f"{number}.parquet" for number in range(len(archives))]
+        sizes, kinds = [10] * len(paths), [int(EntryKind.FILE)] * len(paths)
+        return pa.table([paths, sizes, sizes, kinds, archives], schema=TREE)
+
+    search = Search(
+        rules=VisibilityRules(partition_columns=(), iceberg=False),
+        modified_before_ms=100,
+        foreign_files=False,
+        lists_folder=True,
+    )
+    for before in ([0, 1, None], [None, None, None]):
+        entries = [listed(before), listed([None, None, None, 2, 1])]
+        unused = pa.table({name: entries[1][name][3:] for name in STATUSES.names})
+        files = unused.append_column(DEAD_FILES.field("reason"), pa.array([0, 0], pa.uint8()))
+        dead = DeadFiles()
+        assert not not_archived(MemoryStore(), files, entries, search, dead).num_rows
+        assert dead.archived == {"DEEP_ARCHIVE": Sum(1, 10), "Archive": Sum(1, 10)}
+        assert sum(dead.kept.values()) == 2
 
 
 def test_an_archived_file_that_is_read_gives_one_line_with_its_class(table: Table) -> None:

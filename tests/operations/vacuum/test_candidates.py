@@ -89,6 +89,29 @@ def test_replaced_deletion_vectors_are_deleted_and_their_data_files_kept() -> No
         assert table.going(mode=mode) == {VECTOR}, mode
 
 
+@pytest.mark.conformance("VAC-04", "VAC-18")
+def test_a_replaced_deletion_vector_with_an_absolute_path_is_deleted_in_every_mode() -> None:
+    table = Folder(
+        named_memory("memory://vectors/t"), first=[features("deletionVectors"), metadata()]
+    )
+    inside, outside = (
+        deletion_vector(f"memory://vectors/{folder}/x%20y/v.bin", storage_type="p")
+        for folder in ("t", "other")
+    )
+    table.log(add("a.parquet", dv=inside), add("b.parquet", dv=outside))
+    table.log(
+        *(
+            line
+            for name, vector in (("a.parquet", inside), ("b.parquet", outside))
+            for line in (removed(name, 20, dv=vector), add(name))
+        ),
+        days=20,
+    )
+    table.file("a.parquet", "b.parquet", "x y/v.bin")
+    for mode in ("full", "lite"):
+        assert table.going(mode=mode) == {"x y/v.bin"}, mode
+
+
 @pytest.mark.conformance("VAC-16")
 def test_a_tombstone_of_a_deletion_vector_file_protects_it() -> None:
     table = Folder()

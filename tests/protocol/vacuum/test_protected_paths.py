@@ -116,6 +116,17 @@ def test_an_unknown_address_protects_by_file_name() -> None:
     assert covers(found, "b.parquet", "p=1/x.parquet") == [False, False]
 
 
+@pytest.mark.conformance("VAC-09", "FILE-01")
+@pytest.mark.parametrize("start", ["file:/", "file:///", "FILE://localhost/", "/"])
+@pytest.mark.parametrize("end", ["?versionId=1", "#part", "?a#b"])
+def test_the_query_of_an_absolute_path_is_no_part_of_the_name(start: str, end: str) -> None:
+    """A reader that parses the path as a URI opens the file without it; another one, with it."""
+    found = protected(f"{start}srv/my%20table/p=1/a%20b.parquet{end}")
+    names = ("p=1/a b.parquet", f"p=1/a b.parquet{end}", f"p=1/a%20b.parquet{end}")
+    assert covers(found, *names) == [True] * 3
+    assert covers(found, "p=2/a b.parquet") == [False]
+
+
 @pytest.mark.parametrize("root", ["s3://bucket/t", "s3a://bucket/t", "s3n://bucket/t"])
 def test_all_s3_schemes_are_one_store(root: str) -> None:
     found = protected(

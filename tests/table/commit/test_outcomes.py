@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -63,8 +64,10 @@ class DoubtfulStore(RacedStore):
 def test_no_further_attempt_after_an_unknown_outcome() -> None:
     table = TableBuilder(DoubtfulStore())
     table.commit([log.protocol(), log.metadata()])
-    with pytest.raises(CommitUnknownError, match="version 1"):
+    with pytest.raises(CommitUnknownError, match="version 1") as caught:
         commit(append(table))
+    assert caught.value.table == table.store.root
+    assert caught.value.file == "_delta_log/00000000000000000001.json"
     assert table.names() == ["00000000000000000000.json"]
 
 
@@ -81,10 +84,16 @@ def test_an_unknown_outcome_with_a_foreign_commit_is_a_lost_race() -> None:
 def test_a_failed_put_is_a_storage_error(table: TableBuilder) -> None:
     trial = FaultStore(table.store)
     snapshot(table, trial)
-    store = FaultStore(table.store, at=len(trial.trace), fault=Fault.FAILURE)
-    with pytest.raises(StorageError):
-        commit(append(table, store=store))
-    assert table.names() == ["00000000000000000000.json"]
+    at = len(trial.trace)
+    store = FaultStore(table.store, at=at, fault=Fault.FAILURE)
+    txn = append(table, store=store)
+    # The failure is no answer about this commit of another writer.
+    table.commit([log.add("x")])
+    with pytest.raises(StorageError) as caught:
+        commit(txn)
+    assert not isinstance(caught.value, CommitUnknownError)
+    assert [step.kind for step in store.trace[at:]] == ["put_if_absent"]
+    assert table.names()[1:] == ["00000000000000000001.json"]
 
 
 @pytest.mark.conformance("TXN-08")
@@ -155,6 +164,32 @@ def test_an_unreadable_concurrent_commit_is_an_error(table: TableBuilder, damage
     with pytest.raises(CorruptTableError) as caught:
         commit(txn)
     assert caught.value.version == 1
+
+
+@pytest.mark.conformance("CM-07", "CM-08")
+@pytest.mark.parametrize("repairs", [False, True])
+def test_nothing_is_committed_on_top_of_contradictory_metadata_unless_it_is_repaired(
+    repairs: bool,
+) -> None:
+    """To map the columns conflicts with no commit. Here, two get the same ID."""
+    names = [{"name": name, "type": "long", "nullable": True} for name in "ab"]
+    mapping = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "p"}
+    plain, mapped = (
+        json.dumps({"type": "struct", "fields": [{**each, "metadata": more} for each in names]})
+        for more in ({}, mapping)
+    )
+    table = TableBuilder(RacedStore())
+    table.commit([log.protocol(2, 5), log.metadata(schemaString=plain), log.add("a")])
+    txn = append(table, repairs=repairs)
+    mode = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"}
+    races(table, [log.metadata(schemaString=mapped, configuration=mode)])
+    if repairs:
+        assert commit(txn).version == 2
+        return
+    with pytest.raises(CorruptTableError, match="2 columns have the ID 1.*fsck") as caught:
+        commit(txn)
+    assert caught.value.version == 1
+    assert table.names()[1:] == ["00000000000000000001.json"]
 
 
 @pytest.mark.parametrize("trace", ["checkpoint", "commit"])

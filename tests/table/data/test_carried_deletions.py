@@ -16,12 +16,14 @@ from pyroaring import BitMap64
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data import carried_deletions
 from delta_maintenance.table.data.bins import RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     LateDeletions,
     late_deletions,
     prove_positions,
+    write_vectors,
 )
 from tests.support.rewrites.data_files import field, inline_vector, parquet, put, source
 from tests.table.data.test_rewrite import rewritten, spec_of
@@ -175,3 +177,20 @@ def test_only_row_groups_with_deleted_rows_are_read() -> None:
     data[start : start + 8] = b"\xff" * 8
     made.store.put(name, bytes(data))
     made.prove(made.late({0: vector(0, 5)}))
+
+
+@pytest.mark.conformance("RW-30")
+def test_a_vector_of_other_rows_is_found_when_it_is_read_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, wanted = MemoryStore(), (BitMap64([1, 5]), BitMap64([2]))
+    new_id = iter(f"00000000-0000-0000-0000-{number:012}" for number in range(9)).__next__
+    written = write_vectors(store, wanted, new_id=new_id)
+    assert [each.cardinality for each in written] == [2, 1]
+    original = carried_deletions.write_file
+    # A sound file, with the right sizes and numbers of rows.
+    monkeypatch.setattr(
+        carried_deletions, "write_file", lambda rows: original([each.shift(1) for each in rows])
+    )
+    with pytest.raises(VerificationError, match="does not read back"):
+        write_vectors(store, wanted, new_id=new_id)

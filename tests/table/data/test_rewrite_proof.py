@@ -16,7 +16,7 @@ import pytest
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.layout import PARQUET_ID, DataFileLayout
 from delta_maintenance.protocol.data_files.names import FileNaming
 from delta_maintenance.protocol.data_files.ordered_digest import OrderedSum
 from delta_maintenance.protocol.data_files.row_digest import RowSums
@@ -445,3 +445,30 @@ def test_the_two_sides_read_on_their_own(monkeypatch: Patch) -> None:
     monkeypatch.setattr(MemoryStore, "open", recording)
     done = run()
     assert done.outputs[0].name in opened
+
+
+def _numbered(name: str, kind: pa.DataType, number: int | None) -> pa.Field:
+    return pa.field(name, kind, metadata=None if number is None else {PARQUET_ID: str(number)})
+
+
+@pytest.mark.conformance("CM-04", "CM-10")
+@pytest.mark.parametrize(("found", "wanted"), [(8, 7), (None, 7), (7, None)])
+@pytest.mark.parametrize("place", ["column", "field", "element", "value"])
+def test_a_column_with_another_field_id_is_not_proved(
+    place: str, found: int | None, wanted: int | None
+) -> None:
+    """Readers of tables with column mapping by ID find the columns of a file by these numbers."""
+
+    def schema(number: int | None) -> pa.Schema:
+        field = _numbered(place, pa.int64(), number)
+        kind = {
+            "field": pa.struct([field]),
+            "element": pa.list_(field),
+            "value": pa.map_(pa.string(), field),
+        }.get(place)
+        return pa.schema([field if kind is None else _numbered("outer", kind, 1)])
+
+    read_back.require_schema(schema(wanted), schema(wanted), "f")
+    with pytest.raises(VerificationError, match=f"the id .* for the column .*{place}") as caught:
+        read_back.require_schema(schema(found), schema(wanted), "f")
+    assert caught.value.file == "f"

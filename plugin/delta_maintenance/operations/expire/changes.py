@@ -128,8 +128,9 @@ def with_vectors(
         "deletionVector": pa.array([each.to_json() for each in vectors.values()], DELETION_VECTOR),
         "dataChange": pa.array([True] * len(vectors), pa.bool_()),
     }
-    numbers = np.array(list(vectors), np.int64)
-    return Change(before=adds, rows=rows, after=_with_columns(after, columns), of=numbers)
+    for name, values in columns.items():
+        after = after.set_column(after.schema.get_field_index(name), name, values)
+    return Change(before=adds, rows=rows, after=after, of=np.array(list(vectors), np.int64))
 
 
 def parts(adds: pa.Table, *, most_files: int, most_bytes: int) -> Iterator[pa.Table]:
@@ -142,13 +143,6 @@ def parts(adds: pa.Table, *, most_files: int, most_bytes: int) -> Iterator[pa.Ta
         if end > start:
             yield adds.slice(start, end - start)
         start = end
-
-
-def _with_columns(adds: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
-    for name, values in columns.items():
-        at = adds.schema.get_field_index(name)
-        adds = adds.append_column(name, values) if at < 0 else adds.set_column(at, name, values)
-    return adds
 
 
 def _sizes(adds: pa.Table) -> Numbers:

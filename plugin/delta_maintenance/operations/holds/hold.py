@@ -36,8 +36,3 @@ class Holds:
     """Holds that have ended, and readers that hold nothing."""
     stored: frozenset[str] = frozenset()
     """The names of the kept versions in the log, including those that have ended."""
-
-    @property
-    def oldest(self) -> Hold | None:
-        """The hold with the oldest version."""
-        return min(self.holds, key=lambda hold: hold.first, default=None)
