@@ -88,7 +88,7 @@ class SearchedTables:
                 table.leave_out(f"the files that its log may need elsewhere: {error.problem}")
             return
         for other, paths in zip(others, needs.found, strict=True):
-            other.needed.append(NeededFiles(holder=table.name, paths=paths, rows=table.known))
+            other.needed.append(NeededFiles(holder=table.name, paths=paths))
         if needs.elsewhere is not None:
             table.leave_out(
                 "files outside of the folders that are searched, to which its log refers, such as "

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
-from delta_maintenance.operations.erasure_report.places import PlacedFile, TableFiles, has_no_rows
+from delta_maintenance.operations.erasure_report.places import (
+    PlacedFile,
+    TableFiles,
+    has_no_rows,
+    one_array,
+)
+from delta_maintenance.operations.erasure_report.readings import (
+    FileReadings,
+    Reading,
+    TableReadings,
+)
+from delta_maintenance.operations.erasure_report.versions import VersionState
 from delta_maintenance.parquet.files import ReadAhead
-from delta_maintenance.protocol.schema.types import parse_schema, physical_name
+from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.data_files.other_columns import holds_columns_besides
+from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.scratch import scratch_folder, scratch_writes
 from delta_maintenance.storage.core.old_versions import OldVersion, OldVersions
-from delta_maintenance.table.data.matching_rows import RowCondition
-from delta_maintenance.table.data.row_reader import RowLayout, RowReader
+from delta_maintenance.table.data.input_errors import reading_error
+from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.row_reader import RowReader
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
-from delta_maintenance.table.read.snapshot import Snapshot
 
 _PIECE = 8 << 20
 _SUFFIX = ".parquet"
@@ -45,22 +58,42 @@ class Examined:
     """False for a file that the log does not know and that is no Parquet file."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Count:
+    """The matching rows of a file in one reading."""
+
+    rows: int = 0
+    problem: str | None = None
+    is_sure: bool = False
+    """Whether the file has all columns of the condition, so that it can be read like this."""
+
+
 class Examination:
     """Looks for matching rows in the files of a table."""
 
-    def __init__(self, files: TableFiles, condition: str) -> None:
-        """`InvalidRequestError` if the condition cannot be used on the table."""
-        snapshot = files.snapshot
+    def __init__(self, files: TableFiles, readings: Mapping[str, TableReadings]) -> None:
+        """`readings` are those of all tables that can have the files, by the name of the table."""
         self._files = files
         self._store = files.store
-        schema = parse_schema(snapshot.metadata.schema_string or "")
-        self._condition = RowCondition(condition, schema)
-        self._layout = RowLayout.of(snapshot, self._condition.columns, zone=UTC)
-        self._keys = [
-            physical_name(column, self._layout.mode)
-            for column in self._layout.columns.fields
-            if column.name in self._layout.partition_columns
-        ]
+        self._own = readings[files.name]
+        self._all = [each for table in readings.values() for each in table.all]
+        self._states = [each for table in readings.values() for each in table.versions.states]
+        paths = one_array(files.listed["path"])
+        self._of_files = FileReadings(readings, own=files.name, paths=paths, root=self._store.root)
+        known = np.zeros(len(paths), np.bool_)
+        for name in readings:
+            known |= self._of_files.files_of(name)
+        self._is_unsure = ~known
+        """Files of which the log, or that of another table, does not tell all versions."""
+        for needed in files.needed:
+            self._is_unsure |= needed.covers(paths) & ~self._of_files.files_of(needed.holder)
+        self._paths = paths
+        self._has_rows = np.ones(len(paths), np.bool_)
+
+    @property
+    def without_rows(self) -> pa.StringArray:
+        """The paths of the listed files that were examined and that have no matching rows."""
+        return self._paths.filter(booleans(~self._has_rows))
 
     def run(self) -> Iterator[Examined]:
         """Yields every file of the folder, then every old version of a file."""
@@ -100,44 +133,103 @@ class Examination:
         if not is_parquet and not suffix and file.place == "unreferenced":
             return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
         # Closing this leaves the file open.
-        found = self._counted(file, digest, cast(BinaryIO, ReadAhead(opened)))
-        if not found.rows or file.place != "live" or file.row["deletionVector"].null_count:
+        found = self._counted(file, digest, opened)
+        if not found.rows and found.problem is None and file.number is not None:
+            self._has_rows[file.number] = False
+        if not found.rows or file.place != "live":
             return found
-        live = self._counted(file, digest, cast(BinaryIO, ReadAhead(opened)), only_live=True)
-        if live.rows or live.problem is not None:
+        latest = [(reading, file.row) for reading in self._own.latest]
+        counts = [self._count(each, opened, only_live=True) for each in latest]
+        if any(count.rows or count.problem for count in counts):
             return found
-        why = "a deletion vector marks the rows: purge, then vacuum"
-        return replace(found, file=replace(file, place="deletion-vector", ends_by=why))
+        if any(self._count(each, opened).rows for each in latest):
+            why = "a deletion vector marks the rows: purge, then vacuum"
+            return replace(found, file=replace(file, place="deletion-vector", ends_by=why))
+        why = "only older versions read the rows, as they read the column: purge, then vacuum"
+        return replace(found, file=replace(file, ends_by=why))
 
-    def _counted(
-        self,
-        file: PlacedFile,
-        digest: str,
-        source: BinaryIO,
-        *,
-        only_live: bool = False,
-    ) -> Examined:
-        """Counts the matching rows in the content of a file."""
-        values = dict(file.row["partitionValues"][0].as_py() or ())
-        missing = [key for key in self._keys if key not in values]
-        row = file.row
+    def _counted(self, file: PlacedFile, digest: str, opened: BinaryIO) -> Examined:
+        """Counts the matching rows in the content of a file, as its versions read them."""
+        sure = [] if file.number is None else self._of_files.of(file.number)
+        counts = [self._count(each, opened) for each in sure]
+        problems = [count.problem for count in counts if count.problem is not None]
+        if file.number is None or self._is_unsure[file.number]:
+            guesses = [self._count((reading, file.row), opened) for reading in self._all]
+            counts += guesses
+            if not any(count.is_sure for count in guesses):
+                problems += [count.problem for count in guesses if count.problem is not None]
+        rows = max((count.rows for count in counts), default=0)
+        problem = next(iter(problems), None) or (None if rows else self._other_columns(opened))
+        return Examined(file=file, rows=rows, sha256=digest, problem=problem)
+
+    def _count(
+        self, use: tuple[Reading, pa.Table], opened: BinaryIO, *, only_live: bool = False
+    ) -> _Count:
+        """Counts the matching rows of a file in one reading."""
+        reading, row = use
+        if reading.condition is None or reading.layout is None:
+            assert reading.problem is not None
+            return _Count(problem=f"as version {reading.version} has it, {reading.problem.problem}")
         if not only_live:
             at = row.schema.get_field_index("deletionVector")
             row = row.set_column(at, row.schema.field(at), pa.nulls(1, row.schema.field(at).type))
-        names = [each.name for each in self._layout.columns.fields]
+        names = [each.name for each in reading.layout.columns.fields]
         counted = 0
         try:
-            if missing:
-                raise RefusedError(f"its value of the partition column {missing[0]} is unknown")
-            reader = RowReader(self._store, self._layout)
-            for rows in reader.read(row, 0, source=source):
+            missing = reading.lacks_value(row)
+            if missing is not None:
+                raise RefusedError(f"its value of the partition column {missing} is unknown")
+            # Closing this leaves the file open.
+            source = cast(BinaryIO, ReadAhead(opened))
+            for rows in RowReader(self._store, reading.layout).read(row, 0, source=source):
                 columns = dict(zip(names, rows.columns, strict=True))
-                counted += pc.sum(self._condition.matching(columns)).as_py() or 0
+                counted += pc.sum(reading.condition.matching(columns)).as_py() or 0
+            local = None if counted else reading.local_time(row)
+            if local is not None:
+                raise RefusedError(f"its partition value {local!r} is a time without a time zone")
+            is_sure = self._has_columns(reading, opened)
         except FileNotFoundError:
-            return Examined(file=file, rows=0, sha256=digest, problem=_DELETED)
+            return _Count(problem=_DELETED)
         except DeltaMaintenanceError as error:
-            return Examined(file=file, rows=0, sha256=digest, problem=error.problem)
-        return Examined(file=file, rows=counted, sha256=digest)
+            return _Count(rows=counted, problem=error.problem)
+        except pa.ArrowException as error:
+            return _Count(rows=counted, problem=reading_error(error, file="").problem)
+        return _Count(rows=counted, is_sure=is_sure)
+
+    def _has_columns(self, reading: Reading, opened: BinaryIO) -> bool:
+        """Whether a file has all columns of a reading whose values are not in the log."""
+        assert reading.layout is not None
+        partitioned = reading.layout.partition_columns
+        with ParquetInput(cast(BinaryIO, ReadAhead(opened))) as parquet:
+            stored = parquet.stored_columns(reading.layout.mode)
+            present = list(parquet.schema)
+        fields = (each for each in reading.layout.columns.fields if each.name not in partitioned)
+        return None not in reading.columns.values() and all(
+            stored.find(each, present) is not None for each in fields
+        )
+
+    def _other_columns(self, opened: BinaryIO) -> str | None:
+        """Returns the problem of a file whose columns no version that can be opened has."""
+        try:
+            with ParquetInput(cast(BinaryIO, ReadAhead(opened))) as parquet:
+                schema = parquet.schema
+            if all(self._is_other(schema, state) for state in self._states):
+                return "it has columns that no version has that can be opened: purge, then vacuum"
+        except DeltaMaintenanceError as error:
+            return error.problem
+        except (pa.ArrowException, OSError) as error:
+            return reading_error(error, file="").problem
+        return None
+
+    def _is_other(self, schema: pa.Schema, state: VersionState) -> bool:
+        top = [column for column in state.columns if len(column.names) == 1]
+        besides = [column.physical[0] for column in top if column.is_partition]
+        return holds_columns_besides(
+            schema,
+            state.schema,
+            StoredColumns(mode=state.mode),
+            besides=[*besides, *state.hidden_columns],
+        )
 
     def _examined_old(self, old: OldVersions) -> Iterator[Examined]:
         with scratch_folder() as folder:
@@ -170,14 +262,9 @@ class Examination:
             return Examined(file=file, rows=0, sha256="", problem=error.problem)
         with target.open("rb") as opened:
             digest, is_parquet = _sha256(opened)
-        if not is_parquet and not version.path.lower().endswith(_SUFFIX):
-            return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
-        return self._counted(file, digest, target.open("rb"))
-
-
-def condition_of(snapshot: Snapshot, text: str) -> RowCondition:
-    """Parses a condition on the rows of a table. `InvalidRequestError` if it cannot be used."""
-    return RowCondition(text, parse_schema(snapshot.metadata.schema_string or ""))
+            if not is_parquet and not version.path.lower().endswith(_SUFFIX):
+                return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
+            return self._counted(file, digest, opened)
 
 
 def _with_end(problem: str, file: PlacedFile) -> str:

@@ -15,25 +15,24 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.parquet_report import write_batches
 from delta_maintenance.operations.erasure_report.clones import SearchedTables
-from delta_maintenance.operations.erasure_report.examination import (
-    Examination,
-    Examined,
-    condition_of,
-)
+from delta_maintenance.operations.erasure_report.examination import Examination, Examined
+from delta_maintenance.operations.erasure_report.log_values import LogValues
 from delta_maintenance.operations.erasure_report.options import (
     ErasureReportOptions,
     ErasureReportPlan,
     ErasureReportResult,
 )
 from delta_maintenance.operations.erasure_report.places import TableFiles
+from delta_maintenance.operations.erasure_report.readings import TableReadings
 from delta_maintenance.operations.erasure_report.tally import MOST_SHOWN, REPORT, Tally
 from delta_maintenance.operations.holds.find import find_holds
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 _IN_LOG = (
-    "the log is not examined: its statistics and partition values can repeat values of deleted "
-    "rows until clean-log deletes them"
+    "the log is searched for values in statistics and partition values; conditions that operations "
+    "record in commitInfo, values that statistics shorten, and old versions of files of the log in "
+    "the store are not searched"
 )
 
 
@@ -43,8 +42,8 @@ def plan(
     """Lists the files to read. `InvalidRequestError` for a condition that cannot be used."""
     context, options = context or RunContext(), options.validated()
     try:
-        condition_of(snapshot, options.where)
         with _searched(snapshot, options, context) as tables:
+            TableReadings(options.where, tables.source.versions)
             number, size = tables.files, sum(each.size for each in tables)
             left_out = tables.not_examined
     except DeltaMaintenanceError as error:
@@ -119,10 +118,21 @@ def _searched(
 
 
 def _examined(tables: SearchedTables, where: str) -> Iterator[Examined]:
-    yield from Examination(tables.source, where).run()
-    for clone in tables.clones:
+    readings = {}
+    for table in tables:
         try:
-            yield from Examination(clone, where).run()
+            readings[table.name] = TableReadings(where, table.versions)
         except DeltaMaintenanceError as error:
+            if table.clone is None:
+                raise
             # Such as a column that the clone does not have.
-            clone.leave_out(error.problem)
+            table.leave_out(error.problem)
+        else:
+            for problem in table.versions.problems:
+                table.leave_out(problem)
+    for table in tables:
+        if table.name not in readings:
+            continue
+        examination = Examination(table, readings)
+        yield from examination.run()
+        yield from LogValues(table, readings[table.name], examination.without_rows).run()

@@ -18,13 +18,15 @@ Place = Literal[
     "change-data",
     "unreferenced",
     "old-version",
+    "log",
 ]
-"""Where a file with matching rows is. `live`: the latest version has the rows. `deletion-vector`:
-the latest version has the file, and a deletion vector marks the rows. `removed`: a retained version
+"""Where a file with matching rows is. `live`: the latest version has the file, and it or an older
+one returns the rows. `deletion-vector`: the latest version has the file, and a deletion vector marks the rows. `removed`: a retained version
 or its tombstone needs the file. `held`: a kept version, a reader or a clone needs it.
 `change-data`: a file of the change data feed. `unreferenced`: no retained version knows the file,
 such as one that a failed writer left. `old-version`: the store keeps the content of a deleted or
-replaced file."""
+replaced file. `log`: statistics or partition values in a file of the log repeat values of rows that
+no file has, or that remain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,12 @@ class FoundFile(Record):
     version_id: str | None
     """The ID of an old version in the store."""
     rows: int
-    """Matching rows in the file, whether or not they are deleted."""
+    """Matching rows in the file, whether or not they are deleted; in a file of the log, the file
+    actions with such values."""
     size: int
     """The size in bytes."""
     sha256: str
+    """Empty for a file of the log."""
     ends: Instant | None
     """When the file can be deleted by today's rules; None if no rule ends it."""
     ends_by: str

@@ -7,9 +7,10 @@ others are: live, removed, held or change data.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -19,6 +20,12 @@ import pyarrow.compute as pc
 from delta_maintenance.clock import instant
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.erasure_report.options import Place
+from delta_maintenance.operations.erasure_report.versions import (
+    KNOWN_FILES,
+    OpenableVersions,
+    read_versions,
+    with_all,
+)
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
 from delta_maintenance.protocol.actions.paths import file_locations
@@ -28,15 +35,13 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, EntryKind
 from delta_maintenance.table.data.row_reader import FILES
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, relisting
-from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _CHANGE_DATA = "_change_data/"
 _WITHOUT_ROWS = r"(?:^|/)(?:deletion_vector_[0-9a-f-]{36}\.bin|\.[^/]*\.crc)$"
 """Deletion vectors contain positions, and Hadoop's checksums contain checksums."""
 _ADD = ("path", "partitionValues", "size", "deletionVector")
-_REMOVE = ("path", "partitionValues", "size", "deletionTimestamp")
+_TOMBSTONE = ("path", "partitionValues", "size", "deletionTimestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class PlacedFile:
     size: int
     row: pa.Table
     """One row with the schema `row_reader.FILES`; the path is that of the log."""
+    number: int | None = None
+    """The position among the listed files; None for a file that is not listed."""
     ends: datetime | None
     ends_by: str
     version_id: str | None = None
@@ -63,8 +70,6 @@ class NeededFiles:
     holder: str
     paths: ProtectedPaths | None = None
     """None if the other table cannot be read: then it may need any file."""
-    rows: Callable[[], pa.Table] = FILES.empty_table
-    """Returns the files that the other table knows, as `FILES`."""
 
     def covers(self, paths: pa.StringArray) -> Mask:
         """Marks the files that the other table needs, or may need."""
@@ -104,47 +109,30 @@ class TableFiles:
         """The bytes of all files."""
         return pc.sum(self.listed["size"]).as_py() or 0
 
-    def known(self) -> pa.Table:
-        """Returns the files of the latest version, and then those that the log knows besides."""
-        former = relisting(self._removed).select(FILES.names)
-        return pa.concat_tables([self._of_version(self.snapshot), former])
+    @cached_property
+    def versions(self) -> OpenableVersions:
+        """The versions that can be opened. Reads the log once."""
+        return relisting(lambda: read_versions(self.snapshot))
 
     def files(self) -> Iterator[PlacedFile]:
         """Yields every file of the folder that can have rows, with its place, ordered by path."""
         live = _Lookup(self._of_version(self.snapshot), self.listed, self.store.root)
-        removed = _Lookup(relisting(self._removed), self.listed, self.store.root)
+        removed = _Lookup(self._removed(), self.listed, self.store.root)
         held = [
             (hold, _Lookup(self._of_version(hold.snapshot), self.listed, self.store.root))
             for hold in self.holds.holds
         ]
-        needed = self._by_others()
+        paths = one_array(self.listed["path"])
+        needed = [(each.holder, each.covers(paths)) for each in self.needed]
         for number in range(self.listed.num_rows):
             listed = self.listed.slice(number, 1).to_pylist()[0]
             yield self._placed(
-                _Listed(**listed),
+                _Listed(**listed, number=number),
                 live=live.row(number),
                 removed=removed.row(number),
                 held=[(hold, row) for hold, at in held if (row := at.row(number)) is not None],
-                needed=next(((by, at.row(number)) for by, has, at in needed if has[number]), None),
+                holder=next((holder for holder, covers in needed if covers[number]), None),
             )
-
-    def _by_others(self) -> list[tuple[str, Mask, _Lookup]]:
-        """Returns who else needs which of the listed files, and what is known of these there."""
-        paths = _one(self.listed["path"])
-        # Only partition values must be known, besides what the listing says.
-        partitioned = bool(self.snapshot.metadata.partition_columns)
-        return [
-            (
-                each.holder,
-                each.covers(paths),
-                _Lookup(
-                    each.rows() if partitioned else FILES.empty_table(),
-                    self.listed,
-                    self.store.root,
-                ),
-            )
-            for each in self.needed
-        ]
 
     def _placed(
         self,
@@ -153,7 +141,7 @@ class TableFiles:
         live: pa.Table | None,
         removed: pa.Table | None,
         held: Sequence[tuple[Hold, pa.Table]],
-        needed: tuple[str, pa.Table | None] | None,
+        holder: str | None,
     ) -> PlacedFile:
         def placed(
             place: Place, row: pa.Table, ends_by: str, ends: datetime | None = None
@@ -163,6 +151,7 @@ class TableFiles:
                 path=listed.path,
                 size=listed.size,
                 row=row,
+                number=listed.number,
                 ends=ends,
                 ends_by=ends_by,
                 clone=self.clone,
@@ -170,9 +159,8 @@ class TableFiles:
 
         if live is not None:
             return placed("live", live, "the rows must be deleted, then purged, then vacuumed")
-        if needed is not None:
-            holder, theirs = needed
-            rows = [theirs, removed, *(row for _, row in held)]
+        if holder is not None:
+            rows = (removed, *(row for _, row in held))
             known = next((row for row in rows if row is not None), None)
             return placed("held", self._row(listed, known), f"held by {holder}, then a vacuum")
         if not held and removed is not None:
@@ -184,7 +172,7 @@ class TableFiles:
         ends = instant(since_ms) + self.retention if since_ms else None
         if held:
             # A hold without an end is the last one to end.
-            hold, row = max(held, key=lambda each: _end_of(each[0]))
+            hold, row = max(held, key=lambda each: end_of(each[0]))
             until = None if hold.until is None or ends is None else max(hold.until, ends)
             return placed(
                 "held", self._row(listed, row), f"held by {hold.holder}, then a vacuum", until
@@ -222,31 +210,23 @@ class TableFiles:
     def _of_version(self, snapshot: Snapshot) -> pa.Table:
         def read(sound: Snapshot) -> list[pa.Table]:
             return [
-                _with_all(batch.adds, FILES)
+                with_all(batch.adds, FILES)
                 for batch in sound.log.scan(fields={"add": _ADD, "remove": ()})
             ]
 
         return pa.concat_tables([FILES.empty_table(), *snapshot.avoiding_damage(read)])
 
     def _removed(self) -> pa.Table:
-        schema = pa.schema([*FILES, ("deletionTimestamp", pa.int64())])
-        found, added = [schema.empty_table()], [schema.empty_table()]
-        fields: Mapping[str, tuple[str, ...]] = {"add": _ADD, "remove": _REMOVE}
-        listing = list_log(self.store)
-        entries = [listing.commits[version] for version in sorted(listing.commits)]
-        tail = LogTail(self.store, entries)
-        for batch in tail.batches(keys=self.snapshot.log.map_keys(), fields=fields):
-            found.append(_with_all(batch.removes, schema))
-            added.append(_with_all(batch.adds, schema))
-
         def tombstones(sound: Snapshot) -> list[pa.Table]:
             return [
-                _with_all(batch.tombstones, schema)
-                for batch in sound.log.scan(fields={"add": (), "remove": _REMOVE})
+                with_all(batch.tombstones, KNOWN_FILES)
+                for batch in sound.log.scan(fields={"add": (), "remove": _TOMBSTONE})
             ]
 
         # The first row of a file counts: the newest remove, or else an add.
-        return pa.concat_tables([*found, *self.snapshot.avoiding_damage(tombstones), *added])
+        former = with_all(self.versions.uses, KNOWN_FILES)
+        removes = [self.versions.removes, *self.snapshot.avoiding_damage(tombstones)]
+        return pa.concat_tables([*removes, former])
 
     def described(self, path: str, size: int) -> pa.Table:
         """Returns a file that the log does not know. Its partition values are those in its path."""
@@ -278,6 +258,7 @@ class _Listed:
     path: str
     size: int
     modified_ms: int | None
+    number: int
 
 
 class _Lookup:
@@ -287,7 +268,7 @@ class _Lookup:
         self._rows = rows
         locations = [file_locations(chunk, root=root) for chunk in rows["path"].chunks]
         known = pa.concat_arrays([pa.array([], pa.binary()), *locations])
-        paths = _one(listed["path"]).cast(pa.binary())
+        paths = one_array(listed["path"]).cast(pa.binary())
         self._at = pc.fill_null(pc.index_in(paths, value_set=known), -1).to_numpy()
 
     def row(self, number: int) -> pa.Table | None:
@@ -296,18 +277,11 @@ class _Lookup:
         return None if at < 0 else self._rows.slice(at, 1)
 
 
-def _end_of(hold: Hold) -> datetime:
+def end_of(hold: Hold) -> datetime:
+    """Returns the end of a hold, for their order: one without an end is the last."""
     return hold.until or datetime.max.replace(tzinfo=UTC)
 
 
-def _with_all(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the columns of a schema; missing ones are null."""
-    columns = [
-        rows[name].cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
-        for name, kind in zip(schema.names, schema.types, strict=True)
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Returns a column as one array."""
     return pa.concat_arrays([pa.array([], column.type), *column.chunks])

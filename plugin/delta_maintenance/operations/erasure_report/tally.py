@@ -66,6 +66,10 @@ class Tally:
         if not examined.is_parquet:
             self.others += 1
             return
+        if file.place == "log":
+            # Every commit adds files to the log.
+            self._take_rows(examined)
+            return
         self.files += 1
         self.bytes += file.size
         # The files of the table itself have the same digest with clones and without.
@@ -77,8 +81,11 @@ class Tally:
         if examined.problem is not None and len(self.problems) < MOST_SHOWN:
             where = "" if file.clone is None else f"clone {file.clone}: "
             self.problems.append(f"{where}{file.path}: {examined.problem}")
-        if not examined.rows:
-            return
+        if examined.rows:
+            self._take_rows(examined)
+
+    def _take_rows(self, examined: Examined) -> None:
+        file = examined.file
         before = self.places.get(file.place)
         self.places[file.place] = PlaceTotal(
             place=file.place,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.layout.bounds import (
     FileBounds,
     Path,
@@ -65,26 +66,29 @@ class Column:
 
 def columns_of(snapshot: Snapshot) -> dict[Path, Column]:
     """Returns the columns of a table with a type of single values."""
-    metadata = snapshot.metadata
-    mode = column_mapping_mode(snapshot.protocol, metadata.configuration)
+    columns = every_column(snapshot.protocol, snapshot.metadata)
+    return {column.path: column for column in columns if to_arrow_type(column.kind) is not None}
+
+
+def every_column(protocol: Protocol, metadata: Metadata) -> Iterator[Column]:
+    """Yields the columns of a table, and the fields of structs, of all types."""
+    mode = column_mapping_mode(protocol, metadata.configuration)
     partitioning = {name.lower() for name in metadata.partition_columns}
 
     def below(struct: StructType, names: Path, physical: Path) -> Iterator[Column]:
         for field in struct.fields:
             own, stored = (*names, field.name), (*physical, physical_name(field, mode))
+            yield Column(
+                names=own,
+                path=tuple(name.lower() for name in own),
+                physical=stored,
+                kind=field.type,
+                is_partition=len(own) == 1 and field.name.lower() in partitioning,
+            )
             if isinstance(field.type, StructType):
                 yield from below(field.type, own, stored)
-            elif to_arrow_type(field.type) is not None:
-                yield Column(
-                    names=own,
-                    path=tuple(name.lower() for name in own),
-                    physical=stored,
-                    kind=field.type,
-                    is_partition=len(own) == 1 and field.name.lower() in partitioning,
-                )
 
-    found = below(parse_schema(metadata.schema_string or ""), (), ())
-    return {column.path: column for column in found}
+    yield from below(parse_schema(metadata.schema_string or ""), (), ())
 
 
 def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:

@@ -6,7 +6,7 @@ the data files ("Column Mapping", "Type Widening").
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -44,10 +44,20 @@ def holds_other_columns(schema: pa.Schema, layout: DataFileLayout, stored: Store
 
     Partition columns and the hidden columns of row tracking belong to the table.
     """
-    known = {item.name.lower() for item in layout.partition_columns.fields}
-    known |= {n.lower() for n in (layout.row_id_column, layout.row_version_column) if n is not None}
+    besides = [item.name for item in layout.partition_columns.fields]
+    besides += [n for n in (layout.row_id_column, layout.row_version_column) if n is not None]
+    return holds_columns_besides(schema, layout.columns, stored, besides=besides)
+
+
+def holds_columns_besides(
+    schema: pa.Schema, columns: StructType, stored: StoredColumns, *, besides: Collection[str]
+) -> bool:
+    """Whether a file schema contains a column, at any level, that is none of these columns, and
+    whose name, ignoring case, is not among `besides`.
+    """
+    known = {name.lower() for name in besides}
     fields = [field for field in schema if field.name.lower() not in known]
-    return _others(fields, layout.columns.fields, stored)
+    return _others(fields, columns.fields, stored)
 
 
 def holds_other_names(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
-from delta_maintenance.protocol.schema.types import DeltaType
+from delta_maintenance.protocol.schema.types import DeltaType, to_arrow_type
 
 REMEDY = "compare columns with values, as in day >= '2024-01-01' AND country IN ('DE', 'FR')"
 
@@ -150,6 +150,8 @@ def literal_value(literal: Literal, kind: DeltaType) -> pa.Scalar | None:
     A timestamp without a time zone is read as UTC.
     """
     text = literal.text
+    if to_arrow_type(kind) is None:
+        return None
     if literal.quoted and str(kind) == "string":
         return pa.scalar(text)
     if text == "":

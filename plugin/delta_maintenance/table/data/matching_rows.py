@@ -6,8 +6,8 @@ is greater than any other number. Text is compared by its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,10 @@ from delta_maintenance.protocol.schema.condition import (
     parse_condition,
 )
 from delta_maintenance.protocol.schema.data_columns import arrow_type
-from delta_maintenance.protocol.schema.types import DeltaType, StructType
+from delta_maintenance.protocol.schema.types import DeltaType, StructType, to_arrow_type
+
+Names = tuple[str, ...]
+"""The names of a column, from the outermost struct inwards."""
 
 _COMPARE: Mapping[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     "=": pc.equal,
@@ -45,29 +48,46 @@ _COMPARE: Mapping[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 class RowCondition:
     """A condition on the rows of a table with a given schema."""
 
-    def __init__(self, text: str, schema: StructType) -> None:
+    def __init__(
+        self,
+        text: str,
+        schema: StructType,
+        *,
+        columns: Mapping[Names, Names | None] | None = None,
+        types: Mapping[Names, Sequence[DeltaType]] | None = None,
+    ) -> None:
         """`InvalidRequestError` for a condition that is not understood, an unknown column, or a
         value that does not match its column.
+
+        `columns` are the names in the schema of columns that the condition names otherwise, or None
+        for one that the schema lacks, and which is null. `types` are those that a column has in
+        other versions; a value need match one of them only.
         """
         self.text = text
         self._condition = parse_condition(text)
-        self._columns: dict[tuple[str, ...], tuple[tuple[str, ...], DeltaType]] = {}
+        self._columns: dict[Names, tuple[Names, DeltaType]] = {}
+        self._other_types = types or {}
         for column in columns_of(self._condition):
-            self._columns[column] = self._found(column, schema)
+            names = (columns or {}).get(column, column)
+            self._columns[column] = ((), schema) if names is None else self._found(names, schema)
         self.matching(self._no_rows(schema))
 
     @property
     def columns(self) -> frozenset[str]:
         """The names of the top-level columns that are needed."""
-        return frozenset(names[0] for names, _ in self._columns.values())
+        return frozenset(names[0] for names, _ in self._columns.values() if names)
 
     def matching(self, rows: Mapping[str, pa.Array]) -> pa.BooleanArray:
         """Marks the rows for which the condition is true; `rows` are top-level columns by name."""
-        return pc.fill_null(self._truth(self._condition, rows), False)
+        return pc.fill_null(self._truth(self._condition, partial(self._values, rows)), False)
 
-    def _found(
-        self, column: tuple[str, ...], schema: StructType
-    ) -> tuple[tuple[str, ...], DeltaType]:
+    def matching_values(self, values: Mapping[Names, pa.Array]) -> pa.BooleanArray:
+        """Like `matching`, for the values of columns by their names in the condition. A null is a
+        value that is unknown, and a part of the condition without a known value has no effect.
+        """
+        return pc.fill_null(self._truth(self._condition, values.__getitem__, partly=True), False)
+
+    def _found(self, column: Names, schema: StructType) -> tuple[Names, DeltaType]:
         kind: DeltaType = schema
         names: list[str] = []
         for name in column:
@@ -83,35 +103,46 @@ class RowCondition:
         fields = (each for each in schema.fields if each.name in self.columns)
         return {each.name: pa.array([], arrow_type(each.type)) for each in fields}
 
-    def _truth(self, condition: Condition, rows: Mapping[str, pa.Array]) -> pa.Array:
+    def _truth(
+        self, condition: Condition, values: Callable[[Names], pa.Array], *, partly: bool = False
+    ) -> pa.Array:
         match condition:
             case Not(part):
-                return pc.invert(self._truth(part, rows))
-            case Both(left, right):
-                return pc.and_kleene(self._truth(left, rows), self._truth(right, rows))
-            case Either(left, right):
-                return pc.or_kleene(self._truth(left, rows), self._truth(right, rows))
+                return pc.invert(self._truth(part, values, partly=partly))
+            case Both(left, right) | Either(left, right):
+                join = pc.and_kleene if isinstance(condition, Both) else pc.or_kleene
+                sides = [self._truth(part, values, partly=partly) for part in (left, right)]
+                return pc.coalesce(join(*sides), *sides) if partly else join(*sides)
             case Comparison(column, sign, value):
-                return self._compared(column, sign, value, rows)
-            case OneOf(column, values):
-                each = (self._compared(column, "=", value, rows) for value in values)
+                return self._compared(column, sign, value, values(column))
+            case OneOf(column, literals):
+                each = (self._compared(column, "=", value, values(column)) for value in literals)
                 return reduce(pc.or_kleene, each)
             case IsNull(column):
-                return pc.is_null(self._values(column, rows))
+                found = pc.is_null(values(column))
+                return pa.nulls(len(found), pa.bool_()) if partly else found
             case Prefix(column, value):
-                return pc.starts_with(self._values(column, rows), value.text)
+                return pc.starts_with(values(column), value.text)
             case Opaque(text):
                 raise invalid_condition(self.text, f"{text!r} is not understood")
 
-    def _compared(
-        self, column: tuple[str, ...], sign: str, literal: Literal, rows: Mapping[str, pa.Array]
-    ) -> pa.Array:
-        values = self._values(column, rows)
-        value = literal_value(literal, self._columns[column][1])
-        if value is None:
+    def _compared(self, column: Names, sign: str, literal: Literal, values: pa.Array) -> pa.Array:
+        names, kind = self._columns[column]
+        if not names:
+            return pa.array([False if sign == "<=>" else None] * len(values), pa.bool_())
+        name = ".".join(column)
+        if to_arrow_type(kind) is None:
             raise invalid_condition(
-                self.text, f"{literal.text!r} is no value of the column {'.'.join(column)}"
+                self.text, f"the column {name} is of type {kind}, which is compared with no value"
             )
+        value = literal_value(literal, kind)
+        for other in self._other_types.get(column, ()):
+            if value is not None:
+                break
+            value = literal_value(literal, other)
+            values = values if value is None else values.cast(value.type)
+        if value is None:
+            raise invalid_condition(self.text, f"{literal.text!r} is no value of the column {name}")
         if pa.types.is_floating(values.type):
             found = _compared_floats(values, value, sign)
         else:
@@ -119,8 +150,11 @@ class RowCondition:
         # No null satisfies `<=>` with a value, and its negation is true for null.
         return pc.fill_null(found, False) if sign == "<=>" else found
 
-    def _values(self, column: tuple[str, ...], rows: Mapping[str, pa.Array]) -> pa.Array:
-        (first, *inner), _ = self._columns[column]
+    def _values(self, rows: Mapping[str, pa.Array], column: Names) -> pa.Array:
+        names, _ = self._columns[column]
+        if not names:
+            return pa.nulls(len(next(iter(rows.values()))), pa.string())
+        first, *inner = names
         return reduce(pc.struct_field, inner, rows[first])
 
 
