@@ -9,11 +9,12 @@ from delta_maintenance.operations.erasure_report.options import (
     ErasureReportOptions,
     ErasureReportPlan,
     ErasureReportResult,
+    PlaceTotal,
 )
 
 _STATUS = {
-    "erased": "erased: no file that exists has such rows",
-    "remains": "not erased: rows remain",
+    "erased": "erased: no file that exists has such rows, and no statistics a value of them",
+    "remains": "not erased: rows, or values of them in the log, remain",
     "uncertain": "no rows were found, but not everything could be examined",
 }
 
@@ -40,7 +41,7 @@ def result_facts(result: ErasureReportResult) -> Facts:
         "files read": f"{result.files_read:,} ({size_text(result.bytes_read)})",
         "digest": result.digest,
         "places": [
-            f"{each.place}: {count_text(each.rows, 'row')} in {count_text(each.files, 'file')}, "
+            f"{each.place}: {_rows_of(each)} in {count_text(each.files, 'file')}, "
             + (
                 f"until {each.last_end:%Y-%m-%dT%H:%M:%SZ}"
                 if each.last_end is not None
@@ -66,6 +67,10 @@ def result_facts(result: ErasureReportResult) -> Facts:
     }
 
 
+def _rows_of(total: PlaceTotal) -> str:
+    return count_text(total.rows, "file action" if total.place == "log" else "row")
+
+
 def conclusion(result: ErasureReportResult, outcome: Outcome) -> Conclusion:
     """Rows that remain are an error, so that a script can wait for the erasure."""
     if result.status == "erased":
@@ -77,11 +82,10 @@ def conclusion(result: ErasureReportResult, outcome: Outcome) -> Conclusion:
             f"examined, first {result.not_examined[0]}",
             remedy="examine them otherwise",
         )
-    rows = sum(each.rows for each in result.places)
     return Conclusion(
         outcome=outcome,
-        problem=f"{count_text(rows, 'row')} remain: "
-        + ", ".join(f"{each.rows:,} {each.place}" for each in result.places),
+        problem="rows or values of them remain: "
+        + ", ".join(f"{_rows_of(each)} ({each.place})" for each in result.places),
         remedy="see the report for the end of each file",
     )
 
@@ -93,8 +97,9 @@ RECORD = OperationRecord(
     description=(
         "Read every data file in the folders of the table and of its clones, also those of older "
         "versions and those that no version knows, and the contents of deleted files that the "
-        "store keeps, and count the rows that match a condition. The report has the checksum of "
-        "every file, so that others can repeat it. Changes nothing."
+        "store keeps, and count the rows that match a condition, as each version that has a file "
+        "reads it. Search the log for values of such rows. The report has the checksum of every "
+        "data file, so that others can repeat it. Changes nothing."
     ),
     prints="Prints the report; the exit status is 1 unless all rows are erased.",
     options=ErasureReportOptions,
