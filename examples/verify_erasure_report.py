@@ -4,8 +4,9 @@
     python verify_erasure_report.py report.parquet TABLE "customer = 4711"
 
 Reads each file of the report again, and compares its checksum and the number of matching rows.
-TABLE is a local folder, and so are the clones in the report. Old versions in the store, files of the
-log, and files whose problem the report states, are not read. The exit status is 1 if something differs.
+TABLE is a local folder, and so are the clones in the report. Old versions in the store, files of
+the log, and files whose problem the report states, are not read. The exit status is 1 if something
+differs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The `erasure-report` operation: reports where rows still exist. Changes nothing.
 
 Every Parquet file in the folders of the table and of its clones is read, also those that no version
-refers to, and, where the store tells, the contents of deleted files that it keeps. Each file is read
-as all versions read it that have it and that can be opened. Statistics of the log prove nothing,
-because they can be wrong, but they are searched for values.
+refers to, and, where the store tells, the contents of deleted files that it keeps. Each file is
+read as all versions read it that have it and that can be opened. Statistics of the log prove
+nothing, because they can be wrong, but they are searched for values.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ Place = Literal[
     "log",
 ]
 """Where a file with matching rows is. `live`: the latest version has the file, and it or an older
-one returns the rows. `deletion-vector`: the latest version has the file, and a deletion vector marks the rows. `removed`: a retained version
-or its tombstone needs the file. `held`: a kept version, a reader or a clone needs it.
-`change-data`: a file of the change data feed. `unreferenced`: no retained version knows the file,
-such as one that a failed writer left. `old-version`: the store keeps the content of a deleted or
-replaced file. `log`: statistics or partition values in a file of the log repeat values of rows that
-no file has, or that remain."""
+one returns the rows. `deletion-vector`: the latest version has the file, and a deletion vector
+marks the rows. `removed`: a retained version or its tombstone needs the file. `held`: a kept
+version, a reader or a clone needs it. `change-data`: a file of the change data feed.
+`unreferenced`: no retained version knows the file, such as one that a failed writer left.
+`old-version`: the store keeps the content of a deleted or replaced file. `log`: statistics or
+partition values in a file of the log repeat values of rows that no file has, or that remain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

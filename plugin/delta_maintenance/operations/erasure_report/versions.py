@@ -88,8 +88,8 @@ class OpenableVersions:
     states: tuple[VersionState, ...]
     """By ascending version."""
     uses: pa.Table
-    """Files with the columns of `FILES`, and the numbers of the `first` and the `last` of the states
-    in which they are live. A file that is added again has several uses."""
+    """Files with the columns of `FILES`, and the numbers of the `first` and the `last` of the
+    states in which they are live. A file that is added again has several uses."""
     removes: pa.Table
     """The removes of all commits, newest first, as `KNOWN_FILES`."""
     map_keys: MapKeys
