@@ -188,6 +188,21 @@ def test_a_silent_reader_is_reported_and_released_only_on_request(tmp_path: Path
     assert not any("silent" in note for note in holding(table, reader).plan.notes)
 
 
+def test_a_reader_with_recent_progress_is_waited_for_though_its_version_is_gone(
+    tmp_path: Path,
+) -> None:
+    table = replaced()
+    table.checkpoint(4)
+    for version in range(4):
+        table.store.delete(f"_delta_log/{version:020}.json")
+    options = {"silent_after": timedelta(days=7), "release_silent": True}
+    planned = holding(table, stream(tmp_path, offset(3), offset(3), days=6, **options))
+    assert [each.holder for each in planned.plan.held] == ["stream silver"]
+    assert not any("silent" in note for note in planned.plan.notes)
+    planned = holding(table, stream(tmp_path, offset(3), offset(3), days=8, **options))
+    assert planned.plan.held == () and any("silent" in note for note in planned.plan.notes)
+
+
 def test_a_stream_of_another_table_is_refused_or_holds_nothing(tmp_path: Path) -> None:
     table = replaced()
     foreign = offset(3, table=OTHER)

@@ -95,6 +95,9 @@ def folder(
         ),
         pytest.param({4: [NOTHING], 5: [offset(9)]}, [4, 5], None, 9, id="a late source"),
         pytest.param(
+            {4: [offset(12, table=OTHER)], 5: [offset(9)]}, [4, 5], None, 9, id="another source"
+        ),
+        pytest.param(
             {4: batch(f"0:{offset(7)}", "b:-", form="v2"), 5: batch(f"0:{offset(9)}", form="v2")},
             [4, 5],
             6,
@@ -142,6 +145,15 @@ def test_a_stream_of_other_tables_and_one_that_has_read_nothing() -> None:
                 (batch("[" * 100_000), "line 3 is not JSON"),
                 (batch("-", offset(9, sourceVersion=4)), "line 4 has a format of offsets"),
                 (batch(offset(-1)), "no version"),
+                (batch(json.dumps({"sourceVersion": 1, "reservoirId": ID})), "not the offset"),
+                (
+                    batch(
+                        json.dumps(
+                            {"sourceVersion": 1, "reservoirId": ID, "isStartingVersion": False}
+                        )
+                    ),
+                    "no version",
+                ),
                 (batch(offset(9, reservoirVersion="9")), "no version"),
                 (batch(offset(9, reservoirVersion=True)), "no version"),
                 (batch(offset(9, isStartingVersion=None)), "not the offset of a Delta table"),
@@ -172,6 +184,7 @@ def test_a_damaged_checkpoint_folder_is_refused(
         (b'"41"', None),
         (b'{"version": null}', None),
         (b"1" * (1 << 17), None),
+        (b"41" + b" " * (1 << 17), None),
         (b"[" * 60_000, None),
         (b"\xff", None),
     ],

@@ -151,6 +151,16 @@ def test_contradictory_keeps_are_refused() -> None:
         keep(table, "audit", keep=2)
 
 
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [({}, "has neither a version nor a time"), ({"version": 1, "timestamp": NOW}, "has both")],
+)
+def test_a_holder_keeps_a_version_or_a_time(given: Any, problem: str) -> None:
+    holders = Holders(keep=(KeptVersion(name="audit", **given),))
+    with pytest.raises(InvalidRequestError, match=f"kept version audit {problem}"):
+        replaced().survey(holders=holders)
+
+
 def test_a_name_that_another_process_has_just_given_is_not_replaced() -> None:
     table = replaced()
     context = RunContext.at(NOW)

@@ -78,16 +78,18 @@ def test_a_file_is_deleted_when_all_its_removals_have_expired(
 
 def test_unreadable_commits_are_reported_and_hide_no_other() -> None:
     table = Folder()
-    table.log(add("a.parquet"), add("b.parquet"), add("c.parquet"))
-    damaged = table.log(*removal("a.parquet", removed=6, said=6), days=6)
-    broken = table.log(*removal("b.parquet", removed=6, said=6), days=6)
-    table.log(*removal("c.parquet", removed=6, said=6), days=6)
-    table.file("a.parquet", "b.parquet", "c.parquet")
+    names = [f"{name}.parquet" for name in "abcd"]
+    table.log(*map(add, names))
+    damaged, broken, empty, _ = (
+        table.log(*removal(name, removed=6, said=6), days=6) for name in names
+    )
+    table.file(*names)
     without_tombstones(table)
     table.at(days_ago(6), f"_delta_log/{commit_name(damaged)}", b'{"remove":\n')
     table.at(days_ago(6), f"_delta_log/{commit_name(broken)}", b'{"remove":{"path":5}}\n')
+    table.at(days_ago(6), f"_delta_log/{commit_name(empty)}", b"")
     planned = table.survey(ignore_missing_files=True)
-    assert any("2 commits before a checkpoint" in note for note in planned.plan.notes)
-    assert set(planned.found.files()["path"].to_pylist()) == {"a.parquet", "b.parquet"}
-    with pytest.raises(CorruptTableError, match=commit_name(damaged)):
+    assert any("3 commits before a checkpoint" in note for note in planned.plan.notes)
+    assert set(planned.found.files()["path"].to_pylist()) == set(names[:3])
+    with pytest.raises(CorruptTableError, match=f"{commit_name(empty)}: the file is empty"):
         table.survey(retention=table.now - table.now.replace(year=2020), ignore_missing_files=True)
