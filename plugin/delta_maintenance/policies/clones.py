@@ -118,6 +118,7 @@ class PolicyClones:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _looked: dict[str, _Looked] = field(default_factory=dict, repr=False)
     _looked_at: datetime | None = None
+    _looks_anew: int = 0
     _tables: Mapping[str, PolicyTable] = field(default_factory=dict, repr=False)
     _places: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     _known: dict[str, References] = field(default_factory=dict, repr=False)
@@ -136,9 +137,11 @@ class PolicyClones:
         """
         rule = policy_table.rules.clones
         ignores = rule.unreadable == "ignore"
-        asked_at = self.now()
+        before = self._looks_anew
         with self._lock:
-            self._look_again(since=asked_at if anew else None)
+            # A look serves every thread that waited for it to begin.
+            if not anew or before == self._looks_anew:
+                self._look_again(anew=anew)
             for failed in self._found.unread:
                 if not ignores and not self._was_listed(failed.pattern):
                     what = f"the tables at {failed.pattern} {_MAY_BE}"
@@ -225,20 +228,18 @@ class PolicyClones:
         assert self.discovered is not None
         return self.discovered
 
-    def _look_again(self, since: datetime | None) -> None:
-        """Looks at all logs, unless that was done after an instant, by default lately."""
+    def _look_again(self, *, anew: bool) -> None:
         now, last = self.now(), self._looked_at
-        if last is not None and (
-            timedelta() <= now - last < _FRESH if since is None else since <= last
-        ):
+        if not anew and last is not None and timedelta() <= now - last < _FRESH:
             return
-        if self.discovered is None or since is not None:
+        self._looks_anew += anew
+        if anew or self.discovered is None:
             self.discovered = self.discover()
         # A ledger is nobody's clone, and one that is down must not keep others from a vacuum.
         self._tables = {table.uri: table for table in self._found.tables if not table.is_ledger}
         self._places = {uri: place_of(uri) for uri in self._tables}
         remembered = {**self._remembered(), **self._known}
-        look = partial(self._look, remembered, now, since is not None)
+        look = partial(self._look, remembered, now, anew)
         with ThreadPoolExecutor(_PARALLEL) as pool:
             self._looked = dict(
                 zip(self._tables, pool.map(look, self._tables.values()), strict=True)
