@@ -26,6 +26,7 @@ from delta_maintenance.operations.fsck.checks.contents import (
     inline_vectors,
     with_vectors,
 )
+from delta_maintenance.operations.fsck.checks.doubled_files import check_doubled_files
 from delta_maintenance.operations.fsck.checks.log import (
     check_checksums,
     check_commits,
@@ -128,6 +129,8 @@ class Examination:
     """None if the newest version cannot be opened."""
     presence: Presence | None
     """None if the newest version cannot be opened, or if the check of files was not requested."""
+    doubled: pa.Table | None = None
+    """Live files whose removal failed (`check_doubled_files`); None if they are unknown."""
     unopened: int = 0
     """The number of data files and deletion vectors that were not opened because there are too
     many.
@@ -189,6 +192,7 @@ class _Attempt:
     findings: Findings = field(default_factory=Findings)
     unopened: int = 0
     uncompared: int = 0
+    doubled: pa.Table | None = None
 
     def run(self, *, files: bool) -> Examination:
         findings, store = self.findings, self.table.store
@@ -215,7 +219,7 @@ class _Attempt:
         if snapshot is not None:
             check_state(snapshot, findings)
             if files:
-                presence = self._check_files(snapshot)
+                presence = self._check_files(snapshot, history)
         return Examination(
             version=last,
             findings=findings,
@@ -224,6 +228,7 @@ class _Attempt:
             history=history,
             snapshot=snapshot,
             presence=presence,
+            doubled=self.doubled,
             unopened=self.unopened,
             uncompared=self.uncompared,
             archived=archived,
@@ -260,7 +265,7 @@ class _Attempt:
             remedy=error.remedy,
         )
 
-    def _check_files(self, snapshot: Snapshot) -> Presence | None:
+    def _check_files(self, snapshot: Snapshot, history: LogHistory | None) -> Presence | None:
         findings, store, version = self.findings, self.table.store, snapshot.version
         try:
             live = read_live_files(snapshot)
@@ -270,6 +275,8 @@ class _Attempt:
             # File actions are read last, and may be the only damaged part.
             self._unreadable(error)
             return None
+        if history is not None:
+            self.doubled = check_doubled_files(history, live, findings, root=self.table.uri)
         check_live_files(snapshot, live, findings, count=partial(count_rows, store))
         # The listing is made after the snapshot, so every file that the snapshot names existed
         # before.

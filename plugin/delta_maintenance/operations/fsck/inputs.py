@@ -47,8 +47,8 @@ from delta_maintenance.table.read.segment import CheckpointFiles, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 
 HISTORY_FIELDS = {
-    "add": ("path", "deletionVector", *COMPARED_FIELDS),
-    "remove": ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion"),
+    "add": ("path", "deletionVector", "dataChange", *COMPARED_FIELDS),
+    "remove": ("path", "deletionVector", "dataChange", "size", "baseRowId", "defaultRowCommitVersion"),
 }
 _BATCH_BYTES = 12 << 20
 _LIVE_COLUMNS = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")

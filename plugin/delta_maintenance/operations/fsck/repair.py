@@ -29,6 +29,10 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
+from delta_maintenance.operations.fsck.doubled_files import (
+    missing_removes,
+    propose_missing_removes,
+)
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import read_live_files
@@ -67,7 +71,8 @@ def proposed_repairs(
     """Returns the repairs that the options permit, and the reasons why other findings are not
     repaired.
     """
-    if found.archived and (options.repair or options.remove_missing_files):
+    wants_repairs = options.repair or options.remove_missing_files or options.remove_doubled_files
+    if found.archived and wants_repairs:
         return (), ("nothing is repaired while files of the log are archived",)
     repairs: list[Repair] = []
     notes: list[str] = []
@@ -76,8 +81,11 @@ def proposed_repairs(
         repairs.extend(_empty_checkpoints(found, notes, now))
         repairs.extend(_hint(found))
         repairs.extend(_misnamed(found))
-    if options.repair or options.remove_missing_files:
+    if wants_repairs:
         repairs.extend(_append_only(found))
+    if options.remove_doubled_files and found.snapshot is not None:
+        append_only = _is_append_only(found.snapshot)
+        repairs.extend(propose_missing_removes(found, options, notes, append_only=append_only))
     if options.remove_missing_files:
         repairs.extend(_missing_files(found, options, notes))
     return tuple(repairs), tuple(notes)
@@ -111,6 +119,8 @@ class Repairing:
                     return self._restore_append_only(repair)
                 case "remove-missing-files":
                     return self._remove_missing_files(repair)
+                case "remove-doubled-files":
+                    return self._remove_doubled_files(repair)
         except (RefusedError, UnsupportedFeatureError) as error:
             return _outcome(repair, "refused", reason=str(error))
         except DeltaMaintenanceError as error:
@@ -243,7 +253,19 @@ class Repairing:
             return _outcome(
                 repair, "already-done", reason="the table no longer contains such an entry"
             )
-        suspends = _is_append_only(snapshot)
+        return self._commit_removes(repair, snapshot, rows, removes_of(rows, data_change=True))
+
+    def _remove_doubled_files(self, repair: Repair) -> RepairOutcome:
+        # The version that was examined: a later change of the same files is a conflict.
+        snapshot = self.found.snapshot
+        assert snapshot is not None
+        rows, removes = missing_removes(self.found, _live_rows(snapshot, repair.paths))
+        return self._commit_removes(repair, snapshot, rows, removes)
+
+    def _commit_removes(
+        self, repair: Repair, snapshot: Snapshot, rows: pa.Table, removes: pa.Table
+    ) -> RepairOutcome:
+        suspends = _is_append_only(snapshot) and bool(pc.any(removes["dataChange"]).as_py())
         if suspends and not self.options.allow_append_only:
             raise RefusedError(
                 "the table is append-only, and the commit would remove files with their rows",
@@ -255,7 +277,7 @@ class Repairing:
             parameters[_SUSPENDED] = _APPEND_ONLY
         transaction = self._transaction(snapshot, parameters)
         transaction.read_files(rows)
-        transaction.stage_removes(removes_of(rows, data_change=True))
+        transaction.stage_removes(removes)
         if suspends:
             transaction.stage_metadata(_with_append_only(snapshot, "false"))
         landed = self._landed(transaction)

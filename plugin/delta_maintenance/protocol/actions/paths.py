@@ -156,6 +156,23 @@ def file_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
     return pc.if_else(inside, pc.binary_replace_slice(locations, 0, len(folder), b""), locations)
 
 
+def intended_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
+    """Returns `file_locations` that are equal also for a path that a writer encoded once more, and
+    for composed and decomposed characters.
+
+    Two files of a table can have the same result, so equality proves nothing by itself.
+    """
+    locations = decoded(file_locations(paths, root=root))
+    if not (text_bytes(locations) > 127).any():
+        return locations
+    try:
+        texts = locations.cast(pa.string())
+    except pa.ArrowInvalid:
+        # Some name is not UTF-8, and only its own writer would spell it otherwise.
+        return locations
+    return pc.utf8_normalize(texts, form="NFC").cast(pa.binary())
+
+
 def written_locations(paths: pa.StringArray) -> pa.BinaryArray:
     """Returns the location of each path from its text alone, independent of the table's current
     root.
