@@ -48,7 +48,14 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 HISTORY_FIELDS = {
     "add": ("path", "deletionVector", "dataChange", *COMPARED_FIELDS),
-    "remove": ("path", "deletionVector", "dataChange", "size", "baseRowId", "defaultRowCommitVersion"),
+    "remove": (
+        "path",
+        "deletionVector",
+        "dataChange",
+        "size",
+        "baseRowId",
+        "defaultRowCommitVersion",
+    ),
 }
 _BATCH_BYTES = 12 << 20
 _LIVE_COLUMNS = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")

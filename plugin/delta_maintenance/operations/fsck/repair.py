@@ -29,10 +29,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
-from delta_maintenance.operations.fsck.doubled_files import (
-    missing_removes,
-    propose_missing_removes,
-)
+from delta_maintenance.operations.fsck.doubled_files import missing_removes, propose_missing_removes
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import read_live_files

@@ -29,7 +29,7 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS, GROUP
-from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.columns.arrays import integers, to_bools
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
     holds_other_names,
@@ -46,6 +46,7 @@ from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.doubled_files import doubled_files
 from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE, FileRules
@@ -129,6 +130,8 @@ class LiveColumns:
     """
     replaced: Replaced
     """The files that rewrites replaced and whose tombstones are still in the log."""
+    doubled: Mask
+    """Whether a commit removed each file under another key, so that it should not be live."""
 
     @property
     def count(self) -> int:
@@ -197,7 +200,28 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
             raise CorruptTableError(
                 problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
             )
-        return _together(parts, names)
+        files = _together(parts, names)
+        suspects = audit.removed_elsewhere()
+        if suspects is not None:
+            rows = np.flatnonzero(suspects)
+            files.doubled[rows] = doubled_files(
+                snapshot, files.path.take(integers(rows)), files.vector.take(integers(rows))
+            )
+        return files
+
+
+def require_no_doubled_files(snapshot: Snapshot, files: LiveColumns) -> None:
+    """Raises `CorruptTableError` for an operation that cannot leave out files whose removal
+    failed.
+    """
+    if files.doubled.any():
+        path = files.path[int(np.argmax(files.doubled))].as_py()
+        raise CorruptTableError(
+            f"a commit removed the file {path} under another key, so that its rows are still read",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy=EXAMINE,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +363,7 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
                 for name, kind in (("at", np.int64), ("size", np.int64), ("made", np.bool_))
             )
         ),
+        doubled=np.zeros(files.num_rows, np.bool_),
     )
 
 
