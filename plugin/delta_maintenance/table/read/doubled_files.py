@@ -1,9 +1,9 @@
 """The live files of a version whose removal failed, which a rewrite would make permanent.
 
-A remove without the deletion vector of a file, or with another spelling of its path, removes nothing
-("Action Reconciliation"). Only commits prove this: a tombstone at the location of a live file with a
-vector is usual, because the commit that adds the vector removes the file without it. So commits are
-read, and only for the files that have such a tombstone.
+A remove without the deletion vector of a file, or with another spelling of its path, removes
+nothing ("Action Reconciliation"). Only commits prove this: a tombstone at the location of a live
+file with a vector is usual, because the commit that adds the vector removes the file without it. So
+commits are read, and only for the files that have such a tombstone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     COMMIT_VERSION,
     DELETION_VECTOR,
+    deletion_vector_ids,
     logical_file_keys,
 )
-from delta_maintenance.protocol.actions.paths import intended_locations
-from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.actions.paths import PathAudit, intended_locations
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.delta_log.file_history import FileActions, FileHistory
 from delta_maintenance.protocol.delta_log.gaps import start_of_run
-from delta_maintenance.table.read.active_files import column_of
+from delta_maintenance.table.read.active_files import ActiveFiles, column_of, view_keys
 from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.log_reader import LogTail, TailBatch
 from delta_maintenance.table.read.segment import list_log
@@ -35,6 +36,39 @@ from delta_maintenance.table.read.snapshot import Snapshot
 _FIELDS = {action: ("path", "deletionVector", "dataChange") for action in ("add", "remove")}
 _MOST_COMMITS, _MOST_BYTES = 1000, 32 << 20
 """Of commits before the checkpoint, at most these are read. `fsck` reads all."""
+
+
+class DoubledFileSearch:
+    """Finds the files whose removal failed, beside another use of the files of a snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._audit = PathAudit(snapshot.table)
+
+    def watch(self, batches: Iterator[ActiveFiles]) -> Iterator[ActiveFiles]:
+        """Yields the batches of a scan of the snapshot."""
+        for batch in batches:
+            self._audit.add(batch.adds, batch.tombstones, key_hashes=batch.add_hashes)
+            yield batch
+
+    def keys(self) -> pa.Array:
+        """Returns the keys of the files (`logical_file_keys`), after the whole scan.
+
+        Reads the log again if any file has a tombstone at its location.
+        """
+        suspects = self._audit.removed_elsewhere()
+        if suspects is None:
+            return pa.array([], pa.string())
+        start, parts = 0, []
+        for batch in self._snapshot.log.scan(fields={"add": (), "remove": ()}):
+            rows = slice(start, start + batch.adds.num_rows)
+            adds = batch.adds.filter(booleans(suspects[rows]))
+            parts.append(pa.table({"path": adds["path"], "dv": deletion_vector_ids(adds)}))
+            start = rows.stop
+        files = pa.concat_tables(parts)
+        doubled = doubled_files(self._snapshot, files["path"], files["dv"])
+        keys: pa.Array = view_keys(files.filter(booleans(doubled))).combine_chunks()
+        return keys
 
 
 def doubled_files(
@@ -48,8 +82,7 @@ def doubled_files(
     root, last = snapshot.table, snapshot.version
     suspects = _adds(paths, vectors)
     keys, places = logical_file_keys(suspects), _places(suspects, root)
-    tail, first, added = list[FileActions](), last + 1, pa.chunked_array([], pa.string())
-    begun = added
+    tail, first, begun = list[FileActions](), last + 1, pa.chunked_array([], pa.string())
     for batch in _batches(snapshot):
         adds, removes = (
             actions.filter(pc.is_in(_places(actions, root), value_set=places))
@@ -58,14 +91,14 @@ def doubled_files(
         tail.append(FileActions(adds=adds, removes=removes))
         oldest = [pc.min(part[COMMIT_VERSION]).as_py() for part in (batch.adds, batch.removes)]
         first = min(first, *(version for version in oldest if version is not None))
-        added = _joined(added, logical_file_keys(adds))
         # Without a change of data, a live file may only have been added again.
         changes = pc.fill_null(column_of(adds, "dataChange", ADD_TYPES), True)
-        begun = _joined(begun, logical_file_keys(adds.filter(changes)))
+        chunks = logical_file_keys(adds.filter(changes)).chunks
+        begun = pa.chunked_array([*begun.chunks, *chunks], pa.string())
         if pc.all(pc.is_in(keys, value_set=begun)).as_py():
             break
-    # Files that none of these commits adds were live before.
-    older = suspects.filter(pc.invert(pc.is_in(keys, value_set=added)))
+    # The other files were live before these commits.
+    older = suspects.filter(pc.invert(pc.is_in(keys, value_set=begun)))
     base = FileActions(adds=older, removes=older.slice(0, 0), version=first - 1)
     history = FileHistory(base if older.num_rows else None, tail, first=first - 1, last=last)
     doubled = pc.is_in(keys, value_set=history.doubled_files(root=root).keys)
@@ -83,12 +116,8 @@ def _adds(paths: pa.ChunkedArray, vectors: pa.ChunkedArray) -> pa.Table:
     return pa.table({"path": paths, "deletionVector": found})
 
 
-def _joined(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pa.chunked_array([*one.chunks, *other.chunks], pa.string())
-
-
 def _batches(snapshot: Snapshot) -> Iterator[TailBatch]:
-    """Yields file actions of commits, newest first: of those after the checkpoint, and of others."""
+    """Yields the file actions of commits, newest first, those before the checkpoint last."""
     log = snapshot.log
     tail, keys = log.tail, log.map_keys()
     if any(entry.file.end_version is not None for entry in tail.entries):
