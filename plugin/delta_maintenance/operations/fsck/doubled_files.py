@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.commit.staged import removes_of
+from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def propose_missing_removes(
@@ -46,18 +50,40 @@ def _has_deletes(doubled: pa.Table) -> bool:
     return bool(pc.any(doubled["changes_data"]).as_py())
 
 
-def missing_removes(found: Examination, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Returns the doubled files among some live files, and their removes.
+def commit_missing_removes(
+    found: Examination,
+    snapshot: Snapshot,
+    rows: pa.Table,
+    stage: Callable[[Snapshot, pa.Table], Transaction],
+) -> list[Landed]:
+    """Commits the removes of the doubled files among some live files of the examined version.
 
-    The removes have the `dataChange` of the commits that should have removed the files: a
+    Files that other writers have changed since are left out. All actions of a commit must have the
+    same `dataChange`, so there can be two commits.
+    """
+
+    def commit(base: Snapshot, removes: pa.Table) -> CommitOutcome | None:
+        # Another writer may add a file again, so each attempt looks at the commits before it.
+        return stage(base, removes).commit(max_attempts=1) if removes.num_rows else None
+
+    beside = BesideWriters(snapshot, follow=lambda _: None)
+    removes = _missing_removes(found, rows)
+    parts = [removes.filter(pc.equal(removes["dataChange"], flag)) for flag in (False, True)]
+    commits = [beside.commit(part, commit, untouched=TouchedFiles.left_out_of)[1] for part in parts]
+    return [landed for landed in commits if landed is not None]
+
+
+def _missing_removes(found: Examination, rows: pa.Table) -> pa.Table:
+    """Returns the removes of the doubled files among some live files.
+
+    They have the `dataChange` of the commits that should have removed the files: a
     compaction then stays invisible in the change data feed.
     """
     doubled = found.doubled
     assert doubled is not None
     sure = doubled.filter(pc.invert(doubled["is_doubtful"]))
     at = pc.index_in(logical_file_keys(rows), value_set=sure["key"])
-    rows = rows.filter(pc.is_valid(at))
-    removes = removes_of(rows, data_change=True)
+    removes = removes_of(rows.filter(pc.is_valid(at)), data_change=True)
     changes = sure["changes_data"].take(at.drop_null())
     place = removes.column_names.index("dataChange")
-    return rows, removes.set_column(place, "dataChange", changes)
+    return removes.set_column(place, "dataChange", changes)

@@ -128,6 +128,18 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
     )
 
 
+def read_live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
+    """Returns the live files of these paths with all fields of their adds."""
+    wanted = pa.array(paths, pa.string())
+    parts = snapshot.avoiding_damage(
+        lambda sound: [
+            batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
+            for batch in sound.log.scan()
+        ]
+    )
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
 def read_history(
     store: Store,
     listing: LogListing,

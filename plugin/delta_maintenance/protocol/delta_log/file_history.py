@@ -222,10 +222,10 @@ class FileHistory:
         intended = _encoded(intended_locations(self._paths, root=root))
         # A key that was once added names another file, unless the location is the same.
         never_added = absent[~added[self._codes[absent]]]
-        rows = np.minimum(
-            self._first_after(places, codes, starts, absent),
-            self._first_after(intended, codes, starts, never_added),
-        )
+        one = self._first_after(places, codes, starts, absent)
+        other = self._first_after(intended, codes, starts, never_added)
+        versions = np.append(self._versions, self.last + 1)
+        rows = np.where(versions[one] <= versions[other], one, other)
         codes, rows = codes[rows < len(self._codes)], rows[rows < len(self._codes)]
         keys, removed_keys = (self.keys.take(integers(c)) for c in (codes, self._codes[rows]))
         adds = self._stamps(intended, self._codes[self._is_add], self._versions[self._is_add])
