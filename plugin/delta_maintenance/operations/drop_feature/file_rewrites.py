@@ -31,11 +31,12 @@ from delta_maintenance.operations.core.beside_writers import BesideWriters, Touc
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.drop_feature.traces import traced_files
-from delta_maintenance.operations.rewriting.choice import ChoiceRules
+from delta_maintenance.operations.rewriting.choice import DOUBLED, ChoiceRules
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.live_columns import (
     OLD_TYPES,
     FooterReasons,
+    doubled_files_error,
     live_columns,
 )
 from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
@@ -104,7 +105,10 @@ def planned_rewrite(
     Raises `RefusedError` or `UnsupportedFeatureError` for a table that must not be rewritten.
     """
     options = RewriteOptions(engine="local", other_writers=other_writers)
-    return _verb_of(removal).plan(snapshot, options, RunContext.at(now))
+    plan = _verb_of(removal).plan(snapshot, options, RunContext.at(now))
+    if any(count.reason == DOUBLED for count in plan.left_alone):
+        raise doubled_files_error(snapshot)
+    return plan
 
 
 def rewrite_files(

@@ -35,6 +35,7 @@ from delta_maintenance.operations.rewriting.live_columns import (
     FooterReasons,
     LiveColumns,
     Mask,
+    doubled_files_error,
     live_columns,
 )
 from delta_maintenance.operations.rewriting.new_files import target_size
@@ -114,6 +115,8 @@ def planned_conversion(snapshot: Snapshot) -> Conversion | None:
     contract = unmapping_contract(
         snapshot, target_bytes=target_size(snapshot, int(files.size.sum()))
     )
+    if files.doubled.any():
+        raise doubled_files_error(snapshot)
     nothing = np.zeros(files.count, np.bool_)
     return conversion(snapshot, files, contract, covered=nothing, kept=pa.array([], pa.string()))
 

@@ -210,18 +210,14 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
         return files
 
 
-def require_no_doubled_files(snapshot: Snapshot, files: LiveColumns) -> None:
-    """Raises `CorruptTableError` for an operation that cannot leave out files whose removal
-    failed.
-    """
-    if files.doubled.any():
-        path = files.path[int(np.argmax(files.doubled))].as_py()
-        raise CorruptTableError(
-            f"a commit removed the file {path} under another key, so that its rows are still read",
-            table=snapshot.table,
-            version=snapshot.version,
-            remedy=EXAMINE,
-        )
+def doubled_files_error(snapshot: Snapshot) -> CorruptTableError:
+    """The error of an operation that can leave out no file, for files whose removal failed."""
+    return CorruptTableError(
+        "a commit removed files under another key, so that their rows are still read",
+        table=snapshot.table,
+        version=snapshot.version,
+        remedy=EXAMINE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
