@@ -184,6 +184,11 @@ SEEDS: dict[str, Seed] = {
         commit(5),
     ),
     "remove-of-absent-file": Seed(lambda t: t.step(log.remove("never there")), commit(5)),
+    "doubled-file": Seed(
+        lambda t: t.step(log.remove("b")),
+        "b",
+        {"remove-of-absent-file": 1},
+    ),
     "two-live-vectors": Seed(
         lambda t: t.step(_again(t, "b", deletionVector={**t.vector, "offset": None})),
         commit(5),
