@@ -52,6 +52,7 @@ from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.partition_codes import partition_types
 from delta_maintenance.table.read.snapshot import Snapshot
 
 OPERATION = "REMOVE COLUMN MAPPING"
@@ -285,6 +286,7 @@ class _Unmapping(RewriteCommits):
             adds=chosen_adds(self._base, found.files, choice),
             bins=choice.bins,
             reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
+            partition_types=partition_types(self._base),
             adopted={number: each for number, (_, each) in enumerate(adopted)},
         )
 

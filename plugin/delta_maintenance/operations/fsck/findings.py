@@ -276,6 +276,11 @@ KINDS: Mapping[str, FindingKind] = {
     "variant-layout": FindingKind("corrupt", _BY_WRITER),
     # Live files, by their actions.
     "vector-without-feature": FindingKind("corrupt", _UPGRADE),
+    "partition-value-spelling": FindingKind(
+        "warning",
+        "run optimize, which writes the canonical value for the files that it merges, and then "
+        "checkpoint; write the other files again with the engine that wrote them",
+    ),
     "vector-without-count": FindingKind("warning", "compute the statistics of these files again"),
     "invalid-statistics": FindingKind("warning", "compute the statistics of these files again"),
     "missing-row-id": FindingKind("corrupt", "run backfill-row-ids"),

@@ -37,6 +37,7 @@ from delta_maintenance.protocol.data_files.other_columns import (
 )
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
 from delta_maintenance.protocol.row_tracking.used_ids import overlapping
+from delta_maintenance.protocol.schema.types import DeltaType
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
@@ -47,7 +48,12 @@ from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.doubled_files import doubled_files
-from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
+from delta_maintenance.table.read.partition_codes import (
+    merge_spellings,
+    partition_codes,
+    partition_texts,
+    partition_types,
+)
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE, FileRules
 
@@ -200,7 +206,7 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
             raise CorruptTableError(
                 problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
             )
-        files = _together(parts, names)
+        files = _together(parts, names, partition_types(snapshot))
         suspects = audit.removed_elsewhere()
         if suspects is not None:
             rows = np.flatnonzero(suspects)
@@ -328,12 +334,14 @@ def _moved(removes: pa.Table) -> pa.ChunkedArray:
     return moved
 
 
-def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
+def _together(
+    parts: Sequence[_Part], names: Sequence[str], types: Mapping[str, DeltaType]
+) -> LiveColumns:
     files = pa.concat_tables([_FILES.empty_table(), *(part.files for part in parts)])
     removed_at = np.concatenate([np.zeros(0, np.int64), *(part.removed_at for part in parts)])
     rows = files.num_rows + len(removed_at)
     texts = [part.partitions for part in parts] + [part.removed for part in parts]
-    codes, partitions = partition_codes(texts, names, rows)
+    codes, partitions = merge_spellings(*partition_codes(texts, names, rows), types)
     own, modified = codes[: files.num_rows], files["modified"].to_numpy()
     last = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     # A file of a rewrite contains no new rows.
