@@ -160,6 +160,16 @@ def commit(version: int) -> str:
     return f"_delta_log/{commit_name(version)}"
 
 
+DECIMAL_PARTITION = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "part", "type": "string", "nullable": True, "metadata": {}},
+            {"name": "d", "type": "decimal(10,2)", "nullable": True, "metadata": {}},
+        ],
+    }
+)
 SEEDS: dict[str, Seed] = {
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
@@ -188,6 +198,16 @@ SEEDS: dict[str, Seed] = {
         lambda t: t.step(log.remove("b")),
         "b",
         {"remove-of-absent-file": 1},
+    ),
+    "partition-value-spelling": Seed(
+        lambda t: t.step(
+            log.metadata(
+                configuration=CONFIGURATION, schema=DECIMAL_PARTITION, partitioned_by=["d"]
+            ),
+            t.data("e", partitionValues={"d": "1.5"}),
+            t.mark(),
+        ),
+        "e",
     ),
     "two-live-vectors": Seed(
         lambda t: t.step(_again(t, "b", deletionVector={**t.vector, "offset": None})),
