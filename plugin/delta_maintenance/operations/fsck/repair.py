@@ -278,7 +278,7 @@ class Repairing:
         if suspends:
             parameters[_SUSPENDED] = _APPEND_ONLY
         transaction = self._transaction(snapshot, parameters)
-        transaction.read_files(removes.select(["path", "deletionVector"]))
+        transaction.read_files(removes)
         transaction.stage_removes(removes)
         if suspends:
             transaction.stage_metadata(_with_append_only(snapshot, "false"))
