@@ -25,6 +25,10 @@ _SIZE = re.compile(r"([0-9]{1,18}) *([a-z]*)", re.IGNORECASE)
 
 MOST_NESTING = 128
 """The maximum nesting depth of objects and lists in a line of JSON."""
+MOST_SCHEMA_LEVELS = 98
+"""The maximum nesting depth of a schema: one level for a struct, two for an array or a map. Arrow
+reads no deeper Parquet file.
+"""
 MOST_PARTITION_COLUMNS = 1000
 _ROWS_PER_BYTE = 64
 _EXPANSION = 1000

@@ -164,14 +164,38 @@ def test_nested_schema_with_absent_flags_and_typed_metadata() -> None:
         '{"type":"struct","fields":[{"name":"a","type":"long","metadata":[]}]}',
         '{"type":"array","elementType":"long"}',
         '{"type":"struct","fields":[{"name":"a","type":{"type":"array"}}]}',
-        '{"a":' * 100_000,
-        '{"type":"array","elementType":' * 5000 + '"long"' + "}" * 5000,
     ],
     ids=lambda text: text[:50],
 )
 def test_damaged_schema_is_corruption(text: str) -> None:
     with pytest.raises(CorruptTableError):
         parse_schema(text)
+
+
+LEVELS = {"struct": 98, "array": 49, "map": 49}
+"""The most of each container around one value that Arrow reads from Parquet."""
+
+
+def nested(kind: str, count: int) -> str:
+    """A schema with a column of `count` nested containers."""
+    before = {
+        "struct": '{"type":"struct","fields":[{"name":"a","type":',
+        "array": '{"type":"array","elementType":',
+        "map": '{"type":"map","keyType":"long","valueType":',
+    }[kind]
+    after = "}]}" if kind == "struct" else "}"
+    column = before * count + '"long"' + after * count
+    return f'{{"type":"struct","fields":[{{"name":"c","type":{column}}}]}}'
+
+
+@pytest.mark.parametrize("kind", LEVELS)
+def test_a_schema_as_deep_as_arrow_reads_is_parsed(kind: str) -> None:
+    levels = LEVELS[kind]
+
+    parse_schema(nested(kind, levels))
+    for count in (levels + 1, 200, 100_000):
+        with pytest.raises(UnsupportedFeatureError, match="nested more than 98 levels"):
+            parse_schema(nested(kind, count))
 
 
 def protocol(reader: int, writer: int, *features: str) -> Protocol:

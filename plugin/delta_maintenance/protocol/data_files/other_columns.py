@@ -79,8 +79,7 @@ def holds_other_types(schema: pa.Schema, layout: DataFileLayout, stored: StoredC
 def _other_types(
     fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
 ) -> bool:
-    for item in wanted:
-        at = stored.find(item, fields)
+    for item, at in stored.find(wanted, fields):
         if at is not None and _is_other_type(fields[at].type, item.type, stored):
             return True
     return False
@@ -89,8 +88,7 @@ def _other_types(
 def _other_names(
     fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
 ) -> bool:
-    for item in wanted:
-        at = stored.find(item, fields)
+    for item, at in stored.find(wanted, fields):
         if at is not None and (
             fields[at].name != item.name or _other_names_inside(fields[at].type, item.type, stored)
         ):
@@ -133,14 +131,10 @@ def _is_other_type(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) 
 def _others(
     fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
 ) -> bool:
-    found = {}
-    for item in wanted:
-        at = stored.find(item, fields)
-        if at is not None:
-            found[at] = item
-    if len(found) < len(fields):
+    columns = {at: item for item, at in stored.find(wanted, fields) if at is not None}
+    if len(columns) < len(fields):
         return True
-    return any(_others_inside(fields[at].type, item.type, stored) for at, item in found.items())
+    return any(_others_inside(fields[at].type, item.type, stored) for at, item in columns.items())
 
 
 def _others_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) -> bool:

@@ -33,8 +33,12 @@ def contradictions(
         return
     try:
         schema = parse_schema(metadata.schema_string)
+    except CorruptTableError as error:
+        yield "unreadable-schema", error.problem
+        return
+    try:
         mapped = column_mapping_mode(protocol, metadata.configuration) != "none"
-    except (CorruptTableError, UnsupportedFeatureError) as error:
+    except UnsupportedFeatureError as error:
         yield "unreadable-schema", error.problem
         return
     names = {field.name for field in schema.fields}

@@ -7,7 +7,8 @@ error, because decisions about rows must not be based on wrong values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -78,24 +79,33 @@ class StoredColumns:
     and strings need not be UTF-8.
     """
 
-    def find(self, column: StructField, stored: Sequence[pa.Field]) -> int | None:
-        """Returns the index of the field that contains the column; None if there is none.
+    def find(
+        self, columns: Iterable[StructField], stored: Iterable[pa.Field]
+    ) -> Iterator[tuple[StructField, int | None]]:
+        """Yields each column with the index of the field that contains it; None if there is none.
 
         `stored` are the fields of a file, or of a struct in it. In mode `id` the field with the
         column's ID is used, otherwise the field with its physical name: the exact name or, as in
-        Delta Spark, a unique match ignoring case.
+        Delta Spark, a unique match ignoring case. `CorruptTableError` for a column with several
+        fields.
         """
-        if self.mode == "id":
-            wanted = str(column.metadata.get("delta.columnMapping.id")).encode()
-            found = [at for at, field in enumerate(stored) if _field_id(field) == wanted]
-        else:
-            name = physical_name(column, self.mode)
-            found = [at for at, field in enumerate(stored) if field.name == name] or [
-                at for at, field in enumerate(stored) if field.name.lower() == name.lower()
-            ]
-        if len(found) > 1:
-            raise CorruptTableError(f"the column {column.name} occurs {len(found)} times")
-        return found[0] if found else None
+        by_key, by_lower_name = (
+            defaultdict[object, list[int]](list),
+            defaultdict[str, list[int]](list),
+        )
+        for at, field in enumerate(stored):
+            by_key[_field_id(field) if self.mode == "id" else field.name].append(at)
+            by_lower_name[field.name.lower()].append(at)
+        for column in columns:
+            if self.mode == "id":
+                number = str(column.metadata.get("delta.columnMapping.id")).encode()
+                matches = by_key.get(number, [])
+            else:
+                name = physical_name(column, self.mode)
+                matches = by_key.get(name) or by_lower_name.get(name.lower(), [])
+            if len(matches) > 1:
+                raise CorruptTableError(f"the column {column.name} occurs {len(matches)} times")
+            yield column, matches[0] if matches else None
 
     def convert(self, column: StructField, stored: pa.Array, field: pa.Field) -> pa.Array:
         """Casts the values of a column, as found by `find`, to `arrow_type`.
@@ -146,8 +156,7 @@ class StoredColumns:
     def _struct(self, stored: pa.StructArray, wanted: StructType) -> pa.Array:
         fields = list(stored.type)
         children = []
-        for item in wanted.fields:
-            at = self.find(item, fields)
+        for item, at in self.find(wanted.fields, fields):
             children.append(
                 pa.nulls(len(stored), self._type(item.type))
                 if at is None

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.limits import MOST_SCHEMA_LEVELS
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.features.registry import supports
 
@@ -107,13 +108,17 @@ DeltaType = PrimitiveType | DecimalType | UnknownType | ArrayType | MapType | St
 
 
 def parse_schema(schema_string: str) -> StructType:
-    """Parses `metaData.schemaString`. Raises `CorruptTableError` if it is not a struct in JSON.
+    """Parses `metaData.schemaString`.
 
-    A missing `nullable`, `containsNull` or `valueContainsNull` counts as true.
+    A missing `nullable`, `containsNull` or `valueContainsNull` counts as true. Raises
+    `CorruptTableError` if it is not a struct in JSON, and `UnsupportedFeatureError` if it is nested
+    deeper than `MOST_SCHEMA_LEVELS`.
     """
     try:
         schema = _type(json.loads(schema_string))
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
         raise CorruptTableError("the schema string is not valid JSON") from None
     if not isinstance(schema, StructType):
         raise CorruptTableError(f"the schema is not a struct: {schema}")
@@ -214,7 +219,10 @@ _UNBOUNDED = (PrimitiveType(name="boolean"), PrimitiveType(name="binary"))
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
 
 
-def _type(value: Any) -> DeltaType:
+def _type(value: Any, above: int = 0) -> DeltaType:
+    """`above` are the levels of structs, arrays and maps around the type."""
+    if above > MOST_SCHEMA_LEVELS + 1:
+        raise _too_deep()
     if isinstance(value, str):
         return _named_type(value)
     if not isinstance(value, dict):
@@ -224,19 +232,27 @@ def _type(value: Any) -> DeltaType:
         fields = value.get("fields")
         if not isinstance(fields, list):
             raise CorruptTableError("the schema has a struct without a list of fields")
-        return StructType(fields=tuple(_field(item) for item in fields))
+        return StructType(fields=tuple(_field(item, above) for item in fields))
     if kind == "array":
         return ArrayType(
-            element=_type(value.get("elementType")),
+            element=_type(value.get("elementType"), above + 2),
             contains_null=_flag(value, "containsNull"),
         )
     if kind == "map":
         return MapType(
-            key=_type(value.get("keyType")),
-            value=_type(value.get("valueType")),
+            key=_type(value.get("keyType"), above + 2),
+            value=_type(value.get("valueType"), above + 2),
             value_contains_null=_flag(value, "valueContainsNull"),
         )
     return UnknownType(definition=json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
+def _too_deep() -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"the schema is nested more than {MOST_SCHEMA_LEVELS} levels deep, where an array or a map "
+        "counts as two",
+        remedy="use Delta Spark for this table",
+    )
 
 
 def _named_type(name: str) -> DeltaType:
@@ -256,7 +272,7 @@ _CONTAINERS: Mapping[str, tuple[type, str]] = {
 }
 
 
-def _field(value: Any) -> StructField:
+def _field(value: Any, above: int) -> StructField:
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str):
         raise CorruptTableError("the schema has a field without a name")
@@ -268,7 +284,7 @@ def _field(value: Any) -> StructField:
             raise CorruptTableError(f"{key} of the column {name!r} is not {what}")
     return StructField(
         name=name,
-        type=_type(value.get("type")),
+        type=_type(value.get("type"), above + 1),
         nullable=_flag(value, "nullable"),
         metadata=metadata or {},
     )

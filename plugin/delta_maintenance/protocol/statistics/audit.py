@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, Self
@@ -195,12 +195,13 @@ class AuditedFiles:
 
     def part(self, *path: str) -> pa.Array:
         """Returns one part of the statistics, such as `numRecords`; nulls if the type lacks it."""
-        found, kind = self.parsed, self.required.parsed_type
-        for name in path:
-            if kind.get_field_index(name) < 0:
-                return pa.nulls(len(self.parsed), pa.int64())
-            kind = kind.field(name).type
-        return pc.struct_field(found, list(path))
+        part = self._parts.get(path)
+        return pa.nulls(len(self.parsed), pa.int64()) if part is None else part
+
+    @cached_property
+    def _parts(self) -> Mapping[tuple[str, ...], pa.Array]:
+        # All at once: to take one field, Arrow visits every field of the structs around it.
+        return dict(_leaves(self.parsed, ()))
 
     def _is_unbounded(self, leaf: StatisticsLeaf) -> Mask:
         if not self.computed.any():
@@ -351,6 +352,18 @@ def with_live_bounds(
         replaced["nullCount", *leaf.path] = nulls
     stats = render_statistics(_rebuilt(found.parsed, replaced, ()), required.parsed_type).values
     return _with_column(adds, "stats", stats)
+
+
+def _leaves(
+    values: pa.StructArray, above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], pa.Array]]:
+    """Yields the path and the values of each field that is no struct; null where a struct is."""
+    for field, child in zip(values.type, values.flatten(), strict=True):
+        path = (*above, field.name)
+        if pa.types.is_struct(field.type):
+            yield from _leaves(child, path)
+        else:
+            yield path, child
 
 
 def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Array:

@@ -107,8 +107,11 @@ class StatisticsCollector:
     def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Adds rows. A few large batches cost much less than many small ones."""
         self.rows += batch.num_rows
+        fields = _Fields(batch)
         for leaf in self._leaves:
-            leaf.offer(batch)
+            leaf.offer(
+                batch.num_rows, None if leaf.positions is None else fields.at(leaf.positions)
+            )
 
     def offer_bounds(self, path: Sequence[str], bounds: ColumnBounds) -> None:
         """Adds statistics of one column for some rows, without the rows."""
@@ -171,6 +174,24 @@ def text_maximum(text: str) -> str | None:
     return text[:kept] + (_LAST_ASCII if text[kept] < _LAST_ASCII else _LAST)
 
 
+class _Fields:
+    """The fields of a batch at any depth. A struct is divided once, because Arrow visits all of its
+    fields to take one.
+    """
+
+    def __init__(self, batch: pa.RecordBatch | pa.Table) -> None:
+        self._by_struct: dict[tuple[int, ...], Sequence[pa.Array | pa.ChunkedArray]] = {
+            (): batch.columns
+        }
+
+    def at(self, positions: tuple[int, ...]) -> pa.Array | pa.ChunkedArray:
+        """Returns the values at a path of field indices, null where a struct above is null."""
+        struct = positions[:-1]
+        if struct not in self._by_struct:
+            self._by_struct[struct] = self.at(struct).flatten()
+        return self._by_struct[struct][positions[-1]]
+
+
 @dataclass(slots=True)
 class _Leaf:
     leaf: StatisticsLeaf
@@ -188,13 +209,10 @@ class _Leaf:
     def path(self) -> tuple[str, ...]:
         return self.leaf.path
 
-    def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
-        if self.positions is None:
-            self.nulls += batch.num_rows
+    def offer(self, rows: int, values: pa.Array | pa.ChunkedArray | None) -> None:
+        if values is None:
+            self.nulls += rows
             return
-        values = batch.column(self.positions[0])
-        if len(self.positions) > 1:
-            values = pc.struct_field(values, list(self.positions[1:]))
         self.nulls += values.null_count
         if not self.leaf.bounded or values.null_count == len(values):
             return

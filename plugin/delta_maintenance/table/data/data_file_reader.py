@@ -249,11 +249,11 @@ class _StoredLayout:
         self._schema = schema
         self._stored = stored
         fields = list(schema)
-        self._found: dict[str, pa.Field] = {}
-        for item in layout.columns.fields:
-            at = stored.find(item, fields)
-            if at is not None:
-                self._found[item.name] = fields[at]
+        self._found: dict[str, pa.Field] = {
+            item.name: fields[at]
+            for item, at in stored.find(layout.columns.fields, fields)
+            if at is not None
+        }
         self.hidden = {
             name: field
             for name in (layout.row_id_column, layout.row_version_column)

@@ -9,11 +9,12 @@ for rows that are not decoded.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from errno import ENOENT
+from itertools import accumulate, groupby
 from threading import Lock
 
 import pyarrow as pa
@@ -190,45 +191,72 @@ class FooterReader:
         stored = StoredColumns(mode=self._layout.mode, hybrid_calendar=hybrid, verbatim=True)
         fields = schema.to_arrow_schema()
         require_column_ids(fields, self._layout.mode)
-        columns = [_located(leaf, self._layout, stored, fields, schema) for leaf in self._leaves]
+        top = _Level(
+            struct=self._layout.columns, kind=pa.struct(self._layout.schema), fields=list(fields)
+        )
+        paths = [schema.column(at).path for at in range(len(schema))]
+        columns = list(_locate(self._leaves, top, stored, paths))
         self._last = schema, hybrid, columns
         return columns
 
 
-def _located(
-    leaf: StatisticsLeaf,
-    layout: DataFileLayout,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    """The fields of a struct: in the table, as Arrow reads them, and in a file."""
+
+    struct: StructType
+    kind: pa.StructType
+    fields: Sequence[pa.Field]
+    path: tuple[str, ...] = ()
+    """Names in the file."""
+    first_leaf: int = 0
+    """The number in the file of the first leaf below the struct."""
+
+    @property
+    def depth(self) -> int:
+        return len(self.path)
+
+    def below(self, struct: StructType, kind: pa.StructType, at: int, first_leaf: int) -> _Level:
+        """Returns the struct in the field at an index."""
+        field = self.fields[at]
+        path = (*self.path, field.name)
+        return _Level(
+            struct=struct, kind=kind, fields=list(field.type), path=path, first_leaf=first_leaf
+        )
+
+
+def _locate(
+    leaves: Iterable[StatisticsLeaf],
+    level: _Level,
     stored: StoredColumns,
-    schema: pa.Schema,
-    parquet: pq.ParquetSchema,
-) -> FooterColumn:
-    """Finds a column of the table in files with a schema."""
-    kind, struct, fields, number = pa.struct(layout.schema), layout.columns, list(schema), 0
-    path = []
-    for name in leaf.path:
-        column = next(item for item in struct.fields if item.name == name)
-        kind = kind.field(name).type
-        at = stored.find(column, fields)
+    parquet_paths: Sequence[str],
+) -> Iterator[FooterColumn]:
+    """Finds columns of the table in files with a schema, in the order of `leaves`."""
+    columns = {item.name: item for item in level.struct.fields}
+    numbers = list(accumulate((_leaves(f.type) for f in level.fields), initial=level.first_leaf))
+    groups = [(name, list(g)) for name, g in groupby(leaves, lambda leaf: leaf.path[level.depth])]
+    located = stored.find((columns[name] for name, _ in groups), level.fields)
+    for (name, group), (column, at) in zip(groups, located, strict=True):
+        kind = level.kind.field(name).type
         if at is None:
-            return FooterColumn(leaf, kind, None, is_stored=False)
-        field = fields[at]
-        path.append(field.name)
-        number += sum(_leaves(before.type) for before in fields[:at])
-        if isinstance(column.type, StructType):
-            if not pa.types.is_struct(field.type):
-                # A reader reports this contradiction.
-                break
-            struct, fields = column.type, list(field.type)
-    early = stored.hybrid_calendar and (pa.types.is_date(kind) or pa.types.is_timestamp(kind))
-    usable = (
-        len(path) == len(leaf.path)
-        and _plain(field.type) == kind
-        and not early
-        and not pa.types.is_nested(kind)
-        and number < len(parquet)
-        and parquet.column(number).path == ".".join(path)
-    )
-    return FooterColumn(leaf, kind, number if usable else None, is_stored=True)
+            yield from (FooterColumn(leaf, kind, None, is_stored=False) for leaf in group)
+            continue
+        field, number = level.fields[at], numbers[at]
+        if isinstance(column.type, StructType) and pa.types.is_struct(field.type):
+            below = level.below(column.type, kind, at, number)
+            yield from _locate(group, below, stored, parquet_paths)
+            continue
+        early = stored.hybrid_calendar and (pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+        usable = (
+            # Otherwise a reader reports the contradiction.
+            _plain(field.type) == kind
+            and not early
+            and not pa.types.is_nested(kind)
+            and number < len(parquet_paths)
+            and parquet_paths[number] == ".".join((*level.path, field.name))
+        )
+        for leaf in group:
+            yield FooterColumn(leaf, kind, number if usable else None, is_stored=True)
 
 
 def _leaves(kind: pa.DataType) -> int:

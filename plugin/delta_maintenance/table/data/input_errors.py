@@ -31,7 +31,8 @@ def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:
     if "encrypt" in text.lower():
         remedy = "rewrite it with an engine that has its keys"
         return UnsupportedFeatureError("the data file is encrypted", file=file, remedy=remedy)
-    if isinstance(error, pa.ArrowNotImplementedError):
+    # Columns that the table has dropped can be deeper than its schema.
+    if isinstance(error, pa.ArrowNotImplementedError) or "too deeply nested" in text:
         remedy = "rewrite the file with the engine that wrote it"
         return UnsupportedFeatureError(problem, file=file, remedy=remedy)
     return CorruptTableError(problem, file=file)

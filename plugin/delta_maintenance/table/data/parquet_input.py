@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
@@ -114,6 +115,19 @@ class ParquetInput:
             self.parquet_schema: pq.ParquetSchema = file.schema
             leaves = self.parquet_schema
             self._leaves = [leaves.column(at) for at in range(len(leaves))]
+            self.leaf_paths = [leaf.path for leaf in self._leaves]
+            """The paths of all leaves, in the order of the file."""
+            self.int96 = frozenset(
+                path.split(".")[0]
+                for path, leaf in zip(self.leaf_paths, self._leaves, strict=True)
+                if leaf.physical_type == "INT96"
+            )
+            """The top-level columns with timestamps of the physical type INT96."""
+            self._leaves_by_name = defaultdict[str, list[int]](list)
+            for at, path in enumerate(self.leaf_paths):
+                # A top-level column is also found by the whole path, since its name may have dots.
+                for name in {path, path.split(".")[0]}:
+                    self._leaves_by_name[name].append(at)
         except UnicodeDecodeError:
             self._stack.close()
             raise pa.ArrowInvalid("the footer has a text that is not UTF-8") from None
@@ -163,13 +177,6 @@ class ParquetInput:
         return list(accumulate(counts, initial=0))[:-1]
 
     @property
-    def int96(self) -> frozenset[str]:
-        """The top-level columns with timestamps of the physical type INT96."""
-        return frozenset(
-            leaf.path.split(".")[0] for leaf in self._leaves if leaf.physical_type == "INT96"
-        )
-
-    @property
     def schema_in_utc(self) -> pa.Schema:
         """The schema, in which top-level INT96 columns are instants, as Spark stores them."""
         return pa.schema(
@@ -180,11 +187,6 @@ class ParquetInput:
                 for field in self.schema
             ]
         )
-
-    @property
-    def leaf_paths(self) -> list[str]:
-        """The paths of all leaves, in the order of the file."""
-        return [leaf.path for leaf in self._leaves]
 
     def column_sizes(self, columns: Sequence[str]) -> dict[str, int]:
         """Returns the sizes in bytes of these top-level columns before compression."""
@@ -415,10 +417,9 @@ class ParquetInput:
         return FilePart(cast(BinaryIO, self._source), start, end, piece=piece)
 
     def _leaves_of(self, columns: Sequence[str]) -> Iterator[tuple[int, pq.ColumnSchema]]:
-        wanted = set(columns)
-        for at, leaf in enumerate(self._leaves):
-            if leaf.path.split(".")[0] in wanted or leaf.path in wanted:
-                yield at, leaf
+        indices = {at for name in columns for at in self._leaves_by_name.get(name, ())}
+        for at in sorted(indices):
+            yield at, self._leaves[at]
 
     def _buffer_size(self) -> int:
         columns = max(1, int(self.metadata.num_columns))

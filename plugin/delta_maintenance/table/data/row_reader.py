@@ -166,12 +166,14 @@ class RowReader:
         """
         stored = parquet.stored_columns(self._layout.mode)
         present = list(parquet.schema)
-        found = {
-            item.name: stored.find(item, present)
+        columns = (
+            item
             for item in self._layout.columns.fields
             if item.name not in self._layout.partition_columns
+        )
+        return stored, {
+            item.name: present[at] for item, at in stored.find(columns, present) if at is not None
         }
-        return stored, {name: present[at] for name, at in found.items() if at is not None}
 
     def _partition_values(self, file: pa.Table) -> dict[str, pa.Scalar]:
         layout = self._layout
