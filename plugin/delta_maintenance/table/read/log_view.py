@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -49,8 +48,6 @@ from delta_maintenance.table.read.sidecar_search import (
     SearchedSidecar,
     search_sidecars,
 )
-
-Batch = TypeVar("Batch")
 
 
 class VanishedFileError(UnusableCheckpointError):
@@ -157,7 +154,7 @@ class LogView:
             batches = self.tail.batches(keys=self.map_keys(), fields=wanted)
             yield from active_in_tail(batches, replay)
 
-        return self.located(active_actions())
+        return self._located(active_actions())
 
     def scan_checkpoint(
         self,
@@ -187,7 +184,7 @@ class LogView:
                     seen(part)
                 yield active_files(part.adds, part.removes, replay, remember=False)
 
-        return self.located(active_actions())
+        return self._located(active_actions())
 
     @read_once
     def named_in_tail(self) -> NamedFiles:
@@ -200,7 +197,7 @@ class LogView:
         paths: list[pa.StringArray] = []
         first = FirstActions()
         batches = first.watching(tail.batches(keys=self.map_keys(), fields=fields))
-        for batch in self.located(active_in_tail(batches, FileReplay())):
+        for batch in self._located(active_in_tail(batches, FileReplay())):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
@@ -225,8 +222,7 @@ class LogView:
         """The keys of partition values, for a reader of file actions."""
         return MapKeys(partition_columns=frozenset(self.physical_partition_columns))
 
-    def located(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yields the batches, and lets errors name the table, the version and the file."""
+    def _located(self, batches: Iterator[ActiveFiles]) -> Iterator[ActiveFiles]:
         try:
             yield from batches
         except FileNotFoundError as error:
