@@ -71,7 +71,10 @@ class PolicyWork:
         from delta_maintenance.policies.clones import PolicyClones
 
         return PolicyClones(
-            discover=self.discover, options_at=_options_at, state=assessment_store().store
+            discover=self.discover,
+            options_at=_options_at,
+            policies=(self.policy,),
+            state=assessment_store().store,
         )
 
     @cached_property

@@ -125,9 +125,17 @@ class Resources:
                     if not kept_tables(policy, Discovery((), (failed,)), then)
                 ),
                 listed=tuple(part for _, each in now for part in each.listed),
+                aliases=tuple(table for _, each in now for table in each.aliases),
             )
 
-        return PolicyClones(discover=found, options_at=options_at)
+        return PolicyClones(
+            discover=found,
+            options_at=options_at,
+            policies=tuple(
+                {id(each.among): each.among for each in self.tables if each.among}.values()
+            ),
+            tables=tuple(each.policy for each in self.tables),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

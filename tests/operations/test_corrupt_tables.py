@@ -74,6 +74,8 @@ ELSEWHERE = {
     "checkpoint-differs",
     "compaction-differs",
     "checksum-differs",
+    # Rewrites leave out the file.
+    "doubled-file",
     # Vacuum keeps the file, and a rewrite leaves out the entry.
     "doubtful-file",
     # A rewrite compares sizes and vectors file by file.

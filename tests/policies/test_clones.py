@@ -11,6 +11,7 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.cli.main import main
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.policies import clones as clones_module
 from delta_maintenance.policies.clones import PolicyClones
@@ -297,3 +298,50 @@ def test_the_command_line_keeps_files_for_tables_that_it_does_not_select(
 def _delete(made: Folder) -> None:
     for batch in list(made.store.list_tree()):
         made.store.delete_many(batch["path"].to_pylist())
+
+
+@pytest.mark.parametrize("how", ["new table", "new commit", "in another process"])
+def test_a_clone_of_an_old_version_counts_that_was_made_just_before_the_vacuum(how: str) -> None:
+    orders = table("orders", "old.parquet")
+    orders.log(removed("old.parquet", 40), add("new.parquet"))
+    orders.file("old.parquet", "new.parquet", "orphan.parquet", days=60)
+    state = MemoryStore()
+    names = ["orders"]
+    if how != "new table":
+        copy = table("copy", "own.parquet")
+        names.append("copy")
+    run = Run(*names, state=state, vacuum=True)
+    assert run.of("orders") == set()
+    if how == "new table":
+        copy = table("copy", "own.parquet")
+        run.policy = policy("orders", "copy", vacuum=True)
+    copy.log(add(f"{LAKE}/orders/old.parquet"))
+    if how == "in another process":
+        run = Run(*names, state=state, vacuum=True)
+    run.now += timedelta(minutes=1)
+    orders.store.now_ms = lambda: epoch_millis(run.now)  # type: ignore[attr-defined]
+    result = run_operation(
+        Table(orders.store),
+        run.policy.named_tables[0],
+        "vacuum",
+        environment=RunEnvironment(clones=run.clones, now=lambda: run.now),
+    )
+    assert result.status == "done", result.problem
+    assert orders.files() == {"old.parquet", "new.parquet"}
+
+
+def test_logs_are_not_looked_at_again_for_a_vacuum_with_nothing_to_delete() -> None:
+    orders = table("orders", "new.parquet")
+    orders.file("new.parquet")
+    orders.store.now_ms = lambda: epoch_millis(NOW)  # type: ignore[attr-defined]
+    table("copy", "own.parquet")
+    run, looks = Run("orders", "copy", vacuum=True), []
+    run.clones.discover = lambda: (looks.append(1), Discovery(run.policy.named_tables))[1]
+    for _ in range(3):
+        run_operation(
+            Table(orders.store),
+            run.policy.named_tables[0],
+            "vacuum",
+            environment=RunEnvironment(clones=run.clones, now=lambda: NOW),
+        )
+    assert len(looks) == 1

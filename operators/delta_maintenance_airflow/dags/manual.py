@@ -10,15 +10,11 @@ from typing import Any
 from airflow.sdk import DAG, Param, get_current_context, task, task_group
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.given_options import check_options
+from delta_maintenance.operations.core.given_options import check_options, without_empty
 from delta_maintenance.operations.core.registry import find, operations
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.dags.scheduled import START, TAGS
-from delta_maintenance_airflow.operators.manual import (
-    DeltaApprovalOperator,
-    DeltaManualOperator,
-    without_empty,
-)
+from delta_maintenance_airflow.operators.manual import DeltaApprovalOperator, DeltaManualOperator
 
 MANUAL_TAG = "delta-manual"
 """The tag by which the health page finds the Dags for manual runs."""

@@ -124,7 +124,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
             self.operation,
-            options=without_empty(self.options or {}),
+            options=self.options or {},
             last_runs=known.last_runs if known is not None else (),
             plan_only=self.plans,
             approved=ApprovedPlan.from_json(approved) if approved else None,
@@ -226,11 +226,6 @@ class DeltaApprovalOperator(ApprovalOperator):
         return [] if found is None else [PendingPlan.from_json(found)]
 
 
-def without_empty(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that have a value; the others are those of the policy."""
-    return {name: value for name, value in options.items() if value not in _EMPTY}
-
-
 def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool) -> None:
     """Fails the task for options that the Dag does not permit."""
     given = [name for name in SHORT_RETENTION if options.get(name)]
@@ -268,7 +263,6 @@ def require_table_of_policy(policy: Policy, uri: str) -> None:
         )
 
 
-_EMPTY = (None, "")
 _BESIDE = {
     "inventory": "an inventory is",
     "clones": "the address of a clone is",

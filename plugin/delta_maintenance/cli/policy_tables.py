@@ -89,7 +89,7 @@ class PolicyTables:
         self._given = dict(arguments.storage_options)
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
         memory = CatalogMemory(self._state.store) if self._state is not None else None
-        policy = load_policy(arguments.config) if policy is None else policy
+        policy = self._policy = load_policy(arguments.config) if policy is None else policy
         state = self._state.store if self._state is not None else None
         self._recorder = (
             None
@@ -155,8 +155,10 @@ class PolicyTables:
         from delta_maintenance.policies.clones import PolicyClones
 
         return PolicyClones(
-            discover=lambda: self.found if self._has_all else self._discover(),
+            discover=self._discover,
             options_at=lambda rule, _: self.storage_options(rule),
+            policies=(self._policy,),
+            discovered=self.found if self._has_all else None,
             state=self._state.store if self._state is not None else None,
             writes=not dry_run,
         )

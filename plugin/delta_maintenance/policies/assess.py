@@ -49,9 +49,13 @@ class NewestSnapshots:
         damaged table that cannot be opened, which fsck can examine and repair.
         """
         try:
-            return (self._last or self.newest()).metadata.id
+            return self.opened().metadata.id
         except CorruptTableError:
             return ""
+
+    def opened(self) -> Snapshot:
+        """Returns the version that was opened last. Raises the errors of `newest`."""
+        return self._last or self.newest()
 
     @property
     def known_id(self) -> str | None:

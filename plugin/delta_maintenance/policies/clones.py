@@ -8,21 +8,22 @@ decides which clones a vacuum reads. The vacuum itself reads the files that they
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from delta_maintenance import clock
-from delta_maintenance.address import place_of
+from delta_maintenance.address import Address, StoreKind, place_of
 from delta_maintenance.errors import (
     DeltaMaintenanceError,
     NotADeltaTableError,
@@ -31,7 +32,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations.holds.clones import take_committed, take_foreign_paths
 from delta_maintenance.policies.catalogs import OptionsAt
-from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery
 from delta_maintenance.protocol.actions.paths import location_of_root, written_locations
 from delta_maintenance.storage import FileStatus, Store
@@ -42,13 +43,17 @@ from delta_maintenance.table.read.table import Table, open_table
 
 _PARALLEL = 8
 _FRESH = timedelta(minutes=5)
-"""Logs are looked at again after this time. A clone that is made meanwhile refers to files that
-were live then, which a vacuum keeps for its retention."""
+"""Plans look at logs again after this time. A clone that is made meanwhile may be one of an old
+version, whose files are not live any more: what deletes looks again first."""
 _STALE = timedelta(days=1)
 """A table with references is read in full after this time, so that former ones are forgotten."""
 _MOST_FOLDERS = 64
 _MOST_TEXT_BYTES = 64 << 20
 _MOST_FILE_BYTES = 64 << 20
+_HEAD = 64 << 10
+_LINKED = (StoreKind.LOCAL, StoreKind.HDFS)
+"""The stores in which a folder can have several paths. In others, only the bucket can."""
+_MAY_BE = "may be a shallow clone of this one"
 _MEMORY = "clones.references"
 """Not the suffix of assessments, with which the folder is shared."""
 _LISTED = "listed:"
@@ -96,8 +101,15 @@ class PolicyClones:
     """
 
     discover: Callable[[], Discovery]
-    """Returns all tables of the policy. Called once, when a clone is asked for."""
+    """Returns all tables of the policy. Called when a clone is asked for, and again before
+    deletions."""
     options_at: OptionsAt
+    policies: Sequence[Policy] = ()
+    """The policies, whose entries may name one table twice."""
+    tables: Sequence[PolicyTable] = ()
+    """Tables that are known without a search."""
+    discovered: Discovery | None = None
+    """The tables of the policy, if they were discovered just now."""
     state: Store | None = None
     """Where folders are remembered between runs."""
     writes: bool = True
@@ -106,24 +118,34 @@ class PolicyClones:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _looked: dict[str, _Looked] = field(default_factory=dict, repr=False)
     _looked_at: datetime | None = None
+    _looks_anew: int = 0
+    _tables: Mapping[str, PolicyTable] = field(default_factory=dict, repr=False)
+    _places: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    _known: dict[str, References] = field(default_factory=dict, repr=False)
+    """What the last look found."""
     _former: Mapping[str, References] = field(default_factory=dict, repr=False)
     """The tables of earlier runs, while a pattern cannot be listed."""
     _listed: set[str] = field(default_factory=set, repr=False)
     """The patterns that earlier runs could list, while one cannot be listed."""
 
-    def of(self, table: Table, policy_table: PolicyTable) -> tuple[str, ...]:
+    def of(self, table: Table, policy_table: PolicyTable, *, anew: bool = False) -> tuple[str, ...]:
         """Returns the addresses of the tables that may need files of a table.
 
-        Raises `RefusedError` if a table or a pattern of the policy cannot be examined, and no
-        earlier run could do so, unless the rules of the table say that such tables are ignored.
+        With `anew`, those count that were made until now. Raises `RefusedError` if a table or a
+        pattern of the policy cannot be examined, and no earlier run could do so, unless the rules
+        of the table say that such tables are ignored.
         """
         rule = policy_table.rules.clones
         ignores = rule.unreadable == "ignore"
+        before = self._looks_anew
         with self._lock:
-            self._look_again()
+            # A look serves every thread that waited for it to begin.
+            if not anew or before == self._looks_anew:
+                self._look_again(anew=anew)
             for failed in self._found.unread:
                 if not ignores and not self._was_listed(failed.pattern):
-                    raise _unknown(f"the tables at {failed.pattern}", failed.error, table)
+                    what = f"the tables at {failed.pattern} {_MAY_BE}"
+                    raise _unknown(what, failed.error, table.uri)
             here = place_of(table.uri)
             roots = [
                 location_of_root(root).decode(errors="replace") for root in table.store.addresses
@@ -135,7 +157,7 @@ class PolicyClones:
                     continue
                 if looked.references is None:
                     if not ignores and looked.problem is not None:
-                        raise _unknown(f"the table {uri}", looked.problem, table)
+                        raise _unknown(f"the table {uri} {_MAY_BE}", looked.problem, table.uri)
                 elif not (ignores and looked.problem is not None) and _refers_to(
                     looked.references, roots
                 ):
@@ -147,28 +169,77 @@ class PolicyClones:
         table = self._tables.get(address)
         return None if table is None else self.options_at(table.rules.storage, table.uri)
 
-    @cached_property
+    def same_tables(self, snapshot: Snapshot, own: PolicyTable) -> Iterator[PolicyTable]:
+        """Yields what else the policy says of a table: by a link, by another address of its store,
+        or by a name in a catalog.
+
+        An entry is of the same table if the newest file of the log is there, too, which takes a
+        request if its address leaves that open. Raises `RefusedError` if an entry cannot be
+        examined, unless the rules of the table say that such tables are ignored.
+        """
+        here, segment = place_of(own.uri), snapshot.log.segment
+        newest = segment.last_commit
+        if newest is None:
+            assert segment.checkpoint is not None
+            newest = segment.checkpoint.entries[-1]
+        for entry in self._entries(own):
+            place = place_of(entry.uri)
+            may_be = place[0] == here[0] and (place[0] in _LINKED or place[2] == here[2])
+            if entry.rules == own.rules or not may_be:
+                continue
+            try:
+                is_same = place == here or self._has(entry, snapshot.log.store, newest.path)
+            except Exception as error:
+                if own.rules.clones.unreadable == "ignore":
+                    continue
+                problem = failure_of(error, where=entry.name)
+                raise _unknown(f"{entry.uri} may be this table", problem, snapshot.table) from error
+            if is_same:
+                yield entry
+
+    def _entries(self, own: PolicyTable) -> Iterator[PolicyTable]:
+        """Yields the entries of the policy that may be of the same table as another one."""
+        yield from self.tables
+        catalogs = 0
+        for policy in self.policies:
+            yield from policy.named_tables
+            catalogs += sum(map(bool, policy.names.values()))
+            address = Address.parse(own.uri)
+            real = os.path.realpath(address.path) if address.is_local else own.uri
+            if policy.has_table_at(real):
+                # A pattern does not follow links.
+                yield policy.table_at(real)
+        if catalogs > (own.catalog_name is not None):
+            with self._lock:
+                self.discovered = self.discovered or self.discover()
+            yield from (*self.discovered.tables, *self.discovered.aliases)
+
+    def _has(self, entry: PolicyTable, store: Store, path: str) -> bool:
+        """Whether a table has the same file as a store: its copies are of another time."""
+        options = self.options_at(entry.rules.storage, entry.uri)
+        with closing(open_table(entry.uri, options).store) as other:
+            own, its = store.stat(path), other.stat(path)
+            if own is None or its is None or _mark(own) != _mark(its):
+                return False
+            return other.read_head(path, _HEAD) == store.read_head(path, _HEAD)
+
+    @property
     def _found(self) -> Discovery:
-        return self.discover()
+        assert self.discovered is not None
+        return self.discovered
 
-    @cached_property
-    def _tables(self) -> Mapping[str, PolicyTable]:
-        # A ledger is nobody's clone, and one that is down must not keep others from a vacuum.
-        return {table.uri: table for table in self._found.tables if not table.is_ledger}
-
-    @cached_property
-    def _places(self) -> Mapping[str, tuple[str, ...]]:
-        return {uri: place_of(uri) for uri in self._tables}
-
-    def _look_again(self) -> None:
-        now = self.now()
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < _FRESH:
+    def _look_again(self, *, anew: bool) -> None:
+        now, last = self.now(), self._looked_at
+        if not anew and last is not None and timedelta() <= now - last < _FRESH:
             return
-        remembered = self._remembered()
-        for uri, looked in self._looked.items():
-            if looked.references is not None:
-                remembered[uri] = looked.references
-        look = partial(self._look, remembered, now)
+        self._looks_anew += anew
+        if anew or self.discovered is None:
+            self.discovered = self.discover()
+        # A ledger is nobody's clone, and one that is down must not keep others from a vacuum.
+        self._tables = {table.uri: table for table in self._found.tables if not table.is_ledger}
+        self._places = {uri: place_of(uri) for uri in self._tables}
+        remembered = {**self._remembered(), **self._known}
+        look = partial(self._look, remembered, now, anew)
         with ThreadPoolExecutor(_PARALLEL) as pool:
             self._looked = dict(
                 zip(self._tables, pool.map(look, self._tables.values()), strict=True)
@@ -188,13 +259,14 @@ class PolicyClones:
             if uri not in self._tables and not uri.startswith(_LISTED)
         }
         self._listed = {key.removeprefix(_LISTED) for key in kept if key.startswith(_LISTED)}
-        self._remember({**kept, **known, **parts})
+        self._known = {**kept, **known, **parts}
+        self._remember(self._known)
 
     def _look(
-        self, remembered: Mapping[str, References], now: datetime, table: PolicyTable
+        self, remembered: Mapping[str, References], now: datetime, anew: bool, table: PolicyTable
     ) -> _Looked:
         known = remembered.get(table.uri)
-        if known is not None and timedelta() <= now - known.seen_at < _FRESH:
+        if known is not None and not anew and timedelta() <= now - known.seen_at < _FRESH:
             return _Looked(known)
         try:
             options = self.options_at(table.rules.storage, table.uri)
@@ -375,10 +447,10 @@ def _mark(status: FileStatus | None) -> tuple[int, int] | None:
     return None if status is None else (status.size, status.modified_ms)
 
 
-def _unknown(what: str, problem: DeltaMaintenanceError, table: Table) -> RefusedError:
+def _unknown(what: str, problem: DeltaMaintenanceError, table: str) -> RefusedError:
     return RefusedError(
-        f"{what} may be a shallow clone of this one, and cannot be examined: {problem.problem}",
-        table=table.uri,
+        f"{what}, and cannot be examined: {problem.problem}",
+        table=table,
         file=problem.file,
         remedy="repair it, or set clones: {unreadable: ignore} in the policy",
     )

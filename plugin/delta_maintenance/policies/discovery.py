@@ -96,6 +96,8 @@ class Discovery:
     listed: tuple[str, ...] = ()
     """The patterns and the parts of catalogs that could be listed."""
     duplicates: tuple[Duplicate, ...] = ()
+    aliases: tuple[PolicyTable, ...] = ()
+    """What the policy says of the duplicates: what they hold is held."""
     passed_over: Mapping[str, Mapping[PassedOver, int]] = field(default_factory=dict)
     """The entries of each catalog that are not looked after, by reason."""
 
@@ -195,12 +197,13 @@ class _Merged:
         self._known: dict[tuple[str, ...], str] = {}
         self._listed: list[str] = []
         self._duplicates: list[Duplicate] = []
+        self._aliases: list[PolicyTable] = []
         self._passed_over: dict[str, Mapping[PassedOver, int]] = {}
         self.unlisted: list[UnlistedPattern] = []
         for table in policy.named_tables:
             if (kept := self._known.setdefault(place_of(table.uri), table.name)) != table.name:
                 self._duplicates.append(Duplicate(table.name, kept, table.uri))
-                del self._tables[table.uri]
+                self._aliases.append(self._tables.pop(table.uri))
 
     def add_catalog(self, catalog: str, found: CatalogFound) -> None:
         for table in found.tables:
@@ -214,6 +217,7 @@ class _Merged:
             kept = next((self._known[each] for each in places if each in self._known), None)
             if kept is not None:
                 self._duplicates.append(Duplicate(table.name, kept, table.uri))
+                self._aliases.append(table)
                 continue
             remember_name(table.uri, table.name)
             self._known |= dict.fromkeys(places, table.name)
@@ -254,6 +258,7 @@ class _Merged:
             tuple(self.unlisted),
             tuple(each for each in self._listed if each not in failed),
             tuple(self._duplicates),
+            tuple(self._aliases),
             self._passed_over,
         )
 

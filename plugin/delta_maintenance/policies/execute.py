@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cache
 from typing import Any, Literal, Protocol
 
@@ -12,13 +13,13 @@ from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.context import RunContext, options_for
-from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
-from delta_maintenance.operations.core.rules import Limits
+from delta_maintenance.operations.core.rules import Limits, Rule
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
@@ -31,6 +32,7 @@ from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 _CHANGING = ("done", "incomplete", "failed")
@@ -228,20 +230,20 @@ class _Request:
         due: AssessedOperation,
         approved: ApprovedPlan | None,
     ) -> None:
-        asked = due.options if due.options is not None else record.options()
         paused = context.paused(due)
-        if context.environment.clones is not None and paused is None and has_field(asked, "clones"):
-            clones = context.environment.clones.of(context.table, context.policy_table)
-            # They are part of what an approval binds.
-            given: tuple[str, ...] = asked.clones  # type: ignore[union-attr]  # see has_field
-            more: dict[str, Any] = {"clones": (*given, *clones)}
-            asked = replace(asked, **more)
         self.context = context
         self.record = record
-        self.asked: Record = asked
-        self.options: Record = asked if approved is None else approved.narrowed(record, asked)
+        self.entries = [context.policy_table]
+        """What the policy says of the table, also under other names of it."""
+        self.asked: Record = due.options if due.options is not None else record.options()
         self.due = due
         self.approved = approved
+        # A paused operation has these already. An approval binds them.
+        if paused is None and has_field(self.asked, "holders"):
+            self._keep_promises()
+        if paused is None:
+            self._take_clones()
+        self.options: Record = self._narrowed()
         self.limits = context.policy_table.rules.limits
         self.is_applied_by_job = paused is not None and paused.applies
         self.blank = OperationOutcome(
@@ -250,6 +252,40 @@ class _Request:
             reason=due.reason,
             started_at=context.environment.now() if paused is None else paused.begun_at,
         )
+
+    def _keep_promises(self) -> None:
+        """Adds to the options what the policy holds, whatever options a caller gave.
+
+        Raises `RefusedError` for a shorter retention than that of the policy.
+        """
+        context, clones = self.context, self.context.environment.clones
+        changes = {}
+        if self.record.effects.deletes or has_field(self.asked, "clones"):
+            snapshot = context.snapshots.opened()
+            if clones is not None:
+                self.entries += clones.same_tables(snapshot, context.policy_table)
+            promised = [_promised(self.record, entry, snapshot) for entry in self.entries]
+            changes = _retentions(self.asked, promised)
+        asked: Any = self.asked
+        held = (each.rules.holders for each in self.entries)
+        self.asked = replace(asked, holders=asked.holders.and_those(held), **changes)
+
+    def _take_clones(self, *, anew: bool = False) -> bool:
+        """Adds the clones among the tables of the policy; returns whether there are new ones."""
+        search, asked = self.context.environment.clones, self.asked
+        if search is None or not has_field(asked, "clones"):
+            return False
+        known: tuple[str, ...] = asked.clones  # type: ignore[attr-defined]  # see has_field
+        found = search.of(self.context.table, self.context.policy_table, anew=anew)
+        more: dict[str, Any] = {"clones": tuple(dict.fromkeys((*known, *found)))}
+        self.asked = replace(asked, **more)
+        self.options = self._narrowed()
+        return len(more["clones"]) > len(known)
+
+    def _narrowed(self) -> Record:
+        """Returns the options with which to plan."""
+        approved = self.approved
+        return self.asked if approved is None else approved.narrowed(self.record, self.asked)
 
     def planned_only(self) -> OperationOutcome:
         """Returns the plan, with the limits that it would exceed."""
@@ -310,6 +346,13 @@ class _Request:
         return self._ended(self.blank, prepared.apply())
 
     def _prepared(self, *, plan_only: bool = False) -> Any:
+        prepared = self._prepare(plan_only=plan_only)
+        deletes = prepared is not None and not plan_only and not prepared.plan.is_noop
+        if deletes and self._take_clones(anew=True):
+            return self._prepare(plan_only=plan_only)
+        return prepared
+
+    def _prepare(self, *, plan_only: bool) -> Any:
         own = self.context.environment
         context = RunContext(
             started=self.blank.started_at,
@@ -325,7 +368,7 @@ class _Request:
     def _options_at(self, address: str) -> Mapping[str, str] | None:
         """Returns the storage options for an address other than the table's."""
         clones, table = self.context.environment.clones, self.context.table
-        readers = self.context.policy_table.rules.readers
+        readers = (reader for entry in self.entries for reader in entry.rules.readers)
         own = next((each.storage for each in readers if each.address == address), None)
         if own is not None:
             return (
@@ -344,6 +387,8 @@ class _Request:
         If a plan must be compared with limits or an approval, an earlier job makes it.
         """
         outcome = replace(self.blank, engine="spark")
+        if self.context.paused(self.due) is None:
+            self._take_clones(anew=True)
         limited = self.record.effects.deletes and _limits_vacuum_further(self.limits)
         if self.approved is not None or limited:
             plan = self._planned_by_job()
@@ -393,7 +438,7 @@ class _Request:
             document, seconds = split_task_seconds(submit(table, due, **more))
         except JobLeftRunningError as left:
             left.operation = PausedOperation(
-                due=replace(self.due, engine="spark"),
+                due=replace(self.due, engine="spark", options=self.asked),
                 begun_at=self.blank.started_at,
                 applies=not plan_only,
             )
@@ -448,6 +493,35 @@ class _Request:
             exit_status=conclusion.outcome.exit_status,
             retryable=conclusion.outcome.retryable,
         )
+
+
+def _promised(
+    record: AnyOperation, entry: PolicyTable, snapshot: Snapshot
+) -> Mapping[str, timedelta]:
+    rule = None if record.policy is None else entry.rules.value(record.policy.key)
+    return rule.promised(snapshot) if isinstance(rule, Rule) else {}
+
+
+def _retentions(options: Any, promised: Iterable[Mapping[str, timedelta]]) -> dict[str, Any]:
+    """Returns the longest of the retentions that are asked for and promised, by option.
+
+    `promised` are those of the table's own entry, and then those under other names of it.
+    """
+    longest: dict[str, timedelta] = {}
+    for number, retentions in enumerate(promised):
+        for name, least in retentions.items():
+            given: timedelta | None = getattr(options, name)
+            is_short = given is not None and given < least
+            if is_short and options.allow_short_retention and options.no_other_writers:
+                continue
+            if given is not None and is_short and not number:
+                raise RefusedError(
+                    f"a retention of {duration_text(given)} is shorter than that of the policy, "
+                    f"{duration_text(least)}",
+                    remedy=f"leave out {name}, or give both flags that allow a short retention",
+                )
+            longest[name] = max(given or least, least, longest.get(name, least))
+    return longest
 
 
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
-from delta_maintenance.operations.core.flags import has_field
-from delta_maintenance.operations.core.given_options import read_options
+from delta_maintenance.operations.core.given_options import read_options, without_empty
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
@@ -221,7 +220,7 @@ def _asked(
     assessment: Assessment,
     given: Mapping[str, Any],
 ) -> AssessedOperation:
-    """Merges the options of the request with those of the policy.
+    """Merges the options of the request with those of the policy; empty ones are the policy's.
 
     Raises `InvalidRequestError` for unknown or missing options.
     """
@@ -230,10 +229,7 @@ def _asked(
     writers = table.rules.other_writers
     if record.effects.changes_table and writers is not None:
         by_policy = {"other_writers": writers, **by_policy}
-    if has_field(record.options, "holders"):
-        # Also if the rule of the operation is blocked, and therefore has no options.
-        by_policy = {"holders": table.rules.holders.to_json(), **by_policy}
-    asked: Any = read_options(record, {**by_policy, **given})
+    asked: Any = read_options(record, {**by_policy, **without_empty(given)})
     engine: Literal["local", "spark"] = found.engine if found is not None else "local"
     if "engine" in given and asked.engine != "auto":
         engine = asked.engine

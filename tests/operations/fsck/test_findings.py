@@ -54,12 +54,6 @@ def _encrypt(t: SoundTable) -> None:
     t.step(_again(t, "c", size=len(data)))
 
 
-def _narrow(t: SoundTable) -> None:
-    data = parquet(kind=pa.int32())
-    t.store.put("c", data)
-    t.step(_again(t, "c", size=len(data)))
-
-
 def _archive(t: SoundTable) -> None:
     """No file is opened that would have to be retrieved first."""
     t.store.put("c", b"x" * len(DATA))
@@ -166,6 +160,16 @@ def commit(version: int) -> str:
     return f"_delta_log/{commit_name(version)}"
 
 
+DECIMAL_PARTITION = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "part", "type": "string", "nullable": True, "metadata": {}},
+            {"name": "d", "type": "decimal(10,2)", "nullable": True, "metadata": {}},
+        ],
+    }
+)
 SEEDS: dict[str, Seed] = {
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
@@ -190,6 +194,21 @@ SEEDS: dict[str, Seed] = {
         commit(5),
     ),
     "remove-of-absent-file": Seed(lambda t: t.step(log.remove("never there")), commit(5)),
+    "doubled-file": Seed(
+        lambda t: t.step(log.remove("b")),
+        "b",
+        {"remove-of-absent-file": 1},
+    ),
+    "partition-value-spelling": Seed(
+        lambda t: t.step(
+            log.metadata(
+                configuration=CONFIGURATION, schema=DECIMAL_PARTITION, partitioned_by=["d"]
+            ),
+            t.data("e", partitionValues={"d": "1.5"}),
+            t.mark(),
+        ),
+        "e",
+    ),
     "two-live-vectors": Seed(
         lambda t: t.step(_again(t, "b", deletionVector={**t.vector, "offset": None})),
         commit(5),
@@ -356,7 +375,6 @@ SEEDS: dict[str, Seed] = {
     ),
     "unreadable-data-file": Seed(lambda t: t.store.put("c", b"x" * len(DATA)), "c"),
     "unsupported-data-file": Seed(_encrypt, "c"),
-    "widened-without-feature": Seed(_narrow, "c"),
     "row-count-differs": Seed(lambda t: t.step(_again(t, "c", stats='{"numRecords":9}')), "c"),
     "damaged-deletion-vector": Seed(
         lambda t: t.store.put(VECTOR_FILE, t.store.read(VECTOR_FILE)[:-1] + b"x"), "b"

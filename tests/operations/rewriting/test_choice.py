@@ -51,6 +51,7 @@ def live(*files: dict[str, Any], partitions: int = 1) -> LiveColumns:
         vector=pa.chunked_array([pa.nulls(len(whole), pa.string())]),
         partitions={"p": pa.array([str(at) for at in range(partitions)])},
         last_write=np.zeros(partitions, np.int64),
+        doubled=np.zeros(len(whole), np.bool_),
         replaced=Replaced(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.bool_))),
         **{name: column(name) for name in plain if name != "clustered"},
     )

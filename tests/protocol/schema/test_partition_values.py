@@ -17,7 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
-from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.protocol.schema.partition_values import (
+    canonical_texts,
+    parse_partition_values,
+    refusing_readers,
+)
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DecimalType,
@@ -114,7 +118,7 @@ def test_not_a_number_is_a_float() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("boolean", "TRUE"),
+        ("boolean", "yes"),
         ("boolean", "1"),
         ("integer", "1e3"),
         ("integer", "1.0"),
@@ -356,3 +360,52 @@ def test_arbitrary_text_is_parsed_or_corrupt(text: str, name: str) -> None:
         assert len(parse(name, text)) == 1
     except CorruptTableError as error:
         assert repr(text)[:10] in error.problem
+
+
+SPELT = {
+    "decimal10.2": ["1.5", "1.50", "01.5", "1.5E0", "+15e-1", "-.25", "-0", "7", "1e1", "99999999"],
+    "decimal5.0": ["7", "07", "7.", "7.0", "-7"],
+    "long": ["7", "+7", "-0", "007", "-9223372036854775808"],
+    "boolean": ["true", "TRUE", "False"],
+    "date": ["2026-01-02", "2026-1-2", "0001-01-01"],
+    "timestamp": [
+        *(
+            "2026-01-02 03:04:05",
+            "2026-01-02T03:04:05",
+            "2026-01-02 03:04:05.120",
+            "2026-1-2 3:04:05Z",
+        ),
+        *("2026-01-02T03:04:05+01:00", "2026-01-02 03:04:05-0130", "2026-01-02 03:04:05."),
+    ],
+    "timestamp_ntz": [
+        "2026-01-02T03:04:05.5",
+        "2026-01-02 03:04:05.",
+        "1969-12-31 23:59:59.999999",
+    ],
+}
+UNCHANGED = {"double": ["1.50", "NaN"], "string": ["", "A"], "binary": ["b"], "long": ["x", ""]}
+
+
+@pytest.mark.conformance("PART-02")
+@pytest.mark.parametrize("name", SPELT)
+@pytest.mark.parametrize("zone", [None, timezone(timedelta(hours=5))])
+def test_a_canonical_spelling_has_the_same_value_and_is_read_everywhere(
+    name: str, zone: Any
+) -> None:
+    texts = [*SPELT[name], None, ""]
+    found = canonical_texts(pa.array(texts, pa.string()), typed(name)).to_pylist()
+
+    assert parse(name, *found, zone=zone) == parse(name, *texts, zone=zone)
+    assert canonical_texts(pa.array(found, pa.string()), typed(name)).to_pylist() == found
+    assert [refusing_readers(text or "", typed(name)) for text in found] == [None] * len(found)
+    same: dict[Any, set[str | None]] = {}
+    for value, text in zip(parse(name, *texts), found, strict=True):
+        if name != "timestamp":
+            same.setdefault(value, set()).add(text or None)
+    assert all(len(spellings) == 1 for spellings in same.values())
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_other_texts_have_no_other_spelling(name: str) -> None:
+    texts = pa.array([*UNCHANGED[name], None], pa.string())
+    assert canonical_texts(texts, typed(name)).equals(texts)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, StorageAccessError
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.testing.actions import (
     Action,
     add,
     checkpoint_metadata,
     domain,
+    features,
     metadata,
     protocol,
     remove,
@@ -288,3 +290,36 @@ def test_a_uuid_name_with_v1_content_is_passed_over() -> None:
         table = busy()
         name = table.manifest(f"{4:020d}.checkpoint.{UUID}.{encoding}", table.state(4))
         check_falls_back(table, "without checkpointMetadata", name=name)
+
+
+def in_six_sidecars() -> tuple[TableBuilder, list[str]]:
+    """A table with eight files, and the names of the sidecars of its only checkpoint."""
+    table = TableBuilder()
+    table.commit([features("v2Checkpoint"), metadata(), *(add(f"f{n}") for n in range(8))])
+    return table, table.v2_checkpoint(0, sidecars=6)[1:]
+
+
+@pytest.mark.conformance("CKPT-32")
+@pytest.mark.parametrize("part", range(6))
+def test_a_stream_of_files_goes_on_without_repetition_where_a_sidecar_is_damaged(part: int) -> None:
+    table, sidecars = in_six_sidecars()
+    damage_pages(table, sidecars[part], "add.path")
+    snapshot = table.open().snapshot()
+    found = [path for batch in snapshot.live_file_batches() for path in batch["path"].to_pylist()]
+    assert sorted(found) == [f"f{n}" for n in range(8)]
+
+
+def test_a_store_that_fails_is_no_damage_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint is neither passed over nor called damaged: the store may answer again."""
+    table, sidecars = in_six_sidecars()
+    snapshot = table.open().snapshot()
+    original = snapshot.log.store.open
+
+    def failing(path: str) -> BinaryIO:
+        if path.endswith(sidecars[3]):
+            raise StorageAccessError("access denied", file=path)
+        return original(path)
+
+    monkeypatch.setattr(snapshot.log.store, "open", failing)
+    with pytest.raises(StorageAccessError, match="access denied"):
+        snapshot.live_files()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.protocol.delta_log.compaction import RangeContent, content_of
+from delta_maintenance.protocol.delta_log.compaction import RangeContent, content_of, single_value
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.ndjson.line_buffers import TextLines
 from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
@@ -140,3 +140,10 @@ def test_batches_of_any_size_give_the_same_result(data: st.DataObject) -> None:
         assert written is not None
         found.append((written, sorted(table.store.read(path).splitlines())))
     assert found[0] == found[1]
+
+
+def test_a_null_field_is_the_same_as_a_missing_one() -> None:
+    written = b'{"metaData":{"id":"t","name":null,"format":{"provider":"parquet","x":null}}}'
+    omitted = b'{"metaData":{"id":"t","format":{"provider":"parquet"}}}'
+    assert single_value(written) == single_value(omitted)
+    assert single_value(written) != single_value(omitted.replace(b"parquet", b"orc"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
 from pydantic import Field
 
 from delta_maintenance.operations.clean_log.options import LEAST_RETENTION, CleanLogOptions
@@ -18,6 +22,9 @@ from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
 
+if TYPE_CHECKING:
+    from delta_maintenance.table.read.snapshot import Snapshot
+
 
 class CleanLogRule(Rule):
     """When to delete history past its retention."""
@@ -26,6 +33,11 @@ class CleanLogRule(Rule):
     """By default the table's `delta.logRetentionDuration`; a shorter one is refused."""
     every: Duration = Field(default="1 day", validate_default=True)
     """The minimum time between two runs."""
+
+    def promised(self, snapshot: Snapshot) -> Mapping[str, timedelta]:
+        least = max(snapshot.properties.log_retention, LEAST_RETENTION)
+        own = self.retention
+        return {"log_retention": own} if own is not None and own > least else {}
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from delta_maintenance.operations.rewriting.choice import (
     ARCHIVED,
     CLUSTERED,
+    DOUBLED,
     WRITTEN_LATELY,
     Choice,
     known_ratio,
@@ -103,6 +104,8 @@ def choose(
     obstacles = [(WRITTEN_LATELY, written_lately[files.partition])]
     if archived is not None and archived.any():
         obstacles.append((ARCHIVED, archived))
+    if files.doubled.any():
+        obstacles.append((DOUBLED, files.doubled))
     if not rules.full:
         obstacles += [(CLUSTERED, foreign), (OTHER_COLUMNS, stale & ~foreign)]
     allowed = asked.copy()

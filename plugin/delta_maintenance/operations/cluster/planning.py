@@ -27,6 +27,7 @@ from delta_maintenance.operations.rewriting.planning import (
     archived_note,
     asked_partitions,
     chosen_engine,
+    doubled_note,
     written_lately_in,
 )
 from delta_maintenance.protocol.clustering.columns import (
@@ -141,7 +142,7 @@ def surveyed(
     if tags.cube_columns:
         tags = replace(tags, cube=_cube(files, tags.cube_columns, choice.rows) or new_id())
     engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
-    notes = [*archived_note(int(archived.sum()))]
+    notes = [*archived_note(int(archived.sum())), *doubled_note(int(files.doubled.sum()))]
     if order.others:
         notes.append(
             f"rows are not ordered by {_names(order.others)}, whose type has no order; new files "

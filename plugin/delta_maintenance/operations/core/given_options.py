@@ -32,6 +32,11 @@ def read_options(record: AnyOperation, given: Mapping[str, Any]) -> Record:
     return _read(record, given)
 
 
+def without_empty(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that have a value; the others are those of the policy."""
+    return {name: value for name, value in given.items() if value not in (None, "")}
+
+
 def check_options(record: AnyOperation, given: Mapping[str, Any]) -> None:
     """Raises the errors of `read_options` for what is given; the rest may come from a policy."""
     require_known(record, given)

@@ -6,14 +6,18 @@ that apply to all operations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self
 
 from pydantic import Field
 
 from delta_maintenance.operations.core.policy_values import Bytes, Duration, PolicyModel, Share
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.table.commit.other_writers import OtherWriters
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.read.snapshot import Snapshot
 
 
 class Rule(PolicyModel):
@@ -24,6 +28,10 @@ class Rule(PolicyModel):
         if "every" not in type(self).model_fields:
             return self
         return self.model_copy(update={"every": timedelta()})
+
+    def promised(self, snapshot: Snapshot) -> Mapping[str, timedelta]:
+        """Returns the least retentions of a table, by the names of the operation's options."""
+        return {}
 
 
 class EngineRule(PolicyModel):

@@ -35,6 +35,7 @@ from delta_maintenance.operations.rewriting.live_columns import (
     FooterReasons,
     LiveColumns,
     Mask,
+    doubled_files_error,
     live_columns,
 )
 from delta_maintenance.operations.rewriting.new_files import target_size
@@ -51,6 +52,7 @@ from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.partition_codes import partition_types
 from delta_maintenance.table.read.snapshot import Snapshot
 
 OPERATION = "REMOVE COLUMN MAPPING"
@@ -114,6 +116,8 @@ def planned_conversion(snapshot: Snapshot) -> Conversion | None:
     contract = unmapping_contract(
         snapshot, target_bytes=target_size(snapshot, int(files.size.sum()))
     )
+    if files.doubled.any():
+        raise doubled_files_error(snapshot)
     nothing = np.zeros(files.count, np.bool_)
     return conversion(snapshot, files, contract, covered=nothing, kept=pa.array([], pa.string()))
 
@@ -133,7 +137,7 @@ def conversion(
         known = np.asarray(pc.is_in(files.path, value_set=kept).to_numpy(), np.bool_)
         reading = FooterReasons(
             store=snapshot.log.store,
-            layout=contract.spec.files.layout,
+            spec=contract.spec.files,
             wanted=[PHYSICAL_NAMES],
             strict=True,
         )
@@ -282,6 +286,7 @@ class _Unmapping(RewriteCommits):
             adds=chosen_adds(self._base, found.files, choice),
             bins=choice.bins,
             reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
+            partition_types=partition_types(self._base),
             adopted={number: each for number, (_, each) in enumerate(adopted)},
         )
 

@@ -5,7 +5,7 @@ Memory holds the paths of the files to change; `chosen` holds their complete add
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 from delta_maintenance.operations.expire.limit import Limit
 from delta_maintenance.operations.layout.reading import file_statistics
 from delta_maintenance.operations.vacuum.candidates import path_digest
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.layout.ages import Ages, ages
 from delta_maintenance.protocol.layout.bounds import Mask, Numbers, column_bounds, partition_bounds
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles
+from delta_maintenance.table.read.doubled_files import DoubledFileSearch
 from delta_maintenance.table.read.partition_codes import partition_texts
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
@@ -30,6 +31,9 @@ _FIELDS = {
     "add": ("path", "deletionVector", "partitionValues", "size", "stats", "stats_parsed"),
     "remove": ("path", "deletionVector"),
 }
+
+
+_NONE = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,8 @@ class Survey:
     """The live rows of whole files; None if the log does not state all of them."""
     mixed: Count
     unknown: Count
+    doubled: int
+    """Files that may have expired rows and are left out, because their removal failed."""
     paths_digest: str
 
 
@@ -73,12 +79,17 @@ class Chosen:
 def survey(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Survey:
     """Counts the files with expired rows. `reads_mixed`: whether mixed files change as well."""
 
-    def part(batch: ActiveFiles) -> tuple[Survey, pa.Array]:
-        return _part(batch.adds, limit, reads_mixed=reads_mixed)
+    def read(sound: Snapshot, doubled: pa.Array = _NONE) -> list[tuple[Survey, pa.Array]]:
+        def part(batch: ActiveFiles) -> tuple[Survey, pa.Array]:
+            return _part(batch.adds, limit, doubled, reads_mixed=reads_mixed)
 
-    parts = snapshot.avoiding_damage(
-        lambda sound: list(in_parallel(part, sound.log.scan(fields=_FIELDS)))
-    )
+        search = DoubledFileSearch(sound)
+        parts = list(in_parallel(part, search.watch(sound.log.scan(fields=_FIELDS))))
+        if len(doubled) or not len(doubled := search.keys()):
+            return parts
+        return read(sound, doubled)
+
+    parts = snapshot.avoiding_damage(read)
     counts = [each for each, _ in parts]
     rows = [each.rows for each in counts]
     known = [count for count in rows if count is not None]
@@ -88,6 +99,7 @@ def survey(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Survey:
         rows=sum(known) if len(known) == len(rows) else None,
         mixed=sum((each.mixed for each in counts), Count()),
         unknown=sum((each.unknown for each in counts), Count()),
+        doubled=sum(each.doubled for each in counts),
         paths_digest=path_digest([paths for _, paths in parts]),
     )
 
@@ -98,11 +110,14 @@ def chosen(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Chosen:
     def read(sound: Snapshot) -> tuple[pa.Table, pa.Table]:
         whole: list[pa.Table] = []
         mixed: list[pa.Table] = []
-        for batch in sound.log.scan():
+        search = DoubledFileSearch(sound)
+        for batch in search.watch(sound.log.scan()):
             judged = _judged(batch.adds, limit).ages
             whole.append(batch.adds.filter(booleans(judged.whole)))
             if reads_mixed:
                 mixed.append(batch.adds.filter(booleans(judged.mixed | judged.unknown)))
+        doubled = search.keys()
+        mixed = [adds.filter(pc.invert(_among(adds, doubled))) for adds in mixed]
         return _complete(sound, whole), _complete(sound, mixed)
 
     found = snapshot.avoiding_damage(read)
@@ -143,9 +158,15 @@ def _judged(adds: pa.Table, limit: Limit) -> _Judged:
     return _Judged(ages=ages(bounds, limit.value), size=size, rows=rows)
 
 
-def _part(adds: pa.Table, limit: Limit, *, reads_mixed: bool) -> tuple[Survey, pa.Array]:
+def _part(
+    adds: pa.Table, limit: Limit, doubled: pa.Array, *, reads_mixed: bool
+) -> tuple[Survey, pa.Array]:
     judged = _judged(adds, limit)
     found, size = judged.ages, judged.size
+    # Removing a whole file is right in any case; other changes would make its rows permanent.
+    left_out = to_bools(_among(adds, doubled).combine_chunks())
+    may_expire = int((left_out & (found.mixed | found.unknown)).sum())
+    found = replace(found, mixed=found.mixed & ~left_out, unknown=found.unknown & ~left_out)
     rows = live_rows(adds, judged.rows)[found.whole]
     changed = found.whole | found.mixed | found.unknown if reads_mixed else found.whole
     paths = adds["path"].filter(booleans(changed))
@@ -156,10 +177,17 @@ def _part(adds: pa.Table, limit: Limit, *, reads_mixed: bool) -> tuple[Survey, p
             rows=None if (rows < 0).any() else int(rows.sum()),
             mixed=Count.of(found.mixed, size),
             unknown=Count.of(found.unknown, size),
+            doubled=may_expire,
             paths_digest="",
         ),
         pa.concat_arrays([pa.array([], pa.string()), *paths.chunks]),
     )
+
+
+def _among(adds: pa.Table, keys: pa.Array) -> pa.ChunkedArray:
+    if not len(keys):
+        return pa.chunked_array([booleans(np.zeros(adds.num_rows, np.bool_))])
+    return pc.is_in(logical_file_keys(adds), value_set=keys)
 
 
 def _complete(snapshot: Snapshot, adds: list[pa.Table]) -> pa.Table:

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.fsck.archived_log import (
     UnretrievedLog,
     archived_log_files,
@@ -26,6 +26,7 @@ from delta_maintenance.operations.fsck.checks.contents import (
     inline_vectors,
     with_vectors,
 )
+from delta_maintenance.operations.fsck.checks.doubled_files import check_doubled_files
 from delta_maintenance.operations.fsck.checks.log import (
     check_checksums,
     check_commits,
@@ -75,12 +76,9 @@ class ContentsCheck(Protocol):
         findings: Findings,
         *,
         version: int,
-        layout: DataFileLayout | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`present` is as in `Presence`, `adds` as in `LiveFiles`. With `layout`, the types of
-        columns are compared.
-        """
+        """`present` is as in `Presence`, `adds` as in `LiveFiles`."""
 
 
 @runtime_checkable
@@ -104,13 +102,10 @@ class LocalContents:
         findings: Findings,
         *,
         version: int,
-        layout: DataFileLayout | None = None,
         progress: Progress | None = None,
     ) -> None:
         """See `ContentsCheck`."""
-        check_footers(
-            self._store, present, findings, version=version, layout=layout, progress=progress
-        )
+        check_footers(self._store, present, findings, version=version, progress=progress)
         check_vectors(self._store, adds, findings, version=version, progress=progress)
 
     def row_ids(self, layout: DataFileLayout) -> LocalRowIds:
@@ -134,6 +129,8 @@ class Examination:
     """None if the newest version cannot be opened."""
     presence: Presence | None
     """None if the newest version cannot be opened, or if the check of files was not requested."""
+    doubled: pa.Table | None = None
+    """Live files whose removal failed (`check_doubled_files`); None if they are unknown."""
     unopened: int = 0
     """The number of data files and deletion vectors that were not opened because there are too
     many.
@@ -195,6 +192,7 @@ class _Attempt:
     findings: Findings = field(default_factory=Findings)
     unopened: int = 0
     uncompared: int = 0
+    doubled: pa.Table | None = None
 
     def run(self, *, files: bool) -> Examination:
         findings, store = self.findings, self.table.store
@@ -221,7 +219,7 @@ class _Attempt:
         if snapshot is not None:
             check_state(snapshot, findings)
             if files:
-                presence = self._check_files(snapshot)
+                presence = self._check_files(snapshot, history)
         return Examination(
             version=last,
             findings=findings,
@@ -230,6 +228,7 @@ class _Attempt:
             history=history,
             snapshot=snapshot,
             presence=presence,
+            doubled=self.doubled,
             unopened=self.unopened,
             uncompared=self.uncompared,
             archived=archived,
@@ -266,7 +265,7 @@ class _Attempt:
             remedy=error.remedy,
         )
 
-    def _check_files(self, snapshot: Snapshot) -> Presence | None:
+    def _check_files(self, snapshot: Snapshot, history: LogHistory | None) -> Presence | None:
         findings, store, version = self.findings, self.table.store, snapshot.version
         try:
             live = read_live_files(snapshot)
@@ -276,6 +275,8 @@ class _Attempt:
             # File actions are read last, and may be the only damaged part.
             self._unreadable(error)
             return None
+        if history is not None:
+            self.doubled = check_doubled_files(history, live, findings, root=self.table.uri)
         check_live_files(snapshot, live, findings, count=partial(count_rows, store))
         # The listing is made after the snapshot, so every file that the snapshot names existed
         # before.
@@ -292,12 +293,7 @@ class _Attempt:
                 self.unopened = count
             else:
                 self.contents(
-                    presence.present,
-                    live.adds,
-                    findings,
-                    version=version,
-                    layout=_layout(snapshot),
-                    progress=self.progress,
+                    presence.present, live.adds, findings, version=version, progress=self.progress
                 )
                 self._check_row_ids(snapshot, presence)
         if self.contents is None or self.unopened:
@@ -323,13 +319,3 @@ class _Attempt:
             return epoch_millis(self.now - snapshot.properties.deleted_file_retention)
         except OverflowError:
             return 0
-
-
-def _layout(snapshot: Snapshot) -> DataFileLayout | None:
-    """Returns the layout of data files; None if this release does not know it, or the schema is
-    damaged, which `check_state` reports.
-    """
-    try:
-        return DataFileLayout.of_columns(snapshot.protocol, snapshot.metadata)
-    except (CorruptTableError, RefusedError, UnsupportedFeatureError):
-        return None

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import shortened
 from delta_maintenance.operations.fsck.options import Finding, Severity
-from delta_maintenance.protocol.schema.data_columns import ADD_WIDENING
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +79,27 @@ class Findings:
         problem: str | pa.ChunkedArray,
         *,
         paths: pa.ChunkedArray,
-        version: int | None = None,
+        version: int | pa.Array | None = None,
+        remedy: str | None = None,
     ) -> None:
-        """Adds a finding for each file, with a common problem or a problem for each."""
+        """Adds a finding for each file, with a common problem and version or one for each.
+
+        `remedy` replaces the usual remedy of the kind.
+        """
         rows = len(paths)
         if not rows:
             return
         self._flush()
         self.counts[kind] += rows
         rule = KINDS[kind]
-        constants = {"kind": kind, "severity": rule.severity, "remedy": rule.remedy}
+        remedy = remedy or rule.remedy
+        constants = {"kind": kind, "severity": rule.severity, "remedy": remedy}
         columns = {name: pa.repeat(pa.scalar(text), rows) for name, text in constants.items()}
-        columns["version"] = pa.repeat(pa.scalar(version, pa.int64()), rows)
+        columns["version"] = (
+            version
+            if isinstance(version, pa.Array)
+            else pa.repeat(pa.scalar(version, pa.int64()), rows)
+        )
         columns["path"] = paths
         columns["problem"] = (
             pa.repeat(pa.scalar(problem), rows) if isinstance(problem, str) else problem
@@ -136,6 +144,10 @@ _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
 _RESTORE = "restore it from a backup"
 _BY_WRITER = "find the writer of the commit, and let it commit the intended state again"
+DOUBTFUL = (
+    "find out which rows the commit meant, and let its writer commit that state again; rewrites "
+    "leave the file out"
+)
 _CHECKPOINT = (
     "run fsck --repair, which writes the checkpoint again if the log before it is complete"
 )
@@ -181,6 +193,11 @@ KINDS: Mapping[str, FindingKind] = {
     "added-and-removed": FindingKind("corrupt", _BY_WRITER),
     "remove-of-absent-file": FindingKind(
         "warning", "find the writer of the commit, and the reason"
+    ),
+    "doubled-file": FindingKind(
+        "corrupt",
+        "run fsck --remove-doubled-files, which commits the missing remove; until then, rewrites "
+        "leave the file out",
     ),
     "two-live-vectors": FindingKind("corrupt", _BY_WRITER),
     "two-spellings": FindingKind(
@@ -259,6 +276,11 @@ KINDS: Mapping[str, FindingKind] = {
     "variant-layout": FindingKind("corrupt", _BY_WRITER),
     # Live files, by their actions.
     "vector-without-feature": FindingKind("corrupt", _UPGRADE),
+    "partition-value-spelling": FindingKind(
+        "warning",
+        "run optimize, which writes the canonical value for the files that it merges, and then "
+        "checkpoint; write the other files again with the engine that wrote them",
+    ),
     "vector-without-count": FindingKind("warning", "compute the statistics of these files again"),
     "invalid-statistics": FindingKind("warning", "compute the statistics of these files again"),
     "missing-row-id": FindingKind("corrupt", "run backfill-row-ids"),
@@ -308,7 +330,6 @@ KINDS: Mapping[str, FindingKind] = {
     "unsupported-data-file": FindingKind(
         "note", "examine the file with the engine that wrote it, or that has its keys"
     ),
-    "widened-without-feature": FindingKind("corrupt", ADD_WIDENING),
     "row-count-differs": FindingKind(
         "corrupt", "restore the file, or compute its statistics again"
     ),

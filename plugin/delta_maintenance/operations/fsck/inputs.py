@@ -8,7 +8,7 @@ about any version.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,17 +43,25 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed
+from delta_maintenance.table.read.partition_codes import partition_texts
 from delta_maintenance.table.read.segment import CheckpointFiles, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 
 HISTORY_FIELDS = {
-    "add": ("path", "deletionVector", *COMPARED_FIELDS),
-    "remove": ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion"),
+    "add": ("path", "deletionVector", "dataChange", *COMPARED_FIELDS),
+    "remove": (
+        "path",
+        "deletionVector",
+        "dataChange",
+        "size",
+        "baseRowId",
+        "defaultRowCommitVersion",
+    ),
 }
 _BATCH_BYTES = 12 << 20
 _LIVE_COLUMNS = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")
 _LIVE_FIELDS = {
-    "add": (*_LIVE_COLUMNS, "stats", "stats_parsed"),
+    "add": (*_LIVE_COLUMNS, "stats", "stats_parsed", "partitionValues"),
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
 
@@ -109,16 +117,37 @@ class LiveFiles:
     """`path`, `deletionVector`, `deletionTimestamp`."""
     unreadable_statistics: pa.ChunkedArray
     """The paths of files whose statistics are not a JSON object."""
+    partitions: Mapping[str, pa.ChunkedArray]
+    """The value of each partition column in the log, by physical name, for each of the adds."""
 
 
 def read_live_files(snapshot: Snapshot) -> LiveFiles:
     """Reads the files of a snapshot; damaged checkpoints are skipped."""
     collected = snapshot.avoiding_damage(_collected)
+    texts = pa.dictionary(pa.int32(), pa.string())
     return LiveFiles(
         pa.concat_tables(collected.adds, promote_options="default"),
         pa.concat_tables(collected.tombstones, promote_options="default"),
         pa.chunked_array(collected.unreadable, pa.string()),
+        {
+            name: pa.chunked_array(
+                [chunk for part in collected.partitions for chunk in part[name].chunks], texts
+            )
+            for name in snapshot.log.physical_partition_columns
+        },
     )
+
+
+def read_live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
+    """Returns the live files of these paths with all fields of their adds."""
+    wanted = pa.array(paths, pa.string())
+    parts = snapshot.avoiding_damage(
+        lambda sound: [
+            batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
+            for batch in sound.log.scan()
+        ]
+    )
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def read_history(
@@ -319,8 +348,9 @@ class _Collected:
         ]
     )
     unreadable: list[pa.Array] = field(default_factory=list)
+    partitions: list[Mapping[str, pa.ChunkedArray]] = field(default_factory=list)
 
-    def take(self, adds: pa.Table, tombstones: pa.Table) -> None:
+    def take(self, adds: pa.Table, tombstones: pa.Table, names: Sequence[str]) -> None:
         """Keeps the columns of a batch that are needed later; most of its size is statistics."""
         counts = record_counts(adds)
         self.unreadable.extend(_without_statistics(adds, counts).chunks)
@@ -330,12 +360,13 @@ class _Collected:
             ).append_column("num_records", counts)
         )
         self.tombstones.append(tombstones)
+        self.partitions.append(partition_texts(adds, names))
 
 
 def _collected(snapshot: Snapshot) -> _Collected:
     collected = _Collected()
     for batch in snapshot.log.scan(fields=_LIVE_FIELDS):
-        collected.take(batch.adds, batch.tombstones)
+        collected.take(batch.adds, batch.tombstones, snapshot.log.physical_partition_columns)
     return collected
 
 

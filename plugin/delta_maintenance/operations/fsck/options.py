@@ -76,11 +76,23 @@ class FsckOptions(Record):
     """Whether `apply` may commit removes of the entries whose data files do not exist. The table
     then lacks their rows, and its change data feed shows them as deleted.
     """
+    remove_doubled_files: Annotated[
+        bool,
+        Flag(
+            help="commit the missing removes of files that another writer removed without their "
+            "deletion vector, or under another spelling of their path, so that their rows are "
+            "still read"
+        ),
+    ] = False
+    """Whether `apply` may commit the missing removes of files that another writer removed without
+    their deletion vector, or under another spelling of their path, so that their rows are still
+    read.
+    """
     allow_append_only: Annotated[
         bool,
         Flag(
-            help="with --remove-missing-files: also on an append-only table; delta.appendOnly is "
-            "set to false in that commit, and to true in the next one"
+            help="with a flag that removes files: also on an append-only table; delta.appendOnly "
+            "is set to false in that commit, and to true in the next one"
         ),
     ] = False
     """Additional consent for append-only tables: `delta.appendOnly` is set to false in that commit,
@@ -113,6 +125,7 @@ RepairAction = Literal[
     "remove-empty-checkpoint",
     "copy-misnamed-files",
     "remove-missing-files",
+    "remove-doubled-files",
     "restore-append-only",
 ]
 """`remove-hint` if no checkpoint exists; `restore-append-only` if an earlier repair ended before

@@ -68,7 +68,9 @@ RECORD = OperationRecord(
     code="delta_maintenance.operations.fsck.operation",
     outcomes={"sound": Outcome.DONE, "warnings": Outcome.DONE, "corrupt": Outcome.CORRUPT},
     effects=Effects(commits=True, adds_files=True),
-    only_reads=lambda options: not options.repair,
+    only_reads=lambda options: (
+        not (options.repair or options.remove_missing_files or options.remove_doubled_files)
+    ),
     spark=SparkPart(
         engine="delta_maintenance.spark.fsck:SparkContents.of_job",
         # A plan in this process would read the log twice.

@@ -29,18 +29,22 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
+from delta_maintenance.operations.fsck.doubled_files import (
+    commit_missing_removes,
+    propose_missing_removes,
+)
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.operations.fsck.inputs import read_live_files
+from delta_maintenance.operations.fsck.inputs import read_live_files, read_live_rows
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
-from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.actions.model import CommitInfo, Metadata
 from delta_maintenance.protocol.commit.conflicts import IsolationLevel
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.storage.core.listing import STATUSES
-from delta_maintenance.table.commit.outcome import Conflicted, Landed
+from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.data.locations import copy_files
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -67,7 +71,8 @@ def proposed_repairs(
     """Returns the repairs that the options permit, and the reasons why other findings are not
     repaired.
     """
-    if found.archived and (options.repair or options.remove_missing_files):
+    wants_repairs = options.repair or options.remove_missing_files or options.remove_doubled_files
+    if found.archived and wants_repairs:
         return (), ("nothing is repaired while files of the log are archived",)
     repairs: list[Repair] = []
     notes: list[str] = []
@@ -76,8 +81,11 @@ def proposed_repairs(
         repairs.extend(_empty_checkpoints(found, notes, now))
         repairs.extend(_hint(found))
         repairs.extend(_misnamed(found))
-    if options.repair or options.remove_missing_files:
+    if wants_repairs:
         repairs.extend(_append_only(found))
+    if options.remove_doubled_files and found.snapshot is not None:
+        append_only = _is_append_only(found.snapshot)
+        repairs.extend(propose_missing_removes(found, options, notes, append_only=append_only))
     if options.remove_missing_files:
         repairs.extend(_missing_files(found, options, notes))
     return tuple(repairs), tuple(notes)
@@ -111,6 +119,8 @@ class Repairing:
                     return self._restore_append_only(repair)
                 case "remove-missing-files":
                     return self._remove_missing_files(repair)
+                case "remove-doubled-files":
+                    return self._remove_doubled_files(repair)
         except (RefusedError, UnsupportedFeatureError) as error:
             return _outcome(repair, "refused", reason=str(error))
         except DeltaMaintenanceError as error:
@@ -235,7 +245,7 @@ class Repairing:
 
     def _remove_missing_files(self, repair: Repair) -> RepairOutcome:
         snapshot = self.table.snapshot()
-        rows = _live_rows(snapshot, repair.paths)
+        rows = read_live_rows(snapshot, repair.paths)
         # Entries whose files exist now are kept.
         missing = self._presence(snapshot).missing
         rows = rows.filter(pc.is_in(rows["path"], value_set=missing["path"]))
@@ -243,26 +253,43 @@ class Repairing:
             return _outcome(
                 repair, "already-done", reason="the table no longer contains such an entry"
             )
-        suspends = _is_append_only(snapshot)
+        transaction = self._staged_removes(snapshot, removes_of(rows, data_change=True))
+        return self._removed(repair, transaction.commit())
+
+    def _remove_doubled_files(self, repair: Repair) -> RepairOutcome:
+        snapshot = self.found.snapshot
+        assert snapshot is not None
+        rows = read_live_rows(snapshot, repair.paths)
+        landed = commit_missing_removes(self.found, snapshot, rows, self._staged_removes)
+        if not landed:
+            return _outcome(repair, "already-done", reason="other writers have changed the files")
+        count = sum(each.num_removes for each in landed)
+        return replace(self._removed(repair, landed[-1]), count=count)
+
+    def _staged_removes(self, snapshot: Snapshot, removes: pa.Table) -> Transaction:
+        suspends = _is_append_only(snapshot) and bool(pc.any(removes["dataChange"]).as_py())
         if suspends and not self.options.allow_append_only:
             raise RefusedError(
                 "the table is append-only, and the commit would remove files with their rows",
                 remedy="allow it explicitly, or set delta.appendOnly to false first",
             )
-        size = pc.sum(rows["size"]).as_py() or 0
-        parameters = {"numRemovedFiles": rows.num_rows, "numRemovedBytes": size}
+        size = pc.sum(removes["size"]).as_py() or 0
+        parameters = {"numRemovedFiles": removes.num_rows, "numRemovedBytes": size}
         if suspends:
             parameters[_SUSPENDED] = _APPEND_ONLY
         transaction = self._transaction(snapshot, parameters)
-        transaction.read_files(rows)
-        transaction.stage_removes(removes_of(rows, data_change=True))
+        transaction.read_files(removes)
+        transaction.stage_removes(removes)
         if suspends:
             transaction.stage_metadata(_with_append_only(snapshot, "false"))
-        landed = self._landed(transaction)
+        return transaction
+
+    def _removed(self, repair: Repair, outcome: CommitOutcome) -> RepairOutcome:
+        landed = self._landed(outcome)
         version = landed.version
-        if suspends:
+        if _suspends(landed.commit_info):
             version = self._set_append_only(self.table.snapshot())
-        return _outcome(repair, "done", version=version, count=rows.num_rows)
+        return _outcome(repair, "done", version=version, count=landed.num_removes)
 
     def _restore_append_only(self, repair: Repair) -> RepairOutcome:
         snapshot = self.table.snapshot()
@@ -273,7 +300,7 @@ class Repairing:
     def _set_append_only(self, snapshot: Snapshot) -> int:
         transaction = self._transaction(snapshot, {"restoredProperty": _APPEND_ONLY})
         transaction.stage_metadata(_with_append_only(snapshot, "true"))
-        return self._landed(transaction).version
+        return self._landed(transaction.commit()).version
 
     def _transaction(self, snapshot: Snapshot, parameters: dict[str, object]) -> Transaction:
         return Transaction(
@@ -290,8 +317,7 @@ class Repairing:
             ),
         )
 
-    def _landed(self, transaction: Transaction) -> Landed:
-        outcome = transaction.commit()
+    def _landed(self, outcome: CommitOutcome) -> Landed:
         if isinstance(outcome, Conflicted):
             raise outcome.as_error(self.table.uri)
         if not isinstance(outcome, Landed):
@@ -413,18 +439,6 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
     )
 
 
-def _live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
-    """Returns the live files of these paths with all fields of their adds."""
-    wanted = pa.array(paths, pa.string())
-    parts = snapshot.avoiding_damage(
-        lambda sound: [
-            batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
-            for batch in sound.log.scan()
-        ]
-    )
-    return pa.concat_tables(parts, promote_options="permissive")
-
-
 def _kind(files: CheckpointFiles, snapshot: Snapshot) -> CheckpointKind:
     if files.kind is LogFileKind.UUID_CHECKPOINT:
         return "v2-json" if files.entries[0].file.encoding == "json" else "v2-parquet"
@@ -446,7 +460,10 @@ def _is_append_only(snapshot: Snapshot) -> bool:
 
 def _left_suspended(snapshot: Snapshot) -> bool:
     """Returns whether the newest commit is the first of a repair's two commits."""
-    info = snapshot.log.state.commit_info
+    return _suspends(snapshot.log.state.commit_info)
+
+
+def _suspends(info: CommitInfo | None) -> bool:
     parameters = None if info is None else info.values.get("operationParameters")
     mine = info is not None and info.operation == OPERATION
     return mine and isinstance(parameters, dict) and parameters.get(_SUSPENDED) == _APPEND_ONLY

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from itertools import chain
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core.flags import Flag
@@ -80,6 +81,14 @@ class Holders(Record):
     planned: tuple[HeldVersions, ...] = ()
     """Versions that were held when the plan was made that is applied now. They are held still, so
     that no more is deleted than was planned, however far readers have come since."""
+
+    def and_those(self, others: Iterable[Holders]) -> Holders:
+        """Adds what others hold. Nothing is ever taken away."""
+        every = (self, *others)
+        named = {
+            each.name: [getattr(holders, each.name) for holders in every] for each in fields(self)
+        }
+        return Holders(**{name: tuple(dict.fromkeys(chain(*held))) for name, held in named.items()})
 
     def as_planned(self, held: Iterable[HeldVersions]) -> Holders:
         """Adds what was held when a plan was made."""

@@ -32,6 +32,8 @@ from delta_maintenance.operations.rewriting.models import DELETED_ROWS
 SMALL = "small"
 CLUSTERED, WRITTEN_LATELY, OFTEN = "clustered", "written-lately", "rewritten-often"
 ARCHIVED = "archived"
+DOUBLED = "doubled"
+"""The obstacle of files whose removal failed: a rewrite would make their rows permanent."""
 _TIER = 4
 """A file of an earlier rewrite is merged again with files that have at least 1/4 of its bytes."""
 
@@ -246,6 +248,8 @@ def _left_alone(
         reasons.append((WRITTEN_LATELY, written_lately[files.partition]))
     if archived is not None and archived.any():
         reasons.append((ARCHIVED, archived))
+    if files.doubled.any():
+        reasons.append((DOUBLED, files.doubled))
     return reasons
 
 

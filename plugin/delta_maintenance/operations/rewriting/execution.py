@@ -17,6 +17,7 @@ from delta_maintenance.operations.rewriting.models import BinReport, RewriteOpti
 from delta_maintenance.operations.rewriting.planning import Survey
 from delta_maintenance.operations.rewriting.run import RewriteRun, RunSettings, Work
 from delta_maintenance.operations.rewriting.sources import chosen_adds
+from delta_maintenance.table.read.partition_codes import partition_types
 from delta_maintenance.table.read.table import Table
 
 _SHOWN_BINS = 1000
@@ -56,6 +57,7 @@ def execute(
         adds=adds,
         bins=choice.bins,
         reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
+        partition_types=partition_types(surveyed.snapshot),
         adopted=surveyed.adopted,
     )
     started = context.now()

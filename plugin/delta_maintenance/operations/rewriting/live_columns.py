@@ -29,25 +29,31 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS, GROUP
-from delta_maintenance.protocol.columns.arrays import to_bools
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.columns.arrays import integers, to_bools
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
     holds_other_names,
     holds_other_types,
-    needs_widening,
 )
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
 from delta_maintenance.protocol.row_tracking.used_ids import overlapping
+from delta_maintenance.protocol.schema.types import DeltaType
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
+from delta_maintenance.table.read.doubled_files import doubled_files
+from delta_maintenance.table.read.partition_codes import (
+    merge_spellings,
+    partition_codes,
+    partition_texts,
+    partition_types,
+)
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE, FileRules
 
@@ -81,7 +87,6 @@ _LARGEST = 1 << 44
 
 DROPPED_COLUMNS, INT96, CODEC = "dropped-columns", "int96", "codec"
 OLD_TYPES = "old-types"
-NEEDS_WIDENING = "needs-widening"
 PHYSICAL_NAMES = "physical-names"
 _THREADS = 16
 _AT_ONCE = 10_000
@@ -131,6 +136,8 @@ class LiveColumns:
     """
     replaced: Replaced
     """The files that rewrites replaced and whose tombstones are still in the log."""
+    doubled: Mask
+    """Whether a commit removed each file under another key, so that it should not be live."""
 
     @property
     def count(self) -> int:
@@ -199,7 +206,24 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
             raise CorruptTableError(
                 problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
             )
-        return _together(parts, names)
+        files = _together(parts, names, partition_types(snapshot))
+        suspects = audit.removed_elsewhere()
+        if suspects is not None:
+            rows = np.flatnonzero(suspects)
+            files.doubled[rows] = doubled_files(
+                snapshot, files.path.take(integers(rows)), files.vector.take(integers(rows))
+            )
+        return files
+
+
+def doubled_files_error(snapshot: Snapshot) -> CorruptTableError:
+    """The error of an operation that can leave out no file, for files whose removal failed."""
+    return CorruptTableError(
+        "a commit removed files under another key, so that their rows are still read",
+        table=snapshot.table,
+        version=snapshot.version,
+        remedy=EXAMINE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +334,14 @@ def _moved(removes: pa.Table) -> pa.ChunkedArray:
     return moved
 
 
-def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
+def _together(
+    parts: Sequence[_Part], names: Sequence[str], types: Mapping[str, DeltaType]
+) -> LiveColumns:
     files = pa.concat_tables([_FILES.empty_table(), *(part.files for part in parts)])
     removed_at = np.concatenate([np.zeros(0, np.int64), *(part.removed_at for part in parts)])
     rows = files.num_rows + len(removed_at)
     texts = [part.partitions for part in parts] + [part.removed for part in parts]
-    codes, partitions = partition_codes(texts, names, rows)
+    codes, partitions = merge_spellings(*partition_codes(texts, names, rows), types)
     own, modified = codes[: files.num_rows], files["modified"].to_numpy()
     last = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     # A file of a rewrite contains no new rows.
@@ -341,6 +367,7 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
                 for name, kind in (("at", np.int64), ("size", np.int64), ("made", np.bool_))
             )
         ),
+        doubled=np.zeros(files.num_rows, np.bool_),
     )
 
 
@@ -372,9 +399,7 @@ class FooterReasons:
     """
 
     store: Store
-    layout: DataFileLayout
-    codec: str = ""
-    """The codec of new files, for the reason `codec`."""
+    spec: DataFileSpec
     wanted: Sequence[str]
     strict: bool = False
 
@@ -382,17 +407,15 @@ class FooterReasons:
         """Returns which files have each wanted reason; files outside the mask have none."""
         found = {name: np.zeros(files.count, np.bool_) for name in self.wanted}
         rows = np.flatnonzero(mask) if self.wanted else np.zeros(0, np.int64)
-        for row, reasons in zip(rows, self.of_paths(files.path.take(pa.array(rows))), strict=True):
-            for name in reasons:
-                found[name][row] = True
-        return found
-
-    def of_paths(self, paths: pa.ChunkedArray) -> Iterator[tuple[str, ...]]:
-        """Yields the wanted reasons of each file."""
-        for start in range(0, len(paths), _AT_ONCE):
+        for start in range(0, len(rows), _AT_ONCE):
+            part = rows[start : start + _AT_ONCE]
+            paths = files.path.take(pa.array(part)).to_pylist()
             found_of = partial(self._of, alone=Lock())
             with ThreadPoolExecutor(_THREADS) as pool:
-                yield from pool.map(found_of, paths.slice(start, _AT_ONCE).to_pylist())
+                for row, reasons in zip(part.tolist(), pool.map(found_of, paths), strict=True):
+                    for name in reasons:
+                        found[name][row] = True
+        return found
 
     def _of(self, path: str, alone: Lock) -> tuple[str, ...]:
         try:
@@ -417,17 +440,17 @@ class FooterReasons:
     def _has(self, name: str, parquet: ParquetInput) -> bool:
         test = _BY_SCHEMA.get(name)
         if test is not None:
-            return test(parquet.schema, self.layout, parquet.stored_columns(self.layout.mode))
+            layout = self.spec.layout
+            return test(parquet.schema, layout, parquet.stored_columns(layout.mode))
         match name:
             case "int96":
                 return bool(parquet.int96)
-        return bool(set(_codecs(parquet.metadata)) - {self.codec.upper()})
+        return bool(set(_codecs(parquet.metadata)) - {self.spec.codec.upper()})
 
 
 _BY_SCHEMA = {
     DROPPED_COLUMNS: holds_other_columns,
     OLD_TYPES: holds_other_types,
-    NEEDS_WIDENING: needs_widening,
     PHYSICAL_NAMES: holds_other_names,
 }
 

@@ -110,10 +110,9 @@ def survey(
     archived = archived_in(snapshot, files, now)
     reasons = FooterReasons(
         store=snapshot.log.store,
-        layout=contract.spec.files.layout,
-        codec=contract.spec.files.codec,
+        spec=contract.spec.files,
         wanted=_possible(snapshot, contract, footer_reasons),
-    )(files, asked[files.partition] & ~taken & ~archived)
+    )(files, asked[files.partition] & ~(taken | archived | files.doubled))
     chosen = partial(
         choose,
         files,
@@ -141,7 +140,7 @@ def survey(
         workers=options.workers or (default_workers() if engine == "local" else None),
         adopted={number: bin for number, (_, bin) in enumerate(adopted)},
         journals=tuple(path for path, _ in found),
-        notes=archived_note(int(archived.sum())),
+        notes=(*archived_note(int(archived.sum())), *doubled_note(int(files.doubled.sum()))),
     )
 
 
@@ -261,6 +260,16 @@ def archived_note(files: int) -> tuple[str, ...]:
     return (f"not read and not rewritten: {count} archived according to delta.timeUntilArchived",)
 
 
+def doubled_note(files: int) -> tuple[str, ...]:
+    """Returns a note that counts the files whose removal failed, if there are any."""
+    if not files:
+        return ()
+    return (
+        f"left out, see fsck: {count_text(files, 'file')} that other writers removed without their "
+        "deletion vector or under another spelling, so that rows are read that should not be",
+    )
+
+
 def _budget(files: LiveColumns, now: datetime) -> float:
     """Returns how many bytes of earlier rewrites may be rewritten now, based on the last week."""
     since = epoch_millis(now - _WEEK)
@@ -304,7 +313,11 @@ def adoptable(
     adopted = []
     for journalled in (each for _, bins in found for each in bins):
         rows = _rows_of(files, journalled)
-        if rows is None or taken[rows].any() or not partitions[files.partition[rows]].all():
+        if (
+            rows is None
+            or (taken | files.doubled)[rows].any()
+            or not partitions[files.partition[rows]].all()
+        ):
             continue
         if len(set(files.partition[rows].tolist())) > 1:
             continue

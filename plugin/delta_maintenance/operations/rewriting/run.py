@@ -27,6 +27,7 @@ from delta_maintenance.operations.rewriting.engine import BinEngine, BinOutcome
 from delta_maintenance.operations.rewriting.models import BinReport, RefusedFile
 from delta_maintenance.operations.rewriting.pending import Fate, Pending
 from delta_maintenance.operations.rewriting.sources import source_files
+from delta_maintenance.protocol.schema.types import DeltaType
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, Refusal
 from delta_maintenance.table.progress import Progress
@@ -74,6 +75,8 @@ class Work:
     """The bin of each add, ascending from 0."""
     reasons: tuple[tuple[str, ...], ...]
     """The reasons for each add."""
+    partition_types: Mapping[str, DeltaType]
+    """The types of the partition columns, whose values get the canonical spelling."""
     adopted: Mapping[int, journals.JournalledBin] = field(default_factory=dict)
     """Bins that an earlier run rewrote."""
     _rows: pa.Array = field(init=False, repr=False)
@@ -96,7 +99,8 @@ class Work:
     def bin(self, number: int) -> Bin:
         """Returns one bin in the form that engines take."""
         start, end = self._range(number)
-        sources = source_files(self.adds_of(number), self._rows.slice(start, end - start))
+        rows = self._rows.slice(start, end - start)
+        sources = source_files(self.adds_of(number), rows, types=self.partition_types)
         return Bin(number=number, sources=sources, reasons=self.reasons[start:end])
 
     def reasons_of(self, number: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Of the winning commits, only actions for these files are held in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,8 @@ from delta_maintenance.protocol.commit.staged import locations_of, staged_adds
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.protocol.schema.partition_values import canonical_texts
+from delta_maintenance.protocol.schema.types import DeltaType
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
@@ -66,11 +68,35 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
     return found.take(pa.array(order))
 
 
-def source_files(adds: pa.Table, counts: pa.Array) -> tuple[SourceFile, ...]:
-    """Converts adds to source files of a bin; `counts` are their numbers of physical rows."""
+def source_files(
+    adds: pa.Table, counts: pa.Array, *, types: Mapping[str, DeltaType] | None = None
+) -> tuple[SourceFile, ...]:
+    """Converts adds to source files of a bin; `counts` are their numbers of physical rows.
+
+    With the `types` of the partition columns, their values get the canonical spelling.
+    """
     fields = ("path", "partitionValues", "size", "deletionVector", "baseRowId")
     rows = adds.select([*fields, "defaultRowCommitVersion"]).to_pylist()
-    return tuple(_source(row, count) for row, count in zip(rows, counts.to_pylist(), strict=True))
+    sources = tuple(
+        _source(row, count) for row, count in zip(rows, counts.to_pylist(), strict=True)
+    )
+    if not types:
+        return sources
+    # The files of a bin have few spellings.
+    spellings = {
+        values: tuple((name, _canonical(text, types.get(name))) for name, text in values)
+        for values in {source.partition_values for source in sources}
+    }
+    return tuple(
+        replace(source, partition_values=spellings[source.partition_values]) for source in sources
+    )
+
+
+def _canonical(text: str | None, kind: DeltaType | None) -> str | None:
+    if text is None or kind is None:
+        return text
+    spelling: str = canonical_texts(pa.array([text]), kind)[0].as_py()
+    return spelling
 
 
 def _source(row: Mapping[str, Any], count: int | None) -> SourceFile:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -21,6 +23,9 @@ from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION, VacuumOptions
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.read.snapshot import Snapshot
 
 _OWN_SHARE = 0.5
 """The share of all files above which vacuum itself refuses."""
@@ -43,6 +48,11 @@ class VacuumRule(Rule):
     """Whether unreferenced files in archive classes are kept, the default, or deleted."""
     log_commits: bool | None = None
     """Whether VACUUM START and VACUUM END are committed; by default everywhere but on S3."""
+
+    def promised(self, snapshot: Snapshot) -> Mapping[str, timedelta]:
+        least = max(snapshot.properties.deleted_file_retention, LEAST_RETENTION)
+        own = self.retention
+        return {"retention": own} if own is not None and own > least else {}
 
 
 def before(rule: VacuumRule) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import re
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,11 +31,15 @@ _REWRITES = (
     (r"^/+", "/"),
 )
 """Normalises scheme and slashes, in this order."""
+_LOW_BITS = np.uint64((1 << 24) - 1)
 _HEX = np.full(256, -1, np.int16)
 _ODD_HEADS = np.zeros(256, np.bool_)
 _ODD_HEADS[list(b"/._")] = True
 for _digit in b"0123456789abcdefABCDEF":
     _HEX[_digit] = int(chr(_digit), 16)
+
+
+Mask = npt.NDArray[np.bool_]
 
 
 class PathAudit:
@@ -49,10 +54,15 @@ class PathAudit:
     def __init__(self, root: str) -> None:
         self._root = root
         self._live: list[Hashes] = []
-        self._relative: list[Hashes] = []
-        """Of the locations of all paths that are not absolute."""
+        self._relative: list[tuple[bool, Hashes]] = []
+        """Of the locations of all paths that are not absolute; whether the files are live."""
+        self._intended: list[Hashes] = []
+        """Of the `intended_locations` of live files."""
+        self._removed: list[Hashes] = []
+        """Of those of tombstones."""
         self._with_vector: list[pa.Array] = []
-        self._absolute: set[str] = set()
+        self._absolute: dict[str, bool] = {}
+        """Absolute paths; whether a file with the path is live."""
         self._repeated: str | None = None
 
     def add(
@@ -77,24 +87,54 @@ class PathAudit:
         start = 0
         for paths in adds["path"].chunks:
             known = None if key_hashes is None else key_hashes[start : start + len(paths)]
-            self._live.append(self._include(paths, known))
+            hashes = hash_texts(paths) if known is None else known
+            self._live.append(hashes)
+            self._intended.append(self._include(paths, hashes, is_live=True))
             start += len(paths)
         for paths in tombstones["path"].chunks:
-            self._include(paths)
+            self._removed.append(self._include(paths, hash_texts(paths), is_live=False))
 
-    def _include(self, paths: pa.StringArray, known: Hashes | None = None) -> Hashes:
-        """Returns the hashes of the paths."""
-        hashes = hash_texts(paths) if known is None else known
+    def _include(self, paths: pa.StringArray, hashes: Hashes, *, is_live: bool) -> Hashes:
+        """Returns the hashes of the `intended_locations` of the paths, given those of the paths."""
+        locations: pa.Array = paths
         absolute = absolute_paths(paths)
         if absolute is not None:
-            self._absolute.update(paths.filter(absolute).to_pylist())
+            for path in paths.filter(absolute).to_pylist():
+                self._absolute[path] = is_live or self._absolute.get(path, False)
             relative = paths.filter(pc.invert(absolute))
-            self._relative.append(hash_texts(file_locations(relative, root=self._root)))
+            relative_hashes = hash_texts(file_locations(relative, root=self._root))
+            self._relative.append((is_live, relative_hashes))
+            locations = file_locations(paths, root=self._root)
+            hashes = hash_texts(locations)
         elif is_encoded(paths):
-            self._relative.append(hash_texts(file_locations(paths, root=self._root)))
+            locations = file_locations(paths, root=self._root)
+            hashes = hash_texts(locations)
+            self._relative.append((is_live, hashes))
         else:
-            self._relative.append(hashes)
-        return hashes
+            self._relative.append((is_live, hashes))
+        intended = _intended(locations)
+        return hashes if intended is None else hash_texts(intended)
+
+    def removed_elsewhere(self) -> Mask | None:
+        """Returns which live files have a tombstone with the same intended location, in the order
+        in which they were added; None if there is none.
+
+        Such a file has got a deletion vector, or its removal failed.
+        """
+        removed = np.concatenate([np.empty(0, np.uint64), *self._removed])
+        if not len(removed):
+            return None
+        # Much faster than sorting the hashes of all live files.
+        bitmap = np.zeros(int(_LOW_BITS) + 1, np.bool_)
+        bitmap[removed & _LOW_BITS] = True
+        live = np.concatenate([np.empty(0, np.uint64), *self._intended])
+        rows = np.flatnonzero(bitmap[live & _LOW_BITS])
+        rows = rows[np.isin(live[rows], removed)]
+        if not len(rows):
+            return None
+        mask = np.zeros(len(live), np.bool_)
+        mask[rows] = True
+        return mask
 
     def problem(self) -> str | None:
         """Returns the first problem that forbids writing, as one clause, or None."""
@@ -115,13 +155,15 @@ class PathAudit:
         absolute = pa.array(sorted(self._absolute), pa.string())
         locations = file_locations(absolute, root=self._root)
         spellings: dict[bytes, str] = {}
+        are_live = np.array([self._absolute[path] for path in absolute.to_pylist()], bool)
         for path, location in zip(absolute.to_pylist(), locations.to_pylist(), strict=True):
             other = spellings.setdefault(location, path)
-            if other != path:
+            # Two tombstones of one file, of which one ended a failed removal, harm no reader.
+            if other != path and (self._absolute[path] or self._absolute[other]):
                 return f"one file has two different paths, {other} and {path}"
         known = hash_texts(locations)
-        for hashes in self._relative:
-            twice = np.isin(known, hashes)
+        for is_live, hashes in self._relative:
+            twice = np.isin(known, hashes) & (is_live | are_live)
             if twice.any():
                 path = absolute[int(np.argmax(twice))].as_py()
                 return f"one file has two different paths, {path} and a relative one"
@@ -154,6 +196,31 @@ def file_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
     folder = location_of_root(root) + b"/"
     inside = pc.and_(absolute, pc.starts_with(locations, folder))
     return pc.if_else(inside, pc.binary_replace_slice(locations, 0, len(folder), b""), locations)
+
+
+def intended_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
+    """Returns `file_locations` that are equal also for a path that a writer encoded once more, and
+    for composed and decomposed characters.
+
+    Two files of a table can have the same result, so equality proves nothing by itself.
+    """
+    locations = file_locations(paths, root=root)
+    intended = _intended(locations)
+    return locations if intended is None else intended
+
+
+def _intended(locations: pa.Array) -> pa.BinaryArray | None:
+    """Returns the intended locations; None if they are equal to these locations."""
+    again = decoded(locations) if is_encoded(locations) else None
+    text = text_bytes(locations).view(np.int8)
+    if not len(text) or text.min() >= 0:
+        return again
+    try:
+        texts = (locations if again is None else again).cast(pa.string())
+    except pa.ArrowInvalid:
+        # Some name is not UTF-8, and only its own writer would spell it otherwise.
+        return again
+    return pc.utf8_normalize(texts, form="NFC").cast(pa.binary())
 
 
 def written_locations(paths: pa.StringArray) -> pa.BinaryArray:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, logical_file_keys
-from delta_maintenance.protocol.actions.paths import file_locations
+from delta_maintenance.protocol.actions.paths import file_locations, intended_locations
 from delta_maintenance.protocol.columns.arrays import integers, to_bools
 
 Ints = npt.NDArray[np.int64]
@@ -66,6 +66,41 @@ class RuleViolation:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubledFiles:
+    """Live files that a commit removed under a key that was not live, so that they stayed live.
+
+    Either the remove lacks the deletion vector of the file, or it spells the path differently. The
+    rows of such a file are read although the commit moved or deleted them.
+    """
+
+    keys: pa.StringArray
+    """The keys of the live files (`logical_file_keys`)."""
+    removed_keys: pa.StringArray
+    """The keys that the commits removed instead."""
+    removed_paths: pa.StringArray
+    versions: Ints
+    """The first version since which each file should not be live."""
+    changes_data: Bools
+    """The `dataChange` of each remove."""
+    is_doubtful: Bools
+    """Whether the commit also added the file again with another deletion vector, or may have meant
+    another file."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+_NOT_DOUBLED = DoubledFiles(
+    keys=pa.array([], pa.string()),
+    removed_keys=pa.array([], pa.string()),
+    removed_paths=pa.array([], pa.string()),
+    versions=np.empty(0, np.int64),
+    changes_data=np.empty(0, bool),
+    is_doubtful=np.empty(0, bool),
+)
+
+
 class FileHistory:
     """The file actions of a log between two versions.
 
@@ -104,6 +139,7 @@ class FileHistory:
             for name in COMPARED_FIELDS
         }
         self._deleted = _concat(cardinalities(batch) for batch, _, _ in batches)[order]
+        self._changes_data = _concat(_data_changes(batch) for batch, _, _ in batches)[order] != 0
         first_rows = _first_rows(self._codes, len(self.keys))
         self._paths = _take_paths([batch["path"] for batch, _, _ in batches], order[first_rows])
 
@@ -162,12 +198,71 @@ class FileHistory:
         together = same & (self._versions[1:] == self._versions[:-1])
         both = together & (self._is_add[1:] != self._is_add[:-1])
         yield from self._grouped("added-and-removed", np.flatnonzero(both) + 1)
-        absent = committed & ~self._is_add & ~self._was_live
-        rows = np.flatnonzero(absent)
-        yield from self._grouped("remove-of-absent-file", rows[~self._are_vectors(rows)])
+        yield from self._grouped("remove-of-absent-file", self._removes_of_absent)
         # Compared as written: two spellings of one path are two keys without deletion vectors.
         written = _encoded(self._paths)
         yield from self._grouped("two-live-vectors", self._second_vectors(written))
+
+    def doubled_files(self, *, root: str) -> DoubledFiles:
+        """The files of the newest version that a commit removed under another key.
+
+        A file that was added again with `dataChange` after that commit is not among them.
+        """
+        absent = self._removes_of_absent
+        if not len(absent):
+            return _NOT_DOUBLED
+        codes = np.flatnonzero(self.active_rows(self.last)[1])
+        begins = np.flatnonzero(self._is_add & (~self._was_live | self._changes_data))
+        starts = np.full(len(self.keys), ABSENT, np.int64)
+        # Rows of one file are sorted by version, and the last assignment wins.
+        starts[self._codes[begins]] = self._versions[begins]
+        added = np.zeros(len(self.keys), bool)
+        added[self._codes[self._is_add]] = True
+        places = _locations(self._paths, root)
+        intended = _encoded(intended_locations(self._paths, root=root))
+        # A key that was once added names another file, unless the location is the same.
+        never_added = absent[~added[self._codes[absent]]]
+        one = self._first_after(places, codes, starts, absent)
+        other = self._first_after(intended, codes, starts, never_added)
+        versions = np.append(self._versions, self.last + 1)
+        rows = np.where(versions[one] <= versions[other], one, other)
+        codes, rows = codes[rows < len(self._codes)], rows[rows < len(self._codes)]
+        keys, removed_keys = (self.keys.take(integers(c)) for c in (codes, self._codes[rows]))
+        adds = self._stamps(intended, self._codes[self._is_add], self._versions[self._is_add])
+        is_replaced = np.isin(self._stamps(intended, codes, self._versions[rows]), adds)
+        _, which, count = np.unique(intended[codes], return_inverse=True, return_counts=True)
+        other_vector = to_bools(pc.not_equal(_vector_ids(keys), _vector_ids(removed_keys)))
+        return DoubledFiles(
+            keys=keys,
+            removed_keys=removed_keys,
+            removed_paths=self._paths.take(integers(self._codes[rows])),
+            versions=self._versions[rows],
+            changes_data=self._changes_data[rows],
+            is_doubtful=(is_replaced & other_vector) | (count[which] > 1),
+        )
+
+    def _first_after(self, locations: Ints, codes: Ints, starts: Ints, rows: Ints) -> Ints:
+        """The first of the rows with the location of each file after the start of the file.
+
+        The number of all rows, where there is none.
+        """
+        stamps = self._stamps(locations, self._codes[rows], self._versions[rows])
+        order = np.argsort(stamps, kind="stable")
+        at = np.searchsorted(stamps[order], self._stamps(locations, codes, starts[codes]), "right")
+        found = np.append(rows[order], ABSENT)[at]
+        is_same = locations[self._codes[found]] == locations[codes]
+        return np.where((found != ABSENT) & is_same, found, len(self._codes))
+
+    def _stamps(self, locations: Ints, codes: Ints, versions: Ints) -> Ints:
+        """A number for each pair of a location and a version, ascending by both."""
+        return locations[codes] * (self.last + 2) + versions + 1
+
+    @cached_property
+    def _removes_of_absent(self) -> Ints:
+        """The rows of committed removes of files that were not live."""
+        absent = (self._versions > self._base_version) & ~self._is_add & ~self._was_live
+        rows = np.flatnonzero(absent)
+        return rows[~self._are_vectors(rows)]
 
     @cached_property
     def _was_live(self) -> Bools:
@@ -257,6 +352,19 @@ def _keys(batches: Sequence[pa.Table]) -> pa.ChunkedArray:
 
 def _indices(encoded: pa.ChunkedArray) -> Ints:
     return _concat(chunk.indices.to_numpy().astype(np.int64) for chunk in encoded.chunks)
+
+
+def _data_changes(batch: pa.Table) -> Bools:
+    """Whether each action changes data, as it does if it does not say so."""
+    if "dataChange" not in batch.column_names:
+        return np.ones(batch.num_rows, bool)
+    return to_bools(pc.fill_null(batch["dataChange"], True).combine_chunks())
+
+
+def _vector_ids(keys: pa.StringArray) -> pa.StringArray:
+    """The ID of the deletion vector in each key, empty without one."""
+    first = pc.list_element(pc.split_pattern(keys, "\0", max_splits=1), 0)
+    return pc.if_else(pc.match_substring(keys, "\0"), first, "")
 
 
 def _concat(parts: Iterator[npt.NDArray[np.generic]]) -> Ints:

@@ -1,7 +1,7 @@
 """Parsing partition values, which are strings in the log, into typed values.
 
-Implements "Partition Value Serialization". Rewrites always copy the string; the typed value is only
-derived from it.
+Implements "Partition Value Serialization". One value can have several spellings, and some readers
+refuse some of them. Rewrites write the canonical one; all other operations copy the string.
 """
 
 from __future__ import annotations
@@ -71,9 +71,80 @@ def parse_partition_values(
     )
 
 
+def canonical_texts(texts: pa.Array, delta_type: DeltaType) -> pa.Array:
+    """Returns the canonical spelling of each value of a partition column, which every known reader
+    accepts.
+
+    Texts and binary and floating-point values have only one, or are accepted in all; they are
+    returned unchanged, and so are nulls, empty strings and texts that are no values of the type. A
+    timestamp without a time zone gets none.
+    """
+    pattern = _canonical_pattern(delta_type)
+    if pattern is None or not len(texts):
+        return texts
+    is_canonical = pc.match_substring_regex(texts, pattern)
+    others = pc.unique(texts.filter(pc.invert(pc.fill_null(is_canonical, True))))
+    if not len(others):
+        return texts
+    spellings = [_canonical(text, delta_type) for text in others.to_pylist()]
+    return pc.coalesce(
+        pa.array(spellings, pa.string()).take(pc.index_in(texts, value_set=others)), texts
+    )
+
+
+def refusing_readers(text: str, delta_type: DeltaType) -> str | None:
+    """Returns which readers do not read a value as it is meant, as a clause; None if none is known.
+
+    Played with DuckDB 1.5.5, deltalake 1.6.6 and the plugin of Polars, which use the Rust kernel.
+    """
+    if not text:
+        return None
+    name = str(delta_type)
+    if isinstance(delta_type, DecimalType):
+        scale = _NUMBER.fullmatch(text) and -int(Decimal(text).as_tuple().exponent)
+        return None if scale == delta_type.scale else _REFUSED
+    if name == "timestamp" and re.fullmatch(rf"{_DAY}T.*[+-]\d\d:\d\d", text) is not None:
+        return "DuckDB ignores its offset"
+    accepted = _ACCEPTED.get(name)
+    return None if accepted is None or accepted.fullmatch(text) is not None else _REFUSED
+
+
+_REFUSED = "DuckDB, deltalake and Polars cannot open the table"
+
+
+def _canonical(text: str, delta_type: DeltaType) -> str | None:
+    """Returns None for an empty text, and for one that is no value of the type."""
+    try:
+        value = _parser(delta_type, UTC)(text) if text else None
+        if str(delta_type).startswith("timestamp") and value is not None:
+            return _canonical_time(_EPOCH + timedelta(microseconds=value), text)
+    except (ValueError, ArithmeticError):
+        return None
+    if isinstance(value, Decimal):
+        return f"{value if value else abs(value):f}"
+    return None if value is None else str(value).lower()
+
+
+def _canonical_time(moment: datetime, text: str) -> str:
+    moment = moment.replace(tzinfo=None)
+    if re.search(f":.*{_OFFSET}$", text) is not None:
+        return f"{moment.isoformat(timespec='microseconds')}Z"
+    return moment.isoformat(" ").rstrip("0") if moment.microsecond else moment.isoformat(" ")
+
+
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BOOLEANS = {"true": True, "false": False}
+_CANONICAL = {
+    **dict.fromkeys(_INTEGER_BITS, "^(0|-?[1-9][0-9]*)$"),
+    "boolean": "^(true|false)$",
+    "date": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    "timestamp_ntz": r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{0,5}[1-9])?$",
+}
+_CANONICAL["timestamp"] = (
+    rf"{_CANONICAL['timestamp_ntz']}|"
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$"
+)
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
 # Exponents of three digits exceed the range of every type.
@@ -85,6 +156,22 @@ _OFFSET = r"(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
 _TIMESTAMP = re.compile(
     rf"{_DAY}[ T]([0-9]{{1,2}}):([0-9]{{2}}):([0-9]{{2}})(?:\.([0-9]{{0,9}}))?({_OFFSET})?"
 )
+_TIME = r"[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?"
+_ACCEPTED = {
+    **dict.fromkeys(_INTEGER_BITS, _INTEGER),
+    "boolean": re.compile("true|false", re.IGNORECASE),
+    "date": _DATE,
+    "timestamp_ntz": re.compile(f"{_DAY} {_TIME}"),
+    "timestamp": re.compile(f"{_DAY}(?: {_TIME}Z?|T{_TIME}Z)"),
+}
+"""The spellings that the Rust kernel reads."""
+
+
+def _canonical_pattern(delta_type: DeltaType) -> str | None:
+    if isinstance(delta_type, DecimalType):
+        fraction = rf"\.[0-9]{{{delta_type.scale}}}" if delta_type.scale else ""
+        return f"^(0|-?[1-9][0-9]*|-0){fraction}$"
+    return _CANONICAL.get(str(delta_type))
 
 
 def _dictionary_encoded(strings: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
@@ -130,9 +217,10 @@ def _parser(delta_type: DeltaType, zone: tzinfo) -> Callable[[str], Any]:
 
 
 def _boolean(text: str) -> bool:
-    if text not in _BOOLEANS:
+    # Delta Spark and the Rust kernel accept any case.
+    if text.lower() not in _BOOLEANS:
         raise ValueError
-    return _BOOLEANS[text]
+    return _BOOLEANS[text.lower()]
 
 
 def _integer(text: str, limit: int) -> int:

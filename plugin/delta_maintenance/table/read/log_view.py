@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -48,6 +49,8 @@ from delta_maintenance.table.read.sidecar_search import (
     SearchedSidecar,
     search_sidecars,
 )
+
+Batch = TypeVar("Batch")
 
 
 class VanishedFileError(UnusableCheckpointError):
@@ -154,7 +157,7 @@ class LogView:
             batches = self.tail.batches(keys=self.map_keys(), fields=wanted)
             yield from active_in_tail(batches, replay)
 
-        return self._located(active_actions())
+        return self.located(active_actions())
 
     def scan_checkpoint(
         self,
@@ -184,7 +187,7 @@ class LogView:
                     seen(part)
                 yield active_files(part.adds, part.removes, replay, remember=False)
 
-        return self._located(active_actions())
+        return self.located(active_actions())
 
     @read_once
     def named_in_tail(self) -> NamedFiles:
@@ -197,7 +200,7 @@ class LogView:
         paths: list[pa.StringArray] = []
         first = FirstActions()
         batches = first.watching(tail.batches(keys=self.map_keys(), fields=fields))
-        for batch in self._located(active_in_tail(batches, FileReplay())):
+        for batch in self.located(active_in_tail(batches, FileReplay())):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
@@ -222,7 +225,8 @@ class LogView:
         """The keys of partition values, for a reader of file actions."""
         return MapKeys(partition_columns=frozenset(self.physical_partition_columns))
 
-    def _located(self, batches: Iterator[ActiveFiles]) -> Iterator[ActiveFiles]:
+    def located(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yields the batches, and lets errors name the table, the version and the file."""
         try:
             yield from batches
         except FileNotFoundError as error:

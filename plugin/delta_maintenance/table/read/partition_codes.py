@@ -11,12 +11,26 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.schema.partition_values import canonical_texts
+from delta_maintenance.protocol.schema.types import DeltaType, parse_schema
 from delta_maintenance.table.read.active_files import column_of
+from delta_maintenance.table.read.snapshot import Snapshot
 
 Numbers = npt.NDArray[np.int64]
 
 _MOST_PER_ROW = 2
 """The number of possible partitions per row up to which they are numbered by a table of all."""
+
+
+def partition_types(snapshot: Snapshot) -> dict[str, DeltaType]:
+    """Returns the types of the partition columns by their physical names."""
+    metadata = snapshot.metadata
+    if not metadata.partition_columns:
+        return {}
+    schema = parse_schema(metadata.schema_string or "")
+    columns = zip(metadata.partition_columns, snapshot.log.physical_partition_columns, strict=True)
+    fields = {physical: schema.find(name) for name, physical in columns}
+    return {name: field.type for name, field in fields.items() if field is not None}
 
 
 def partition_texts(batch: pa.Table, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
@@ -57,6 +71,28 @@ def partition_codes(
     first = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     first[codes[::-1]] = np.arange(rows)[::-1]
     return codes, {name: texts.take(pa.array(own[first])) for name, (own, texts) in columns.items()}
+
+
+def merge_spellings(
+    codes: Numbers, partitions: Mapping[str, pa.Array], types: Mapping[str, DeltaType]
+) -> tuple[Numbers, dict[str, pa.Array]]:
+    """Gives partitions of equal values one number and the canonical values, whatever their
+    spellings in the log.
+
+    `codes` and `partitions` are as `partition_codes` returns them.
+    """
+    canonical = {
+        name: canonical_texts(texts, types[name]) if name in types else texts
+        for name, texts in partitions.items()
+    }
+    if all(canonical[name].equals(texts) for name, texts in partitions.items()):
+        return codes, dict(partitions)
+    numbers, texts = partition_codes(
+        [{name: pa.chunked_array([v]).dictionary_encode() for name, v in canonical.items()}],
+        list(canonical),
+        len(next(iter(canonical.values()))),
+    )
+    return numbers[codes], texts
 
 
 def _looked_up(maps: pa.MapArray, name: str, width: int) -> pa.StringArray:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.model import Protocol
@@ -33,6 +34,7 @@ from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row
 from delta_maintenance.protocol.row_tracking.used_ids import Numbers, overlapping
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.contradictions import contradictions
+from delta_maintenance.protocol.schema.partition_values import refusing_readers
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DeltaType,
@@ -42,6 +44,7 @@ from delta_maintenance.protocol.schema.types import (
     walk,
 )
 from delta_maintenance.table.data.row_counts import RowCounter
+from delta_maintenance.table.read.partition_codes import partition_types
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _NEEDED = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
@@ -131,8 +134,34 @@ def check_live_files(
     audit.add(files.adds.select(["path"]), files.tombstones.select(["path"]))
     if (problem := audit.problem()) is not None:
         findings.add("two-spellings", problem, version=snapshot.version)
+    _check_partition_values(snapshot, files, findings)
     _check_vectors(snapshot, files.adds, findings)
     _check_row_ids(snapshot, files.adds, findings, count)
+
+
+def _check_partition_values(snapshot: Snapshot, files: LiveFiles, findings: Findings) -> None:
+    """Finds the spellings of values that some readers refuse, one finding for each."""
+    try:
+        types = partition_types(snapshot)
+    except CorruptTableError:
+        return  # Reported with the schema.
+    for name, texts in files.partitions.items():
+        values = texts.unify_dictionaries()
+        if name not in types or not values.num_chunks:
+            continue
+        distinct = values.chunk(0).dictionary
+        for text in distinct.filter(pc.invert(pc.equal(distinct, ""))).to_pylist():
+            why = refusing_readers(text, types[name])
+            if why is None:
+                continue
+            rows = pc.indices_nonzero(pc.equal(values.cast(pa.string()), text))
+            findings.add(
+                "partition-value-spelling",
+                f"the value {text!r} of {name}, of type {types[name]}, in "
+                f"{count_text(len(rows), 'file')}: {why}",
+                version=snapshot.version,
+                path=files.adds["path"][rows[0].as_py()].as_py(),
+            )
 
 
 def _check_vectors(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> None:

@@ -1,0 +1,278 @@
+"""What a policy holds is held: whatever options a caller gives, and by whatever name of a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance import clock
+from delta_maintenance.cli.main import main
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations.clean_log import CleanLogOptions
+from delta_maintenance.operations.holds.options import Holders, KeptVersion
+from delta_maintenance.operations.vacuum import VacuumOptions
+from delta_maintenance.policies.clones import PolicyClones
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.discovery import Discovery, discover, environment_options
+from delta_maintenance.policies.execute import RunEnvironment
+from delta_maintenance.policies.models import RunResult
+from delta_maintenance.policies.on_demand import run_operation
+from delta_maintenance.policies.run import run
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.table import open_table
+from delta_maintenance.testing.actions import add
+from tests.operations.holds.test_readers import replaced
+from tests.support.operations.vacuum_cases import removed
+from tests.support.suite.play import some
+from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
+
+HELD = {"1.parquet", "2.parquet", "3.parquet", "4.parquet"}
+"""By a kept version, a clone, and a reader that has read up to version 3."""
+ODD: tuple[Any, ...] = (
+    *({}, [], "", None, 0, False, True, -1, "0", "false", "no", "none", "null", "P0D", "0 days"),
+    *([None], [{}], [""], {"keep": []}, {"keep": [], "readers": [], "clones": []}),
+)
+FLAGS = {"allow_short_retention": True, "no_other_writers": True}
+CASES = [
+    *(("vacuum", {field.name: value}) for field in fields(VacuumOptions) for value in ODD),
+    *(("clean-log", {field.name: value}) for field in fields(CleanLogOptions) for value in ODD),
+    *((verb, {**FLAGS, "holders": value}) for verb in ("vacuum", "clean-log") for value in ODD),
+    ("vacuum", {**FLAGS, "retention": "0 days", "foreign_files": True}),
+    ("clean-log", {**FLAGS, "log_retention": "0 days"}),
+]
+
+
+def promised(path: Path) -> tuple[Folder, PolicyTable]:
+    """A table of whose old files each is held by another holder, and one by nobody."""
+    lake = f"memory://{path.name}"
+    table = replaced(store=named_memory(f"{lake}/orders"))
+    for version in (1, 2, 4, 5):
+        table.checkpoint(version)
+    table.file("orphan.parquet", days=60)
+    clone = Folder(named_memory(f"{lake}/clone"))
+    clone.log(add(f"{lake}/orders/2.parquet"))
+    named_memory(f"{lake}/state").put("silver", b"3")
+    entry = {
+        "uri": f"{lake}/orders",
+        "keep": [{"name": "audit", "version": 1}],
+        "readers": [{"last_read": f"{lake}/state/silver", "name": "silver"}],
+        "clones": {"also": [f"{lake}/clone"]},
+        "vacuum": True,
+        "clean_log": True,
+    }
+    return table, Policy.from_json({"version": 1, "tables": [entry]}).named_tables[0]
+
+
+def on_demand(
+    table: Folder,
+    policy_table: PolicyTable,
+    operation: str,
+    options: Mapping[str, Any],
+    **more: Any,
+) -> RunResult:
+    assert isinstance(table.store, MemoryStore)
+    table.store.now_ms = lambda: epoch_millis(NOW)
+    environment = RunEnvironment(now=lambda: NOW, **more)
+    return run_operation(
+        table.open(), policy_table, operation, options=options, environment=environment
+    )
+
+
+def test_without_its_promises_these_files_would_go(tmp_path: Path) -> None:
+    table, policy_table = promised(tmp_path)
+    bare = Policy.from_json({"version": 1}).table_at(policy_table.uri)
+    assert on_demand(table, bare, "vacuum", {}).status == "done"
+    assert table.files() == {"5.parquet"}
+    assert on_demand(table, bare, "clean-log", {}).status == "done"
+    assert f"{4:020}.json" not in table.names()
+
+
+@pytest.mark.parametrize(("operation", "options"), some(CASES, 40), ids=str)
+def test_no_option_weakens_what_a_policy_holds(
+    operation: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    table, policy_table = promised(tmp_path)
+    outcome = on_demand(table, policy_table, operation, options).outcomes[0]
+    assert table.files() >= HELD, outcome.reason
+    assert {f"{version:020}.json" for version in range(1, 6)} <= set(table.names())
+
+
+@pytest.mark.parametrize("options", [{"holders": {}}, {"holders": {"keep": []}}, {"holders": None}])
+def test_an_empty_holder_stands_for_those_of_the_policy(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    table, policy_table = promised(tmp_path)
+    (outcome,) = on_demand(table, policy_table, "vacuum", options).outcomes
+    assert outcome.status == "done" and table.files() == HELD | {"5.parquet"}
+    assert outcome.result is not None
+    assert {each["holder"].partition(" memory")[0] for each in outcome.result["held"]} == {
+        "kept version audit",
+        "last-read silver",
+        "clone",
+    }
+
+
+def test_what_a_caller_holds_is_added(tmp_path: Path) -> None:
+    table, policy_table = promised(tmp_path)
+    table.log(removed("5.parquet", 30), add("6.parquet"), days=30)
+    table.file("6.parquet")
+    named_memory(f"memory://{tmp_path.name}/state").put("silver", b"6")
+    more = Holders(keep=(KeptVersion(name="mine", version=5),))
+    on_demand(table, policy_table, "vacuum", {"holders": more.to_json()})
+    assert table.files() == {"1.parquet", "2.parquet", "5.parquet", "6.parquet"}
+
+
+@pytest.mark.parametrize("value", ["", None, "PT0S", "7 days", "29 days", 0])
+@pytest.mark.parametrize("operation", ["vacuum", "clean-log"])
+def test_a_request_does_not_shorten_the_retention_of_the_policy(
+    operation: str, value: Any, tmp_path: Path
+) -> None:
+    table, policy_table = promised(tmp_path)
+    own = Policy.from_json(
+        {
+            "version": 1,
+            "defaults": {"vacuum": {"retention": "60 days"}, "clean_log": {"retention": "60 days"}},
+        }
+    ).table_at(policy_table.uri)
+    option = "retention" if operation == "vacuum" else "log_retention"
+    (outcome,) = on_demand(table, own, operation, {option: value}).outcomes
+    assert table.files() >= HELD and f"{1:020}.json" in table.names()
+    assert (outcome.status == "failed") is (value not in ("", None)), outcome.reason
+    if outcome.status == "failed":
+        assert "is shorter than that of the policy, 60 days" in outcome.reason
+        # The remedies, which the message names.
+        assert on_demand(table, own, operation, {}).status == "done"
+        assert on_demand(table, own, operation, {option: value, **FLAGS}).status == "done"
+        assert not table.files() >= HELD or f"{1:020}.json" not in table.names()
+
+
+# One table by two names
+
+
+def lake(path: Path) -> Folder:
+    """A table on a local disk with files that are old enough to be deleted."""
+    table = Folder(path / "real" / "orders", now=clock.now())
+    table.log(add("1.parquet"), days=50)
+    table.log(removed("1.parquet", 40), add("2.parquet"), days=40)
+    table.checkpoint(2)
+    table.file("1.parquet", "2.parquet", days=50)
+    return table
+
+
+def environment(policy: Policy) -> RunEnvironment:
+    def options_at(rule: Any, _: str) -> Mapping[str, str]:
+        return environment_options(rule)
+
+    clones = PolicyClones(
+        discover=lambda: discover(policy), options_at=options_at, policies=(policy,)
+    )
+    return RunEnvironment(clones=clones)
+
+
+@pytest.mark.parametrize("operation", ["vacuum", "clean-log"])
+@pytest.mark.parametrize("how", ["link", "link above", "pattern", "spelled", "outside"])
+def test_an_entry_holds_what_another_entry_of_the_same_table_keeps(
+    how: str, operation: str, tmp_path: Path
+) -> None:
+    table = lake(tmp_path)
+    os.symlink(tmp_path / "real", tmp_path / "link")
+    os.symlink(tmp_path / "real" / "orders", tmp_path / "orders")
+    keeps = {"keep": [{"name": "audit", "version": 1}]}
+    real, other = f"{tmp_path}/real/orders", f"{tmp_path}/orders"
+    own: dict[str, Any] = {"uri": other}
+    entries = {
+        "link": [own, {"uri": real, **keeps}],
+        "link above": [{"uri": f"{tmp_path}/link/orders"}, {"uri": real, **keeps}],
+        "pattern": [own, {"pattern": f"{tmp_path}/real/*", **keeps}],
+        "spelled": [{"uri": f"{real}/"}, {"uri": f"file://{tmp_path}/x/../real/orders", **keeps}],
+        "outside": [{"uri": real, **keeps}],
+    }[how]
+    policy = Policy.from_json({"version": 1, "tables": entries})
+    policy_table = policy.table_at(other if how == "outside" else entries[0]["uri"])
+    result = run_operation(
+        open_table(policy_table.uri), policy_table, operation, environment=environment(policy)
+    )
+    assert result.status == "done", result.problem
+    assert table.files() == {"1.parquet", "2.parquet"}
+    assert f"{1:020}.json" in table.names()
+
+
+def test_a_copy_of_a_table_is_another_table(tmp_path: Path) -> None:
+    table = lake(tmp_path)
+    copy = lake(tmp_path / "copy")
+    copy.log(add("own.parquet"))
+    entries = [
+        {"uri": f"{tmp_path}/real/orders"},
+        {"uri": f"{tmp_path}/copy/real/orders", "keep": [{"name": "audit", "version": 1}]},
+    ]
+    policy = Policy.from_json({"version": 1, "tables": entries})
+    first = policy.named_tables[0]
+    run_operation(open_table(first.uri), first, "vacuum", environment=environment(policy))
+    assert table.files() == {"2.parquet"}
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_the_longer_retention_of_two_entries_counts(longer: bool, tmp_path: Path) -> None:
+    table = lake(tmp_path)
+    os.symlink(tmp_path / "real" / "orders", tmp_path / "orders")
+    entries: list[dict[str, Any]] = [
+        {"uri": f"{tmp_path}/orders", "vacuum": {"retention": "30 days"}},
+        {
+            "uri": f"{tmp_path}/real/orders",
+            "vacuum": {"retention": "60 days" if longer else "30 days"},
+        },
+    ]
+    policy = Policy.from_json({"version": 1, "tables": entries})
+    result = run(
+        open_table(entries[0]["uri"]), policy.named_tables[0], environment=environment(policy)
+    )
+    assert result.status == "done"
+    assert table.files() == ({"1.parquet", "2.parquet"} if longer else {"2.parquet"})
+
+
+def test_the_command_line_keeps_what_an_entry_by_a_link_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = lake(tmp_path)
+    os.symlink(tmp_path / "real" / "orders", tmp_path / "orders")
+    config = tmp_path / "policy.yaml"
+    config.write_text(
+        f"version: 1\ndefaults: {{vacuum: true}}\ntables:\n- uri: {tmp_path}/orders\n"
+        f"- {{uri: {tmp_path}/real/orders, keep: [{{name: audit, version: 1}}]}}\n"
+    )
+    assert main(["run", str(config)]) == 0, capsys.readouterr()
+    assert table.files() == {"1.parquet", "2.parquet"}
+
+
+def test_an_entry_that_cannot_be_examined_stops_deletions_unless_the_policy_ignores_it(
+    tmp_path: Path,
+) -> None:
+    table, policy_table = promised(tmp_path)
+    bad = {"uri": f"memory://other-{tmp_path.name}/orders", "keep": [{"name": "x", "version": 1}]}
+
+    def options_at(rule: Any, uri: str) -> Mapping[str, str]:
+        if "other-" in uri:
+            raise OSError("down")
+        return {}
+
+    for ignored in (False, True):
+        own = {
+            "uri": policy_table.uri,
+            "clones": {"unreadable": "ignore" if ignored else "block"},
+        }
+        policy = Policy.from_json({"version": 1, "tables": [own, bad]})
+        clones = PolicyClones(
+            discover=lambda: Discovery(policy.named_tables),  # noqa: B023
+            options_at=options_at,
+            policies=(policy,),
+        )
+        first = policy.named_tables[0]
+        result = on_demand(table, first, "clean-log", {}, clones=clones)
+        assert (result.status == "done") is ignored
+        if not ignored:
+            assert "orders may be this table, and cannot be examined" in str(result.problem)
