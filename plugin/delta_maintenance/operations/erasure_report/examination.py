@@ -203,9 +203,9 @@ class Examination:
         with ParquetInput(cast(BinaryIO, ReadAhead(opened))) as parquet:
             stored = parquet.stored_columns(reading.layout.mode)
             present = list(parquet.schema)
-        fields = (each for each in reading.layout.columns.fields if each.name not in partitioned)
+        columns = (c for c in reading.layout.columns.fields if c.name not in partitioned)
         return None not in reading.columns.values() and all(
-            stored.find(each, present) is not None for each in fields
+            at is not None for _, at in stored.find(columns, present)
         )
 
     def _other_columns(self, opened: BinaryIO) -> str | None:
