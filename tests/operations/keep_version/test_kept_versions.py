@@ -203,3 +203,15 @@ def test_versions_that_cannot_be_kept_are_refused_and_leave_no_name() -> None:
     with pytest.raises(RefusedError, match="have been deleted"):
         keep(table, "audit", keep=1)
     assert read_kept_versions(table.store) == ()
+
+
+def test_the_plan_says_from_when_on_delta_spark_refuses_the_version() -> None:
+    table = replaced()
+    for until, refuses in ((NOW - timedelta(days=34), False), (NOW + timedelta(days=3), True)):
+        options = KeepVersionOptions(name="audit", keep=1, until=until)
+        planned = keep_version.plan(
+            table.open().snapshot(), options, RunContext.at(NOW - timedelta(days=39))
+        )
+        notes = [note for note in planned.notes if "Delta Spark 4.4 refuses" in note]
+        assert bool(notes) == refuses
+        assert all(f"from {NOW - timedelta(days=32):%Y-%m-%d}" in note for note in notes)

@@ -33,6 +33,7 @@ from delta_maintenance.operations import (
     keep_version,
     optimize,
     purge,
+    set_properties,
     vacuum,
 )
 from delta_maintenance.operations.checkpoint import CheckpointOptions
@@ -43,12 +44,13 @@ from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.simulation.promises import SCHEMA, ids_in
-from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.delta_spark import DELTA_RELEASE, DeltaSpark
 from tests.support.rewrites.data_files import inline_vector, removed
 
 SEQUENCES = int(os.environ.get("DELTA_MAINTENANCE_SEQUENCES", "6"))
@@ -291,3 +293,46 @@ def test_delta_spark_opens_the_kept_version_at_the_end(
         assert sorted(found) == world.ids
         latest = [json.loads(row)["id"] for row in delta_spark.rows(query.partition(" VERSION")[0])]
         assert sorted(latest) == sorted(ids_in(world.table.snapshot()))
+
+
+@pytest.mark.oracle
+@pytest.mark.spark
+def test_delta_spark_reads_an_old_version_by_each_remedy_of_the_plan(
+    delta_spark: DeltaSpark, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "table", 1001)
+    world.append()
+    world.delete()
+    old = clock.now().timestamp() - 20 * 86_400
+    for number, commit in enumerate(sorted((world.path / "_delta_log").glob("*.json"))):
+        os.utime(commit, (old + number, old + number))
+    options = KeepVersionOptions(name="audit", keep=1)
+    planned = keep_version.plan(world.table.snapshot(), options, world._now())
+    [note] = [each for each in planned.notes if "Delta Spark 4.4" in each]
+    assert f"from {clock.instant(int(old + 1) * 1000 + 7 * 86_400_000):%Y-%m-%dT%H:%M}" in note
+    keep_version.apply(world.table, planned, world._now())
+    query = f"SELECT id FROM delta.`{world.path}` VERSION AS OF 1"
+    ids = sorted(ids_in(world.table.snapshot(version=1)))
+
+    def read_by_spark() -> list[int]:
+        delta_spark.forget()
+        return sorted(json.loads(row)["id"] for row in delta_spark.rows(query))
+
+    table = DeltaTable(world.path, version=1)
+    rows = QueryBuilder().register("t", table).execute("SELECT id FROM t").read_all()
+    assert sorted(pa.table(rows)["id"].to_pylist()) == ids
+    if tuple(map(int, DELTA_RELEASE.split("."))) >= (4, 4):
+        with pytest.raises(Exception, match="deletedFileRetentionDuration"):
+            read_by_spark()
+    setting = next(
+        word for word in note.split() if word.startswith("spark.databricks.delta.vacuum")
+    )
+    with delta_spark.setting(setting, "false"):
+        assert read_by_spark() == ids
+    longer = SetPropertiesOptions(properties={"delta.deletedFileRetentionDuration": "30 days"})
+    set_properties.apply(world.table, set_properties.plan(world.table.snapshot(), longer))
+    assert read_by_spark() == ids
+    planned = keep_version.plan(world.table.snapshot(), options, world._now())
+    assert f"from {clock.instant(int(old + 1) * 1000 + 30 * 86_400_000):%Y-%m-%d}" in str(
+        planned.notes
+    )

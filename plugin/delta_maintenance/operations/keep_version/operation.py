@@ -37,6 +37,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_writable
 
+_TIME_TRAVEL = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 _ADDS = {"add": ("path", "deletionVector"), "remove": ()}
 
 
@@ -68,7 +69,11 @@ def plan(
             else f"no version is kept as {options.name}"
         )
     else:
-        kept, only_here = _wanted(snapshot, options, known, context.started)
+        opened = _opened(snapshot, options, known, context.started)
+        kept = KeptVersion(
+            name=options.name, version=opened.version, until=options.until, why=options.why
+        )
+        only_here = _files_only_here(snapshot, opened)
         if known is not None and known.version != kept.version:
             raise RefusedError(
                 f"version {known.version} is kept as {options.name}",
@@ -82,7 +87,7 @@ def plan(
             if action == "none"
             else f"version {kept.version} can be opened, and all of its data files exist"
         )
-        notes = _notes(snapshot, kept)
+        notes = _notes(snapshot, opened, options.until)
     return KeepVersionPlan(
         table=snapshot.table,
         version=snapshot.version,
@@ -143,9 +148,10 @@ def _result(plan: KeepVersionPlan, status: Status, *notes: str) -> KeepVersionRe
     )
 
 
-def _wanted(
+def _opened(
     snapshot: Snapshot, options: KeepVersionOptions, known: KeptVersion | None, now: datetime
-) -> tuple[KeptVersion, int]:
+) -> Snapshot:
+    """Opens the version to keep."""
     if options.until is not None and options.until <= now:
         raise InvalidRequestError(
             f"{options.until:%Y-%m-%dT%H:%M:%S%z} is in the past", remedy="give a later end"
@@ -154,14 +160,9 @@ def _wanted(
     if version is None and options.at is None and known is not None:
         # Without a version, the end or the purpose of a kept version is changed.
         version = known.version
-    kept = snapshot
-    if version is not None or options.at is not None:
-        kept = Table(snapshot.log.store).snapshot(version=version, timestamp=options.at)
-    only_here = _files_only_here(snapshot, kept)
-    return (
-        KeptVersion(name=options.name, version=kept.version, until=options.until, why=options.why),
-        only_here,
-    )
+    if version is None and options.at is None:
+        return snapshot
+    return Table(snapshot.log.store).snapshot(version=version, timestamp=options.at)
 
 
 def _files_only_here(latest: Snapshot, kept: Snapshot) -> int:
@@ -197,10 +198,22 @@ def _files_only_here(latest: Snapshot, kept: Snapshot) -> int:
     return len(then.unlisted([chunk for each in needed for chunk in each["path"].chunks]))
 
 
-def _notes(snapshot: Snapshot, kept: KeptVersion) -> tuple[str, ...]:
-    """Says what other writers may delete, which do not know the names."""
+def _notes(snapshot: Snapshot, kept: Snapshot, until: datetime | None) -> tuple[str, ...]:
+    """Says what other writers may delete, which do not know the names, and which readers refuse the
+    version.
+    """
     properties = snapshot.properties
     notes = []
+    retention = duration_text(properties.deleted_file_retention)
+    ends = None if kept.timestamp is None else kept.timestamp + properties.deleted_file_retention
+    if ends is None or until is None or until > ends:
+        since = "" if ends is None else f"this one from {ends:%Y-%m-%dT%H:%M:%SZ} on, "
+        notes.append(
+            f"Delta Spark 4.4 refuses versions that are older than {retention} "
+            f"(delta.deletedFileRetentionDuration), {since}although nothing of them is "
+            f"missing: set {_TIME_TRAVEL} to false in its session, or a longer retention, with which "
+            "vacuums keep the removed files of all versions as much longer; deltalake reads them"
+        )
     if properties.enable_expired_log_cleanup:
         notes.append(
             "other writers, such as Delta Spark, delete the log of versions older than "
@@ -209,7 +222,7 @@ def _notes(snapshot: Snapshot, kept: KeptVersion) -> tuple[str, ...]:
         )
     notes.append(
         "a vacuum by another engine deletes files that were removed more than "
-        f"{duration_text(properties.deleted_file_retention)} ago "
+        f"{retention} ago "
         "(delta.deletedFileRetentionDuration)"
     )
     return tuple(notes)

@@ -41,7 +41,7 @@ def result_facts(result: KeepVersionResult) -> Facts:
 RECORD = OperationRecord(
     name="keep-version",
     title="Keep a version",
-    summary="keep a version readable under a name, whatever the retention",
+    summary="keep the files and the log of a version under a name, whatever the retention",
     description=(
         "Keep one version of the table under a name. Vacuums and log clean-ups then keep its files "
         "and its log until the given time, or until it is released. The name is "

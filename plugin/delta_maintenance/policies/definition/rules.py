@@ -125,7 +125,7 @@ class Rules(_OperationRules):
     limits: Limits = Limits()
     """Limits that end a run."""
     keep: tuple[KeepRule, ...] = ()
-    """Versions that stay readable, whatever the retention."""
+    """Versions whose files and log stay, whatever the retention."""
     readers: tuple[ReaderRule, ...] = ()
     """Readers, for which the versions stay that they have not read."""
     clones: ClonesRule = ClonesRule()

@@ -1,0 +1,47 @@
+"""Erasure reports against Delta Spark: *erased* is not said while a version of it has the row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.suite.play import examples
+from tests.support.tables.erasure_histories import VALUE, History
+
+pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+
+
+def versions_with_rows(spark: DeltaSpark, history: History) -> list[int]:
+    """The versions of which Delta Spark returns the row."""
+    found = []
+    for version in range(history.version + 1):
+        query = f"SELECT * FROM delta.`{history.root}` VERSION AS OF {version}"
+        # It opens no version whose log was cleaned, and reads none whose files are gone.
+        with suppress(Exception):
+            rows = [json.loads(row) for row in spark.rows(query)]
+            values = {str(value).removesuffix(".00") for row in rows for value in row.values()}
+            if values & {str(VALUE), f"{VALUE}.0"}:
+                found.append(version)
+    return found
+
+
+def test_erased_is_never_said_while_delta_spark_returns_the_row(
+    delta_spark: DeltaSpark, tmp_path: Path, count_cases: Callable[[str, int], None]
+) -> None:
+    erased = remaining = 0
+    for seed in range(3000, 3000 + examples(30)):
+        history = History(tmp_path / str(seed), seed, features=seed % 4 != 0)
+        history.play(history.random.randint(2, 10))
+        status = history.report().status
+        found = versions_with_rows(delta_spark, history)
+        assert status != "erased" or not found, (seed, history.steps, found)
+        erased += status == "erased"
+        remaining += bool(found)
+    count_cases("histories that are called erased, and Delta Spark returns no row", erased)
+    count_cases("histories of which Delta Spark returns a row", remaining)
+    assert erased and remaining
