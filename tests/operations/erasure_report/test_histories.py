@@ -31,7 +31,7 @@ def read_by_deltalake(history: History) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", some(range(HISTORIES), 40))
+@pytest.mark.parametrize("seed", some(range(HISTORIES), 12))
 def test_erased_is_never_said_while_a_version_returns_the_row(seed: int, tmp_path: Path) -> None:
     history = History(tmp_path / "table", seed, features=seed % 4 != 0)
     history.play(history.random.randint(2, 14))

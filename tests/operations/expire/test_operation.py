@@ -28,8 +28,9 @@ from delta_maintenance.policies.assess import assess
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import metadata
+from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
+from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.faults.every_fault import distinct_faults
 from tests.support.operations.row_ids import RacedStore
 from tests.support.rewrites.data_files import (
@@ -467,3 +468,22 @@ def test_a_plan_does_not_fail_for_a_reader_whose_store_does(tmp_path: Path) -> N
     stream = Reader(kind="stream", name="silver", address=str(tmp_path / "file"))
     notes = planned(Aged().store, holders=Holders(readers=(stream,))).notes
     assert any("not known: the position of the stream silver" in note for note in notes)
+
+
+def test_partition_values_of_a_date_that_was_widened_are_its_first_instants() -> None:
+    changes = [{"fromType": "date", "toType": "timestamp_ntz"}]
+    widened = field("t", "timestamp_ntz", **{"delta.typeChanges": changes})
+    table = TableBuilder()
+    table.commit(
+        [
+            features("typeWidening"),
+            metadata(schema=schema_string(field("n", "long"), widened), partitioned_by=["t"]),
+            add("old", partitionValues={"t": "2025-12-01"}),
+            add("young", partitionValues={"t": "2025-12-03"}),
+            add("new", partitionValues={"t": "2025-12-03 00:00:00"}),
+        ]
+    )
+    planned = expire.plan(
+        table.open().snapshot(), ExpireOptions(column="t", older_than=AGE), RunContext.at(NOW)
+    )
+    assert planned.files == 1

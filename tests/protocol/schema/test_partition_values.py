@@ -103,6 +103,7 @@ def test_empty_string_and_null_are_null_in_every_type(name: str) -> None:
         ("date", "2020-02-29", date(2020, 2, 29)),
         ("date", "2020-1-2", date(2020, 1, 2)),
         ("date", "0001-01-01", date(1, 1, 1)),
+        ("timestamp_ntz", "2020-01-02", datetime(2020, 1, 2)),
     ],
 )
 def test_values_are_parsed_by_type(name: str, text: str, expected: Any) -> None:

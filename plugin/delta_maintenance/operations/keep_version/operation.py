@@ -211,8 +211,9 @@ def _notes(snapshot: Snapshot, kept: Snapshot, until: datetime | None) -> tuple[
         notes.append(
             f"Delta Spark 4.4 refuses versions that are older than {retention} "
             f"(delta.deletedFileRetentionDuration), {since}although nothing of them is "
-            f"missing: set {_TIME_TRAVEL} to false in its session, or a longer retention, with which "
-            "vacuums keep the removed files of all versions as much longer; deltalake reads them"
+            f"missing: set {_TIME_TRAVEL} to false in its session, or a longer retention, with "
+            "which vacuums keep the removed files of all versions as much longer; deltalake reads "
+            "them"
         )
     if properties.enable_expired_log_cleanup:
         notes.append(

@@ -268,6 +268,9 @@ def _microseconds(text: str, zone: tzinfo) -> int:
 
 
 def _local_microseconds(text: str) -> int:
+    if _DATE.fullmatch(text):
+        # The column was a date when the value was written ("Type Widening").
+        text = f"{text} 00:00:00"
     if _fully_matched(_TIMESTAMP, text)[8] is not None:
         raise ValueError
     return _microseconds(text, UTC)
