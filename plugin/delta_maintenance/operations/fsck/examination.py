@@ -18,7 +18,11 @@ from delta_maintenance.operations.fsck.archived_log import (
     cannot_be_read,
 )
 from delta_maintenance.operations.fsck.checks import row_ids
-from delta_maintenance.operations.fsck.checks.checkpoints import check_checkpoints, check_hint
+from delta_maintenance.operations.fsck.checks.checkpoints import (
+    CheckpointProblem,
+    check_checkpoints,
+    check_hint,
+)
 from delta_maintenance.operations.fsck.checks.contents import (
     VECTORS_MEMORY,
     check_footers,
@@ -121,8 +125,8 @@ class Examination:
     """The newest version in the listing of the log."""
     findings: Findings
     inventory: LogInventory
-    bad_checkpoints: Mapping[str, str]
-    """Unusable checkpoints, by the name of their first file, with the kind of the finding."""
+    bad_checkpoints: Mapping[str, CheckpointProblem]
+    """Unusable checkpoints, by the name of their first file."""
     history: LogHistory | None
     """None if no version can be reconstructed."""
     snapshot: Snapshot | None
@@ -212,7 +216,9 @@ class _Attempt:
         if history is not None:
             check_commits(history, findings, root=self.table.uri)
             check_mapping(history, findings)
-        bad = check_checkpoints(store, inventory, history, findings, progress=self.progress)
+        bad = check_checkpoints(
+            store, inventory, history, findings, now=self.now, progress=self.progress
+        )
         check_compactions(store, listing, findings)
         check_checksums(store, inventory, last, history, findings)
         presence = None

@@ -149,7 +149,8 @@ DOUBTFUL = (
     "leave the file out"
 )
 _CHECKPOINT = (
-    "run fsck --repair, which writes the checkpoint again if the log before it is complete"
+    "run fsck --repair, which writes the checkpoint again if version 0 or an older checkpoint, and "
+    "all commits since, prove its contents"
 )
 _EMPTY = (
     "run fsck --repair, which puts a complete checkpoint in its place, or deletes a file with "
@@ -231,7 +232,12 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "orphan-sidecar": FindingKind("note", "run clean-log, which deletes the file once it is old"),
     "checkpoint-differs": FindingKind(
-        "corrupt", f"find out whether the checkpoint or the log is right; {_CHECKPOINT}"
+        "corrupt", f"change nothing in the table before the repair; {_CHECKPOINT}"
+    ),
+    "missing-tombstones": FindingKind(
+        "warning",
+        "run no vacuum of Delta Spark before the repair, because it deletes files that only "
+        f"tombstones protect; {_CHECKPOINT}",
     ),
     "damaged-hint": FindingKind("warning", "run fsck --repair, which writes the hint again"),
     "dangling-hint": FindingKind(

@@ -54,6 +54,7 @@ HISTORY_FIELDS = {
         "deletionVector",
         "dataChange",
         "size",
+        "deletionTimestamp",
         "baseRowId",
         "defaultRowCommitVersion",
     ),

@@ -30,7 +30,11 @@ from delta_maintenance.operations.fsck.options import (
     RepairOutcome,
     status_of,
 )
-from delta_maintenance.operations.fsck.repair import Repairing, proposed_repairs
+from delta_maintenance.operations.fsck.proposals import (
+    commits_after_wrong_checkpoints,
+    proposed_repairs,
+)
+from delta_maintenance.operations.fsck.repair import Repairing
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
@@ -158,6 +162,9 @@ def apply(
             repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
         )
         after = examine().plan
+        done = [outcome for outcome in outcomes if outcome.status == "done"]
+        notes = (*after.notes, *commits_after_wrong_checkpoints(surveyed.found, done))
+        after = replace(after, notes=notes)
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
     return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)

@@ -56,15 +56,16 @@ class FsckOptions(Record):
         bool,
         Flag(
             help="make the repairs that cannot lose data: let _last_checkpoint name an existing "
-            "checkpoint, write damaged and empty checkpoints again where the log before them is "
-            "complete, delete other empty checkpoint files that are a day old, and copy data "
-            "files to the names that the log states"
+            "checkpoint, write damaged, wrong and empty checkpoints again from an older one or "
+            "version 0 and all commits since, delete checksums that repeat a wrong checkpoint, "
+            "delete other empty checkpoint files that are a day old, and copy data files to the "
+            "names that the log states"
         ),
     ] = False
     """Whether `apply` may make the repairs that cannot lose data: point `_last_checkpoint` to an
-    existing checkpoint, rewrite damaged and empty checkpoints if the log before them is complete,
-    delete other empty checkpoint files that are a day old, and copy data files to the names that
-    the log states.
+    existing checkpoint, rewrite damaged, wrong and empty checkpoints from an older one or version 0
+    and all commits since, delete checksums that repeat a wrong checkpoint, delete other empty
+    checkpoint files that are a day old, and copy data files to the names that the log states.
     """
     remove_missing_files: Annotated[
         bool,
@@ -120,6 +121,7 @@ class FindingCount(Record):
 RepairAction = Literal[
     "rewrite-hint",
     "remove-hint",
+    "remove-checksums",
     "replace-checkpoint",
     "fill-empty-checkpoint",
     "remove-empty-checkpoint",
@@ -144,7 +146,7 @@ class Repair(Record):
     reason: str
     """The change, and why it cannot lose data, in a sentence."""
     paths: tuple[str, ...] = ()
-    """The entries to remove, or whose files are copied, as in the log."""
+    """The entries to remove, or whose files are copied, as in the log; or checksums."""
 
     def __str__(self) -> str:
         return ": ".join([self.action, *filter(None, [self.path]), self.reason])
@@ -202,7 +204,7 @@ class RepairOutcome(Record):
     version: int | None = None
     """The commit that was made, or the version of the checkpoint that was written."""
     count: int = 0
-    """The number of removed entries, or of copied files."""
+    """The number of removed entries or checksums, or of copied files."""
     reason: str | None = None
 
     def __str__(self) -> str:

@@ -1,13 +1,14 @@
-"""Decides which findings can be repaired, and repairs them.
+"""Applies the repairs of `proposals`.
 
-At whatever point a repair stops, every version that could be opened before still has the same
-files: a hint proves nothing, a checkpoint is replaced only if the log before it is complete, and
-entries without their files are removed in an ordinary commit.
+At whatever point a repair stops, every version that could be opened before still opens, with the
+files that it had or with those that the log proves: a hint proves nothing, a checkpoint is replaced
+only if all commits since version 0 or an older checkpoint exist and nothing speaks against that
+one, and entries without their files are removed in an ordinary commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -26,21 +27,25 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
-from delta_maintenance.operations.fsck.doubled_files import (
-    commit_missing_removes,
-    propose_missing_removes,
-)
+from delta_maintenance.operations.fsck.doubled_files import commit_missing_removes
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import read_live_files, read_live_rows
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
-from delta_maintenance.protocol.actions.model import CommitInfo, Metadata
+from delta_maintenance.operations.fsck.proposals import (
+    APPEND_ONLY,
+    HINT,
+    OPERATION,
+    SUSPENDED,
+    checkpoint_path,
+    is_append_only,
+    is_suspended,
+)
+from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.commit.conflicts import IsolationLevel
 from delta_maintenance.protocol.commit.staged import removes_of
-from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.storage.core.listing import STATUSES
@@ -48,47 +53,12 @@ from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, La
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.data.locations import copy_files
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
-from delta_maintenance.table.read.segment import CheckpointFiles, list_log
+from delta_maintenance.table.read.segment import CheckpointFiles, hinted_version, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.log_deletion import put_hint
-
-OPERATION = "FSCK"
-"""The operation name of repair commits."""
-
-_HINT = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
-_APPEND_ONLY = "delta.appendOnly"
-_SUSPENDED = "suspendedProperty"
-_NAMED = 20
-"""The number of entries that notes name."""
-
-
-def proposed_repairs(
-    found: Examination, options: FsckOptions, *, now: datetime
-) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
-    """Returns the repairs that the options permit, and the reasons why other findings are not
-    repaired.
-    """
-    wants_repairs = options.repair or options.remove_missing_files or options.remove_doubled_files
-    if found.archived and wants_repairs:
-        return (), ("nothing is repaired while files of the log are archived",)
-    repairs: list[Repair] = []
-    notes: list[str] = []
-    if options.repair:
-        repairs.extend(_checkpoints(found, notes))
-        repairs.extend(_empty_checkpoints(found, notes, now))
-        repairs.extend(_hint(found))
-        repairs.extend(_misnamed(found))
-    if wants_repairs:
-        repairs.extend(_append_only(found))
-    if options.remove_doubled_files and found.snapshot is not None:
-        append_only = _is_append_only(found.snapshot)
-        repairs.extend(propose_missing_removes(found, options, notes, append_only=append_only))
-    if options.remove_missing_files:
-        repairs.extend(_missing_files(found, options, notes))
-    return tuple(repairs), tuple(notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +75,8 @@ class Repairing:
         """Applies one repair. Its outcome contains the reason if it is not made."""
         try:
             match repair.action:
+                case "remove-checksums":
+                    return self._remove_checksums(repair)
                 case "replace-checkpoint":
                     return self._replace_checkpoint(repair)
                 case "fill-empty-checkpoint":
@@ -126,10 +98,22 @@ class Repairing:
         except DeltaMaintenanceError as error:
             return _outcome(repair, "failed", reason=str(error))
 
+    def _remove_checksums(self, repair: Repair) -> RepairOutcome:
+        statuses = [e.status for e in self.found.inventory.entries if e.path in repair.paths]
+        snapshot = self._without_bad_checkpoints(self.found.version)
+        require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
+        columns = [[s.path for s in statuses], [s.size for s in statuses]]
+        times = [status.modified_ms for status in statuses]
+        unchanged = pa.table([*columns, times], schema=STATUSES)
+        self._require_deleted(self.table.store.delete_unchanged(unchanged))
+        return _outcome(repair, "done", count=len(statuses))
+
     def _replace_checkpoint(self, repair: Repair) -> RepairOutcome:
         found, store = self.found, self.table.store
         checkpoints = found.inventory.listing.checkpoints
-        files = next((files for files in checkpoints if _path(files) == repair.path), None)
+        files = next(
+            (files for files in checkpoints if checkpoint_path(files) == repair.path), None
+        )
         # If size or time have changed, another process has repaired it.
         if files is None or files not in list_log(store, first_version=files.version).checkpoints:
             return _outcome(repair, "already-done", reason="the checkpoint has changed")
@@ -140,8 +124,11 @@ class Repairing:
             kind=_kind(files, snapshot), engine="local", incremental="never"
         )
         plan = checkpoint.plan(snapshot, options, context=RunContext.at(self.now), repairs=True)
+        # deltalake does not open a table whose hint names a version without a checkpoint.
+        if hinted_version(store) == files.version:
+            store.delete(HINT)
         if files.kind is LogFileKind.CLASSIC_CHECKPOINT:
-            # The damaged file occupies the name. Until it is replaced, readers use the older log.
+            # The bad file occupies the name. Until it is replaced, readers use the older log.
             self._delete(files)
         result = checkpoint.apply(
             self.table,
@@ -188,11 +175,26 @@ class Repairing:
     def _without_bad_checkpoints(self, version: int) -> Snapshot:
         """Opens the version from a base without findings."""
         snapshot = self.table.snapshot(version=version)
-        while (base := snapshot.log.checkpoint) is not None and (
-            base.files.name in self.found.bad_checkpoints
-        ):
+        while (base := snapshot.log.checkpoint) is not None and self._is_bad(base.files):
             problem = "the checkpoint cannot be read, or differs from the log"
-            snapshot = snapshot.avoiding(UnusableCheckpointError(problem, file=_path(base.files)))
+            snapshot = snapshot.avoiding(
+                UnusableCheckpointError(problem, file=checkpoint_path(base.files))
+            )
+        return snapshot
+
+    def _is_bad(self, files: CheckpointFiles) -> bool:
+        # Compared by its files, not by name: a replaced checkpoint has the name of the bad one.
+        is_known = files in self.found.inventory.listing.checkpoints
+        return is_known and files.name in self.found.bad_checkpoints
+
+    def _require_sound_base(self, snapshot: Snapshot) -> Snapshot:
+        """Returns a snapshot to commit to; `RefusedError` if it rests on a bad checkpoint."""
+        base = snapshot.log.checkpoint
+        if base is not None and self._is_bad(base.files):
+            raise RefusedError(
+                f"the newest version is read from {base.files.name}, which is damaged",
+                remedy="repair the checkpoint first, and run again",
+            )
         return snapshot
 
     def _delete(self, files: CheckpointFiles) -> None:
@@ -209,19 +211,16 @@ class Repairing:
         listing = list_log(store)
         versions = {files.version for files in listing.checkpoints}
         try:
-            hint = parse_hint(read_hint(store, _HINT))
+            hint = parse_hint(read_hint(store, HINT))
         except FileNotFoundError:
             return _outcome(repair, "already-done", reason="the hint no longer exists")
         if hint is not None and hint.version in versions:
             return _outcome(repair, "already-done", reason="the hint is valid now")
-        found = self.found.inventory.listing.checkpoints
-        # Compared by their files, not by name: a replaced checkpoint has the name of the bad one.
-        bad = [files for files in found if files.name in self.found.bad_checkpoints]
-        good = tuple(files for files in listing.checkpoints if files not in bad)
+        good = tuple(files for files in listing.checkpoints if not self._is_bad(files))
         listing = replace(listing, checkpoints=good)
         sound, _ = newest_sound_checkpoint(store, listing, version=max(listing.commits, default=-1))
         if sound is None:
-            store.delete(_HINT)
+            store.delete(HINT)
             return _outcome(repair, "done", reason="no checkpoint exists that the hint could name")
         put_hint(store, sound)
         return _outcome(repair, "done", version=sound.checkpoint.files.version)
@@ -244,7 +243,7 @@ class Repairing:
         return check_presence(files, live, Findings(), version=snapshot.version, kept_from_ms=0)
 
     def _remove_missing_files(self, repair: Repair) -> RepairOutcome:
-        snapshot = self.table.snapshot()
+        snapshot = self._require_sound_base(self.table.snapshot())
         rows = read_live_rows(snapshot, repair.paths)
         # Entries whose files exist now are kept.
         missing = self._presence(snapshot).missing
@@ -257,8 +256,8 @@ class Repairing:
         return self._removed(repair, transaction.commit())
 
     def _remove_doubled_files(self, repair: Repair) -> RepairOutcome:
-        snapshot = self.found.snapshot
-        assert snapshot is not None
+        assert self.found.snapshot is not None
+        snapshot = self._require_sound_base(self.found.snapshot)
         rows = read_live_rows(snapshot, repair.paths)
         landed = commit_missing_removes(self.found, snapshot, rows, self._staged_removes)
         if not landed:
@@ -267,7 +266,7 @@ class Repairing:
         return replace(self._removed(repair, landed[-1]), count=count)
 
     def _staged_removes(self, snapshot: Snapshot, removes: pa.Table) -> Transaction:
-        suspends = _is_append_only(snapshot) and bool(pc.any(removes["dataChange"]).as_py())
+        suspends = is_append_only(snapshot) and bool(pc.any(removes["dataChange"]).as_py())
         if suspends and not self.options.allow_append_only:
             raise RefusedError(
                 "the table is append-only, and the commit would remove files with their rows",
@@ -276,7 +275,7 @@ class Repairing:
         size = pc.sum(removes["size"]).as_py() or 0
         parameters = {"numRemovedFiles": removes.num_rows, "numRemovedBytes": size}
         if suspends:
-            parameters[_SUSPENDED] = _APPEND_ONLY
+            parameters[SUSPENDED] = APPEND_ONLY
         transaction = self._transaction(snapshot, parameters)
         transaction.read_files(removes)
         transaction.stage_removes(removes)
@@ -287,18 +286,18 @@ class Repairing:
     def _removed(self, repair: Repair, outcome: CommitOutcome) -> RepairOutcome:
         landed = self._landed(outcome)
         version = landed.version
-        if _suspends(landed.commit_info):
+        if is_suspended(landed.commit_info):
             version = self._set_append_only(self.table.snapshot())
         return _outcome(repair, "done", version=version, count=landed.num_removes)
 
     def _restore_append_only(self, repair: Repair) -> RepairOutcome:
-        snapshot = self.table.snapshot()
-        if not _left_suspended(snapshot):
+        snapshot = self._require_sound_base(self.table.snapshot())
+        if not is_suspended(snapshot.log.state.commit_info):
             return _outcome(repair, "already-done", reason="another writer has committed since")
         return _outcome(repair, "done", version=self._set_append_only(snapshot))
 
     def _set_append_only(self, snapshot: Snapshot) -> int:
-        transaction = self._transaction(snapshot, {"restoredProperty": _APPEND_ONLY})
+        transaction = self._transaction(snapshot, {"restoredProperty": APPEND_ONLY})
         transaction.stage_metadata(_with_append_only(snapshot, "true"))
         return self._landed(transaction.commit()).version
 
@@ -327,118 +326,6 @@ class Repairing:
         return outcome
 
 
-def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
-    history = found.history
-    for files in found.inventory.listing.checkpoints:
-        kind = found.bad_checkpoints.get(files.name)
-        if kind is None:
-            continue
-        whole = history is not None and history.base is None
-        if history is None or files.version not in found.inventory.listing.commits:
-            notes.append(f"{files.name} stays: the log before it is incomplete")
-        elif not whole and (kind == "checkpoint-differs" or files.version <= history.first):
-            notes.append(
-                f"{files.name} stays: the log does not reach back to version 0, so nothing proves "
-                "whether the log or the checkpoint is right"
-                if kind == "checkpoint-differs"
-                else f"{files.name} stays: no older checkpoint is left to write it from"
-            )
-        else:
-            base = "version 0" if whole else f"the checkpoint of version {history.first}"
-            yield Repair(
-                action="replace-checkpoint",
-                path=_path(files),
-                version=files.version,
-                reason=f"every commit since {base} exists and is readable, so version "
-                f"{files.version} can be computed without this checkpoint",
-            )
-
-
-def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> Iterator[Repair]:
-    if found.snapshot is None:
-        return
-    for entry in found.inventory.empty_checkpoints:
-        version, commits = entry.file.version, found.inventory.listing.commits
-        if entry.file.kind is LogFileKind.CLASSIC_CHECKPOINT and version in commits:
-            yield Repair(
-                action="fill-empty-checkpoint",
-                path=entry.path,
-                version=version,
-                reason="the file is empty, and a complete checkpoint of its version takes its "
-                "place in one step",
-            )
-        elif is_old(entry, now):
-            yield Repair(
-                action="remove-empty-checkpoint",
-                path=entry.path,
-                version=entry.file.version,
-                reason="the file is empty, and no reader uses it",
-            )
-        else:
-            notes.append(
-                f"{entry.file.name} stays: its writer may still be running until the file is "
-                "a day old"
-            )
-
-
-def _hint(found: Examination) -> Iterator[Repair]:
-    if not (found.findings.counts["damaged-hint"] or found.findings.counts["dangling-hint"]):
-        return
-    left = [c for c in found.inventory.listing.checkpoints if c.name not in found.bad_checkpoints]
-    reason = "readers find the same state without a hint"
-    yield Repair(action="rewrite-hint" if left else "remove-hint", path=_HINT, reason=reason)
-
-
-def _append_only(found: Examination) -> Iterator[Repair]:
-    if found.snapshot is not None and _left_suspended(found.snapshot):
-        reason = "an earlier repair set delta.appendOnly to false and ended before setting it back"
-        yield Repair(action="restore-append-only", version=found.version, reason=reason)
-
-
-def _misnamed(found: Examination) -> Iterator[Repair]:
-    if found.presence is None:
-        return
-    others = found.presence.other_spellings
-    paths = others["path"].filter(pc.is_null(others["doubt"]))
-    if len(paths):
-        yield Repair(
-            action="copy-misnamed-files",
-            version=found.version,
-            reason=f"{count_text(len(paths), 'file')} to copy to the names that readers look for; "
-            "the originals are kept",
-            paths=tuple(paths.to_pylist()),
-        )
-
-
-def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -> Iterator[Repair]:
-    snapshot, presence = found.snapshot, found.presence
-    if snapshot is None or presence is None:
-        return
-    others = presence.other_spellings
-    for row in others.select(["path", "found"]).slice(0, _NAMED).to_pylist():
-        notes.append(f"the entry {row['path']} stays: its file may be {row['found']}")
-    if others.num_rows > _NAMED:
-        notes.append(f"{others.num_rows - _NAMED} other entries stay for the same reason")
-    if not presence.missing.num_rows:
-        return
-    count = presence.missing.num_rows
-    if _is_append_only(snapshot) and not options.allow_append_only:
-        notes.append(
-            f"{count} entries without data files stay: the table is append-only, so "
-            "--allow-append-only is required"
-        )
-        return
-    reason = f"entries whose data files do not exist: {count}"
-    if snapshot.properties.enable_change_data_feed:
-        notes.append("the change data feed shows the rows of the removed entries as deleted")
-    yield Repair(
-        action="remove-missing-files",
-        version=snapshot.version,
-        reason=reason,
-        paths=tuple(presence.missing["path"].to_pylist()),
-    )
-
-
 def _kind(files: CheckpointFiles, snapshot: Snapshot) -> CheckpointKind:
     if files.kind is LogFileKind.UUID_CHECKPOINT:
         return "v2-json" if files.entries[0].file.encoding == "json" else "v2-parquet"
@@ -450,27 +337,8 @@ def _classic_kind(snapshot: Snapshot) -> CheckpointKind:
     return "v2-classic" if v2 and supports(snapshot.protocol, "v2Checkpoint") else "classic"
 
 
-def _path(files: CheckpointFiles) -> str:
-    return f"{LOG_DIRECTORY}/{files.name}"
-
-
-def _is_append_only(snapshot: Snapshot) -> bool:
-    return snapshot.properties.append_only and supports(snapshot.protocol, "appendOnly")
-
-
-def _left_suspended(snapshot: Snapshot) -> bool:
-    """Returns whether the newest commit is the first of a repair's two commits."""
-    return _suspends(snapshot.log.state.commit_info)
-
-
-def _suspends(info: CommitInfo | None) -> bool:
-    parameters = None if info is None else info.values.get("operationParameters")
-    mine = info is not None and info.operation == OPERATION
-    return mine and isinstance(parameters, dict) and parameters.get(_SUSPENDED) == _APPEND_ONLY
-
-
 def _with_append_only(snapshot: Snapshot, value: str) -> Metadata:
-    configuration = {**snapshot.metadata.configuration, _APPEND_ONLY: value}
+    configuration = {**snapshot.metadata.configuration, APPEND_ONLY: value}
     return replace(snapshot.metadata, configuration=configuration)
 
 

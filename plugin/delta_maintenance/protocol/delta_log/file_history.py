@@ -138,6 +138,11 @@ class FileHistory:
             name: _concat(numbers(batch, name) for batch, _, _ in batches)[order]
             for name in COMPARED_FIELDS
         }
+        # A remove has no modification time, and its own time is needed as well.
+        times = _concat(numbers(batch, "deletionTimestamp") for batch, _, _ in batches)[order]
+        self._fields["modificationTime"] = np.where(
+            self._is_add, self._fields["modificationTime"], times
+        )
         self._deleted = _concat(cardinalities(batch) for batch, _, _ in batches)[order]
         self._changes_data = _concat(_data_changes(batch) for batch, _, _ in batches)[order] != 0
         first_rows = _first_rows(self._codes, len(self.keys))
@@ -167,8 +172,21 @@ class FileHistory:
         return rows, live
 
     def field(self, name: str, rows: Ints) -> Ints:
-        """A field of `COMPARED_FIELDS` for the given rows, `ABSENT` for null."""
+        """A field of `COMPARED_FIELDS` for the given rows, `ABSENT` for null.
+
+        `modificationTime` is the `deletionTimestamp` in rows of removes.
+        """
         return self._fields[name][rows]
+
+    def are_committed(self, rows: Ints) -> Bools:
+        """Which of the rows a commit after the base contains; `ABSENT` is no row."""
+        committed = rows != ABSENT
+        committed[committed] = self._versions[rows[committed]] > self._base_version
+        return np.asarray(committed, np.bool_)
+
+    def paths(self, codes: Ints) -> pa.StringArray:
+        """The paths of logical files as written in the log."""
+        return self._paths.take(integers(codes))
 
     def cardinality(self, rows: Ints) -> Ints:
         """The rows marked by the deletion vectors of the given rows, `ABSENT` without a vector."""

@@ -3,23 +3,30 @@
 Implements "Checkpoints", "V2 Spec" and "Last Checkpoint File" as far as they can be checked
 afterwards. A checkpoint may omit expired tombstones and transactions; everything else must agree
 with the log.
+
+If the log does not reach back to version 0, the history begins with a checkpoint, its base. Then a
+difference alone does not say which of two checkpoints is wrong. The commits between them say it, or
+tombstones of the base, or the checksums of versions between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import HISTORY_FIELDS, LogHistory
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.actions.paths import written_locations
+from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_sums
@@ -27,6 +34,7 @@ from delta_maintenance.protocol.delta_log.file_history import (
     ABSENT,
     COMPARED_FIELDS,
     FileHistory,
+    Ints,
     cardinalities,
     numbers,
 )
@@ -39,6 +47,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
     stated_summary,
 )
 from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import SingleActions
 from delta_maintenance.storage.core.base import Store
@@ -97,6 +106,23 @@ class SidecarCheck:
 
 
 _EXPIRY = "delta.setTransactionRetentionDuration"
+_RETENTION = "delta.deletedFileRetentionDuration"
+_CLOCK_SKEW = timedelta(hours=1)
+"""How far the clock of the writer of a checkpoint may have been ahead of this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointProblem:
+    """Why a checkpoint is not to be used."""
+
+    kind: str
+    """The kind of the finding."""
+    is_refuted: bool = False
+    """Whether commits contradict it, whatever the base of the history says."""
+    disputed: str | None = None
+    """A statement of the checkpoint that contradicts the base, but no commit and no tombstone; one
+    clause.
+    """
 
 
 def check_checkpoints(
@@ -105,13 +131,16 @@ def check_checkpoints(
     history: LogHistory | None,
     findings: Findings,
     *,
+    now: datetime,
     progress: Progress | None = None,
-) -> dict[str, str]:
+) -> dict[str, CheckpointProblem]:
     """Reads every complete checkpoint, and compares those of versions that the history covers.
 
-    Returns the unusable checkpoints, by the name of their first file, with the kind of the finding.
+    Returns the unusable checkpoints, by the name of their first file.
     """
-    bad: dict[str, str] = {}
+    bad: dict[str, CheckpointProblem] = {}
+    newest = None if history is None else next(history.states([history.last]), None)
+    latest_retention = None if newest is None else _retention(newest[1])
     checkpoints = inventory.listing.checkpoints
     sizes = {entry.path: entry.status.size for entry in inventory.entries}
     referenced: set[str] = set()
@@ -121,21 +150,26 @@ def check_checkpoints(
         while current is not None and current[0] < files.version:
             current = next(states, None)
         state = None if current is None or current[0] != files.version else current[1]
+        retentions = (latest_retention, None if state is None else _retention(state))
+        problem = None
         try:
             sidecars = Checkpoint(store, files, open_sidecars=False)
             referenced.update(sidecars.sidecar_paths)
             if not _sidecars_are_there(sidecars, sizes, findings):
-                bad[files.name] = "missing-sidecar"
-            elif not _is_sound(store, files, history, state, findings):
-                bad[files.name] = "checkpoint-differs"
+                problem = CheckpointProblem(kind="missing-sidecar")
+            else:
+                unexpired_from = _unexpired_from(now, retentions)
+                problem = _problem(store, files, history, state, findings, unexpired_from)
         except UnusableCheckpointError as error:
-            bad[files.name] = "unreadable-checkpoint"
+            problem = CheckpointProblem(kind="unreadable-checkpoint")
             findings.add(
                 "unreadable-checkpoint",
                 error.problem,
                 version=files.version,
                 path=f"{LOG_DIRECTORY}/{files.name}",
             )
+        if problem is not None:
+            bad[files.name] = problem
         if progress is not None:
             progress("checkpoints", done, len(checkpoints))
     for entry in inventory.entries:
@@ -175,13 +209,36 @@ def _sidecars_are_there(checkpoint: Checkpoint, sizes: dict[str, int], findings:
     return there
 
 
-def _is_sound(
+def _retention(state: StateReplay) -> timedelta | None:
+    """Returns for how long a checkpoint must keep tombstones; None if that is not known."""
+    if state.metadata is None:
+        return None
+    properties = TableProperties.from_configuration(state.metadata.configuration)
+    known = not any(_RETENTION in problem for problem in properties.problems)
+    return properties.deleted_file_retention if known else None
+
+
+def _unexpired_from(now: datetime, retentions: tuple[timedelta | None, ...]) -> int | None:
+    """Returns the time in milliseconds since 1970-01-01 UTC from which on every writer had to keep
+    tombstones, whichever of the retentions was in force; None if that is not known.
+    """
+    known = [retention for retention in retentions if retention is not None]
+    if len(known) < len(retentions):
+        return None
+    try:
+        return epoch_millis(now - min(known) + _CLOCK_SKEW)
+    except OverflowError:
+        return None
+
+
+def _problem(
     store: Store,
     files: CheckpointFiles,
     history: LogHistory | None,
     state: StateReplay | None,
     findings: Findings,
-) -> bool:
+    unexpired_from: int | None,
+) -> CheckpointProblem | None:
     """Reads one checkpoint completely and compares it with the history."""
     checkpoint = Checkpoint(store, files)
     singles = checkpoint.singles
@@ -196,12 +253,20 @@ def _is_sound(
         if comparison is not None:
             comparison.take(batch.adds, batch.removes)
     if comparison is None or state is None:
-        return True
+        return None
     path = f"{LOG_DIRECTORY}/{files.name}"
     problems = [*_state_problems(singles, state), *comparison.problems()]
+    kind = "checkpoint-differs"
+    if not problems and unexpired_from is not None:
+        kind = "missing-tombstones"
+        problems.extend(comparison.missing_tombstones(unexpired_from))
     for problem in problems:
-        findings.add("checkpoint-differs", problem, version=files.version, path=path)
-    return not problems
+        findings.add(kind, problem, version=files.version, path=path)
+    if not problems:
+        return None
+    return CheckpointProblem(
+        kind=kind, is_refuted=comparison.is_refuted, disputed=comparison.disputed
+    )
 
 
 def _file_actions(
@@ -240,10 +305,17 @@ class _Comparison:
     def __init__(self, files: FileHistory, version: int, *, whole: bool) -> None:
         self._files = files
         self._whole = whole
-        self._rows, self._live = files.active_rows(version)
+        rows, self._live = files.active_rows(version)
+        # Code `ABSENT` leads to the last element, which is no row.
+        self._rows = np.append(rows, ABSENT)
         self._seen = np.zeros(len(self._live), np.int64)
+        self._removed = np.zeros(len(self._live), bool)
+        """The files of which the checkpoint has a tombstone."""
         self._wrong: dict[str, tuple[int, str]] = {}
         """The number of files with each problem, and the first of these files."""
+        self.is_refuted = False
+        """See `CheckpointProblem`; complete after `problems`."""
+        self.disputed: str | None = None
 
     def take(self, adds: pa.Table, removes: pa.Table) -> None:
         """Compares a batch of the checkpoint."""
@@ -251,30 +323,74 @@ class _Comparison:
         known = codes != ABSENT
         known[known] = self._live[codes[known]]
         self._note("has files that are not live", adds, ~known)
+        self._judge_extra(adds.filter(booleans(~known)), codes[~known])
         np.add.at(self._seen, codes[known], 1)
         rows = self._rows[codes[known]]
         for name in COMPARED_FIELDS:
             theirs, ours = numbers(adds, name)[known], self._files.field(name, rows)
             self._note(f"has another {name} for", adds, _spread(known, theirs != ours))
+            self._refute(rows[theirs != ours])
         marks = cardinalities(adds)[known] != self._files.cardinality(rows)
         self._note("has another cardinality for", adds, _spread(known, marks))
+        self._refute(rows[marks])
         codes = self._files.codes_of(logical_file_keys(removes))
         # A tombstone that the history does not contain may be older than its base.
         wrong = codes == ABSENT if self._whole else np.zeros(len(codes), bool)
         known = codes != ABSENT
         wrong[known] = self._live[codes[known]]
+        self._removed[codes[known & ~wrong]] = True
         self._note("has tombstones of files that were never removed", removes, wrong)
+        rows = self._rows[codes[known & wrong]]
+        self._refute(rows)
+        disputed = wrong & ~self._files.are_committed(self._rows[codes])
+        self._dispute("has tombstones of the files", removes, disputed)
 
     def problems(self) -> Iterator[str]:
         """Yields the problems, one clause each, after all batches."""
         for what, (count, path) in self._wrong.items():
             yield f"it {what}: {path}{_and_others(count)}"
+        self._refute(self._rows[:-1][self._live & (self._seen == 0)])
+        self.is_refuted |= bool((self._seen > 1).any())
         for what, codes in (
             ("lacks live files", np.flatnonzero(self._live & (self._seen == 0))),
             ("has files twice", np.flatnonzero(self._seen > 1)),
         ):
             if len(codes):
                 yield f"it {what}: {self._files.path(int(codes[0]))}{_and_others(len(codes))}"
+
+    def missing_tombstones(self, unexpired_from: int) -> Iterator[str]:
+        """Yields the problem that tombstones with this deletion time or a later one are missing."""
+        codes = np.flatnonzero(~self._live & ~self._removed & (self._rows[:-1] != ABSENT))
+        times = self._files.field("modificationTime", self._rows[codes])
+        codes = codes[times >= unexpired_from]
+        if len(codes):
+            path = self._files.path(int(codes[0]))
+            yield f"it lacks unexpired tombstones: {path}{_and_others(len(codes))}"
+
+    def _refute(self, rows: Ints) -> None:
+        self.is_refuted |= bool(self._files.are_committed(rows).any())
+
+    def _judge_extra(self, adds: pa.Table, codes: Ints) -> None:
+        """Decides what speaks against files of the checkpoint that are not live."""
+        if not len(codes):
+            return
+        rows = self._rows[codes]
+        self._refute(rows)
+        # A remove in a commit or in the base speaks against them. So does a larger deletion vector,
+        # because vectors only grow.
+        live = np.flatnonzero(self._live)
+        at = pc.index_in(adds["path"], value_set=self._files.paths(live))
+        live_rows = np.append(self._rows[live], ABSENT)[pc.fill_null(at, ABSENT).to_numpy()]
+        older = live_rows != ABSENT
+        marks = self._files.cardinality(live_rows[older])
+        older[older] = marks > cardinalities(adds)[older]
+        self._dispute("has the files", adds, (rows == ABSENT) & ~older)
+
+    def _dispute(self, what: str, batch: pa.Table, disputed: npt.NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(disputed)
+        if len(rows) and self.disputed is None:
+            path = batch["path"][int(rows[0])].as_py()
+            self.disputed = f"the newer one {what} {path}{_and_others(len(rows))}"
 
     def _note(self, what: str, batch: pa.Table, wrong: npt.NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(wrong)
