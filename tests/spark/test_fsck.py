@@ -23,27 +23,30 @@ from delta_maintenance.spark.parts import by_key
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.table_builder import EPOCH_MS
-from tests.support.tables.sound_tables import DATA, SoundTable
+from tests.support.tables.sound_tables import DATA, SoundTable, parquet
 
 pytestmark = pytest.mark.spark
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 DEEP = FsckOptions(deep=True)
+NARROW = parquet(kind=pa.int32())
 
 
 @pytest.fixture
 def spoilt(tmp_path: Path) -> SoundTable:
-    """Seven files, of which one is no Parquet, one has other rows, and two bad vectors."""
+    """Eight files: one is no Parquet, one has other rows, one another type, two bad vectors."""
     table = SoundTable(LocalStore(tmp_path / "table"))
     inline = {"storageType": "i", "pathOrInlineDv": "-----", "sizeInBytes": 4, "cardinality": 1}
     table.step(
         table.data("no parquet".replace(" ", "%20")),
         table.data("fewer", stats='{"numRecords":9}'),
+        table.data("narrow", size=len(NARROW)),
         table.data("ünlike", deletionVector=inline),
         table.data("shared", deletionVector=table.vector),
         table.mark(),
     )
     table.store.put("no parquet", b"x" * len(DATA))
+    table.store.put("narrow", NARROW)
     table.store.put(table.vector_path, table.store.read(table.vector_path)[:-1] + b"x")
     return table
 
@@ -71,10 +74,11 @@ def test_executors_find_what_threads_would(spark: SparkSession, spoilt: SoundTab
         "damaged-deletion-vector": 3,
         "row-count-differs": 1,
         "unreadable-data-file": 1,
+        "widened-without-feature": 1,
     }
     assert (by_spark.plan.engine, local.plan.engine) == ("spark", "local")
     opened = [(what, done, total) for what, done, total in told if "s" in what]
-    assert ("footers", 3, 7) in opened and ("footers", 7, 7) in opened
+    assert ("footers", 3, 8) in opened and ("footers", 8, 8) in opened
     assert ("deletion vectors", 3, 3) in opened
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 import pyarrow as pa
@@ -55,10 +56,11 @@ class FileReading:
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)
     version: int
+    layout: DataFileLayout | None = None
 
     def footers(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Opens data files, given as rows of `path`, `location` and `num_records`."""
-        return self._found(check_footers, batches)
+        return self._found(partial(check_footers, layout=self.layout), batches)
 
     def vectors(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Opens deletion vectors, given as rows of `path`, `deletionVector` and `num_records`."""
@@ -125,10 +127,13 @@ class SparkContents:
         findings: Findings,
         *,
         version: int,
+        layout: DataFileLayout | None = None,
         progress: Progress | None = None,
     ) -> None:
         """See `ContentsCheck`. Findings of a round are in the order of their paths."""
-        reading = FileReading(uri=self._uri, storage_options=self._options, version=version)
+        reading = FileReading(
+            uri=self._uri, storage_options=self._options, version=version, layout=layout
+        )
         footers = present.select(_FOOTERS)
         for done, files in self._rounds(footers):
             parts = in_parts(files, self._files_per_task)

@@ -54,6 +54,12 @@ def _encrypt(t: SoundTable) -> None:
     t.step(_again(t, "c", size=len(data)))
 
 
+def _narrow(t: SoundTable) -> None:
+    data = parquet(kind=pa.int32())
+    t.store.put("c", data)
+    t.step(_again(t, "c", size=len(data)))
+
+
 def _archive(t: SoundTable) -> None:
     """No file is opened that would have to be retrieved first."""
     t.store.put("c", b"x" * len(DATA))
@@ -383,6 +389,7 @@ SEEDS: dict[str, Seed] = {
     ),
     "unreadable-data-file": Seed(lambda t: t.store.put("c", b"x" * len(DATA)), "c"),
     "unsupported-data-file": Seed(_encrypt, "c"),
+    "widened-without-feature": Seed(_narrow, "c"),
     "row-count-differs": Seed(lambda t: t.step(_again(t, "c", stats='{"numRecords":9}')), "c"),
     "damaged-deletion-vector": Seed(
         lambda t: t.store.put(VECTOR_FILE, t.store.read(VECTOR_FILE)[:-1] + b"x"), "b"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
@@ -19,7 +21,8 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, parquet_bytes
+from tests.support.rewrites.data_files import put
 
 START = datetime.fromtimestamp(EPOCH_MS // 1000, UTC)
 """The time of version 0; each further version is a minute later."""
@@ -72,6 +75,9 @@ class Droppable:
                 log.add("a", stats=STATS, **(_row_ids(0) if self.tracks_rows else {})),
             ]
         )
+        # Footers are read before type widening is dropped.
+        data = parquet_bytes(pa.table({"id": range(10), "part": ["p"] * 10}))
+        put(builder.store, "a", data)
         self.more(builder)
         return builder
 

@@ -42,10 +42,11 @@ VECTOR = "ab^-aqEH.-t@S}K{vb[*k^"
 """`pathOrInlineDv` of the only deletion vector of the table."""
 
 
-def parquet(rows: int = ROWS, *, part: str = "x") -> bytes:
-    """A data file."""
+def parquet(rows: int = ROWS, *, part: str = "x", kind: pa.DataType | None = None) -> bytes:
+    """A data file; `kind` is the type of its numbers, by default that of the schema."""
     sink = io.BytesIO()
-    pq.write_table(pa.table({"id": range(rows), "part": [part] * rows}), sink)
+    numbers = pa.array(range(rows), kind or pa.int64())
+    pq.write_table(pa.table({"id": numbers, "part": [part] * rows}), sink)
     return sink.getvalue()
 
 

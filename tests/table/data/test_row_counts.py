@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.errors import StorageError
+from delta_maintenance.errors import CorruptTableError, StorageError, UnsupportedFeatureError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -66,7 +66,7 @@ def test_an_encrypted_file_is_not_called_damaged(store: Store) -> None:
     found = count_rows(store, pa.array(["footer", "column", "damaged"]))
     assert found.counts.to_pylist() == [None, 2, None]
     assert found.problems[0] == "footer: the data file is encrypted"
-    assert found.unsupported == (True, False)
+    assert found.errors == (UnsupportedFeatureError, CorruptTableError)
 
 
 def test_a_store_that_fails_is_no_problem_of_the_file() -> None:

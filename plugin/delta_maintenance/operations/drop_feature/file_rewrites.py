@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_maintenance.errors import (
     CommitConflictError,
@@ -30,15 +28,13 @@ from delta_maintenance.operations.backfill_row_ids.batches import in_batches
 from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.preparation import Committer
-from delta_maintenance.operations.drop_feature.traces import traced_files
-from delta_maintenance.operations.rewriting.choice import DOUBLED, ChoiceRules
-from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.operations.rewriting.live_columns import (
-    OLD_TYPES,
-    FooterReasons,
-    doubled_files_error,
-    live_columns,
+from delta_maintenance.operations.drop_feature.traces import (
+    CheckedFooters,
+    file_traces,
+    traced_files,
 )
+from delta_maintenance.operations.rewriting.choice import DOUBLED, ChoiceRules
+from delta_maintenance.operations.rewriting.live_columns import OLD_TYPES, doubled_files_error
 from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
@@ -152,48 +148,35 @@ def left_out(feature: str, problem: str, *, damaged: bool) -> DeltaMaintenanceEr
     )
 
 
-def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | None:
+def forget_type_changes(
+    committer: Committer, removal: FeatureRemoval, footers: CheckedFooters
+) -> int | None:
     """Commits the schema without the record of type changes.
 
     Returns the version, or None if there is no such record. Before the commit, the footers of all
     live files are read, to ensure that no file has an earlier type. Raises `CommitConflictError` if
     a file has one, and the error of a footer that cannot be read.
     """
-    known = pa.array([], pa.string())
 
     def stage(snapshot: Snapshot) -> Transaction | None:
-        nonlocal known
         after = removal.rewritten(snapshot.metadata)
         if after == snapshot.metadata:
             return None
-        known = _checked(snapshot, known)
+        files = file_traces(snapshot, removal, footers=footers)
+        if files.count:
+            raise CommitConflictError(
+                "a live file has an earlier type of a column",
+                table=snapshot.table,
+                version=snapshot.version,
+                file=files.first,
+                remedy="run again",
+            )
         transaction = committer.begin(snapshot, "DROP FEATURE", parameters={"columns": "[]"})
         transaction.stage_metadata(after)
         return transaction
 
     # The files of a later version would not have been checked.
     return committer.commit(stage, only_next=True)
-
-
-def _checked(snapshot: Snapshot, known: pa.Array) -> pa.Array:
-    """Checks that no live file has an earlier type, and returns the paths of the live files."""
-    files = live_columns(snapshot)
-    unknown = pc.invert(pc.is_in(files.path, value_set=known))
-    mask = np.asarray(unknown.to_numpy(), np.bool_)
-    contract = Contract.of(snapshot, target_bytes=1, proof="rows")
-    reading = FooterReasons(
-        store=snapshot.log.store, spec=contract.spec.files, wanted=[OLD_TYPES], strict=True
-    )
-    found = np.flatnonzero(reading(files, mask)[OLD_TYPES])
-    if len(found):
-        raise CommitConflictError(
-            "another writer added a file with an earlier type of a column",
-            table=snapshot.table,
-            version=snapshot.version,
-            file=files.path[int(found[0])].as_py(),
-            remedy="run again",
-        )
-    return files.path.combine_chunks()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -48,6 +48,7 @@ from delta_maintenance.operations.drop_feature.preparation import (
 from delta_maintenance.operations.drop_feature.traces import (
     BARRIER,
     EMPTY_COMMIT,
+    CheckedFooters,
     FileTraces,
     HistoryOutlook,
     checkpoint_trace,
@@ -145,6 +146,7 @@ class _DropFeatureRun:
         self.checkpoints: list[int] = []
         self.cleaned: CleanLogResult | None = None
         self.notes: list[str] = []
+        self.footers = CheckedFooters()
         self.unused_until: int | None = None
         """The newest version that is known to have no live file that uses the feature."""
 
@@ -162,7 +164,9 @@ class _DropFeatureRun:
             return self._result(gone.version, "nothing-to-do", "the feature was already dropped")
 
     def _run(self, snapshot: Snapshot) -> DropFeatureResult:
-        down, files = require_droppable(snapshot, self.options, now=self.now())
+        down, files = require_droppable(
+            snapshot, self.options, now=self.now(), footers=self.footers
+        )
         if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
             raise RefusedError(
                 "the protocol of the table has changed since the plan",
@@ -196,7 +200,8 @@ class _DropFeatureRun:
             files.count and removal.rewrites is not None or removal.rewritten(metadata) != metadata
         ):
             self._note("rewrite-files", *rewrite_files(committer, removal, progress=self.progress))
-            self._note("forget-type-changes", forget_type_changes(committer, removal))
+            forgotten = forget_type_changes(committer, removal, self.footers)
+            self._note("forget-type-changes", forgotten)
         if removal.strips_files:
             stripping = FileStripping(
                 committer=committer,
@@ -333,7 +338,9 @@ class _DropFeatureRun:
     def _require_unused(self, snapshot: Snapshot) -> None:
         trace = state_trace(snapshot, self.removal)
         if trace is None:
-            files = file_traces(snapshot, self.removal, none_until=self.unused_until)
+            files = file_traces(
+                snapshot, self.removal, footers=self.footers, none_until=self.unused_until
+            )
             trace = f"the file {files.first}" if files.count else None
         if trace is not None:
             raise self._used_again(trace, snapshot.version)

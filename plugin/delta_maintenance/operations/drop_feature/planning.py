@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
@@ -27,6 +28,7 @@ from delta_maintenance.operations.drop_feature.preparation import (
 )
 from delta_maintenance.operations.drop_feature.traces import (
     BARRIER,
+    CheckedFooters,
     FileTraces,
     HistoryOutlook,
     file_traces,
@@ -111,7 +113,7 @@ def decide(
     if not _has_feature(snapshot, options, removal):
         reason = f"the table does not have the feature {options.feature}"
         return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=reason)
-    decision = _Decision(snapshot, options, removal, now)
+    decision = _Decision(snapshot, options, removal, now, CheckedFooters())
     decision.require_allowed()
     return decision.plan(operation_id)
 
@@ -142,13 +144,13 @@ def nothing_to_do(
 
 
 def require_droppable(
-    snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime
+    snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime, footers: CheckedFooters
 ) -> tuple[Downgrade, FileTraces]:
     """Refuses the same requests as `decide`, without planning. The snapshot must have the feature.
 
     Returns the effects of the drop at this version, and the files that must be stripped first.
     """
-    decision = _Decision(snapshot, options, _removal(options), now)
+    decision = _Decision(snapshot, options, _removal(options), now, footers)
     decision.require_allowed()
     return decision.down, decision.files
 
@@ -160,6 +162,7 @@ class _Decision:
         options: DropFeatureOptions,
         removal: FeatureRemoval,
         now: datetime,
+        footers: CheckedFooters,
     ) -> None:
         self.snapshot = snapshot
         self.options = options
@@ -167,8 +170,13 @@ class _Decision:
         self.now = now
         self.way = _way(options, removal)
         self.down = downgrade(snapshot, removal, options.feature, self.way)
-        self.files = file_traces(snapshot, removal)
+        self.footers = footers
         self.outlook: HistoryOutlook | None = None
+
+    @cached_property
+    def files(self) -> FileTraces:
+        """The live files that use the feature; refusals that need no file precede their errors."""
+        return file_traces(self.snapshot, self.removal, footers=self.footers)
 
     def plan(self, operation_id: str) -> DropFeaturePlan:
         snapshot = self.snapshot

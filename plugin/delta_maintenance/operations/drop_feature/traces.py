@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,14 +26,17 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.rewriting.live_columns import NEEDS_WIDENING, FooterReasons
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.drop import PROTECTED_BEFORE, FeatureRemoval
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.delta_log.file_names import LogFile
 from delta_maintenance.protocol.delta_log.retention import is_expired
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
+from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
@@ -80,6 +84,35 @@ class HistoryTrace:
         return f"{self.file.name}: {self.what}"
 
 
+@dataclass(slots=True)
+class CheckedFooters:
+    """Remembers which data files can be read without type widening, so that each is opened once."""
+
+    _paths: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.string()))
+    _columns: StructType | None = None
+    """The columns of the table when these files were opened."""
+
+    def traces(self, snapshot: Snapshot) -> FileTraces:
+        """Returns the live files that can only be read with type widening, by their footers.
+
+        Raises the error of a footer that cannot be read, or that contradicts the schema.
+        """
+        layout = DataFileLayout.of_columns(snapshot.protocol, snapshot.metadata)
+        if layout.columns != self._columns:
+            self._paths, self._columns = self._paths.slice(0, 0), layout.columns
+        fields = {"add": ("path",), "remove": ()}
+        batches = [batch.adds["path"].chunks for batch in snapshot.log.scan(fields=fields)]
+        live = pa.chunked_array(list(chain.from_iterable(batches)), pa.string())
+        opened = live.filter(pc.invert(pc.is_in(live, value_set=self._paths)))
+        reading = FooterReasons(
+            store=snapshot.log.store, layout=layout, wanted=[NEEDS_WIDENING], strict=True
+        )
+        traced = pa.array(list(map(bool, reading.of_paths(opened))), pa.bool_())
+        found = opened.filter(traced)
+        self._paths = live.filter(pc.invert(pc.is_in(live, value_set=found)))
+        return FileTraces(count=len(found), first=found[0].as_py() if len(found) else None)
+
+
 def state_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
     """Returns a use of the feature in metadata or domains, as a noun phrase; None if there is none.
 
@@ -102,14 +135,20 @@ def checkpoint_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
 
 
 def file_traces(
-    snapshot: Snapshot, removal: FeatureRemoval, *, none_until: int | None = None
+    snapshot: Snapshot,
+    removal: FeatureRemoval,
+    *,
+    footers: CheckedFooters,
+    none_until: int | None = None,
 ) -> FileTraces:
-    """Returns the live files that use the feature.
+    """Returns the live files that use the feature, according to the log or to their `footers`.
 
     `none_until` is a version that is known to have none. In that case, the commits since are read
     first, and the live files only if one of these commits has a trace.
     """
     none = FileTraces(count=0, first=None)
+    if removal.rewrites == "old-types":
+        return snapshot.avoiding_damage(footers.traces)
     if not removal.file_fields:
         return none
     if none_until is not None and not _committed_since(snapshot, removal, none_until):

@@ -137,7 +137,7 @@ def conversion(
         known = np.asarray(pc.is_in(files.path, value_set=kept).to_numpy(), np.bool_)
         reading = FooterReasons(
             store=snapshot.log.store,
-            spec=contract.spec.files,
+            layout=contract.spec.files.layout,
             wanted=[PHYSICAL_NAMES],
             strict=True,
         )

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations.fsck.archived_log import (
     UnretrievedLog,
     archived_log_files,
@@ -80,9 +80,12 @@ class ContentsCheck(Protocol):
         findings: Findings,
         *,
         version: int,
+        layout: DataFileLayout | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`present` is as in `Presence`, `adds` as in `LiveFiles`."""
+        """`present` is as in `Presence`, `adds` as in `LiveFiles`. With `layout`, the types of
+        columns are compared.
+        """
 
 
 @runtime_checkable
@@ -106,10 +109,13 @@ class LocalContents:
         findings: Findings,
         *,
         version: int,
+        layout: DataFileLayout | None = None,
         progress: Progress | None = None,
     ) -> None:
         """See `ContentsCheck`."""
-        check_footers(self._store, present, findings, version=version, progress=progress)
+        check_footers(
+            self._store, present, findings, version=version, layout=layout, progress=progress
+        )
         check_vectors(self._store, adds, findings, version=version, progress=progress)
 
     def row_ids(self, layout: DataFileLayout) -> LocalRowIds:
@@ -299,7 +305,12 @@ class _Attempt:
                 self.unopened = count
             else:
                 self.contents(
-                    presence.present, live.adds, findings, version=version, progress=self.progress
+                    presence.present,
+                    live.adds,
+                    findings,
+                    version=version,
+                    layout=_layout(snapshot),
+                    progress=self.progress,
                 )
                 self._check_row_ids(snapshot, presence)
         if self.contents is None or self.unopened:
@@ -325,3 +336,13 @@ class _Attempt:
             return epoch_millis(self.now - snapshot.properties.deleted_file_retention)
         except OverflowError:
             return 0
+
+
+def _layout(snapshot: Snapshot) -> DataFileLayout | None:
+    """Returns the layout of data files; None if this release does not know it, or the schema is
+    damaged, which `check_state` reports.
+    """
+    try:
+        return DataFileLayout.of_columns(snapshot.protocol, snapshot.metadata)
+    except (CorruptTableError, RefusedError, UnsupportedFeatureError):
+        return None

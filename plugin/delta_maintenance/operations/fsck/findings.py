@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import shortened
 from delta_maintenance.operations.fsck.options import Finding, Severity
+from delta_maintenance.protocol.schema.data_columns import ADD_WIDENING
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +337,7 @@ KINDS: Mapping[str, FindingKind] = {
     "unsupported-data-file": FindingKind(
         "note", "examine the file with the engine that wrote it, or that has its keys"
     ),
+    "widened-without-feature": FindingKind("corrupt", ADD_WIDENING),
     "row-count-differs": FindingKind(
         "corrupt", "restore the file, or compute its statistics again"
     ),

@@ -30,17 +30,18 @@ from delta_maintenance.protocol.actions.file_columns import (
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS, GROUP
 from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
     holds_other_names,
     holds_other_types,
+    needs_widening,
 )
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
 from delta_maintenance.protocol.row_tracking.used_ids import overlapping
 from delta_maintenance.protocol.schema.types import DeltaType
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
@@ -87,6 +88,7 @@ _LARGEST = 1 << 44
 
 DROPPED_COLUMNS, INT96, CODEC = "dropped-columns", "int96", "codec"
 OLD_TYPES = "old-types"
+NEEDS_WIDENING = "needs-widening"
 PHYSICAL_NAMES = "physical-names"
 _THREADS = 16
 _AT_ONCE = 10_000
@@ -399,7 +401,9 @@ class FooterReasons:
     """
 
     store: Store
-    spec: DataFileSpec
+    layout: DataFileLayout
+    codec: str = ""
+    """The codec of new files, for the reason `codec`."""
     wanted: Sequence[str]
     strict: bool = False
 
@@ -407,15 +411,17 @@ class FooterReasons:
         """Returns which files have each wanted reason; files outside the mask have none."""
         found = {name: np.zeros(files.count, np.bool_) for name in self.wanted}
         rows = np.flatnonzero(mask) if self.wanted else np.zeros(0, np.int64)
-        for start in range(0, len(rows), _AT_ONCE):
-            part = rows[start : start + _AT_ONCE]
-            paths = files.path.take(pa.array(part)).to_pylist()
+        for row, reasons in zip(rows, self.of_paths(files.path.take(pa.array(rows))), strict=True):
+            for name in reasons:
+                found[name][row] = True
+        return found
+
+    def of_paths(self, paths: pa.ChunkedArray) -> Iterator[tuple[str, ...]]:
+        """Yields the wanted reasons of each file."""
+        for start in range(0, len(paths), _AT_ONCE):
             found_of = partial(self._of, alone=Lock())
             with ThreadPoolExecutor(_THREADS) as pool:
-                for row, reasons in zip(part.tolist(), pool.map(found_of, paths), strict=True):
-                    for name in reasons:
-                        found[name][row] = True
-        return found
+                yield from pool.map(found_of, paths.slice(start, _AT_ONCE).to_pylist())
 
     def _of(self, path: str, alone: Lock) -> tuple[str, ...]:
         try:
@@ -440,17 +446,17 @@ class FooterReasons:
     def _has(self, name: str, parquet: ParquetInput) -> bool:
         test = _BY_SCHEMA.get(name)
         if test is not None:
-            layout = self.spec.layout
-            return test(parquet.schema, layout, parquet.stored_columns(layout.mode))
+            return test(parquet.schema, self.layout, parquet.stored_columns(self.layout.mode))
         match name:
             case "int96":
                 return bool(parquet.int96)
-        return bool(set(_codecs(parquet.metadata)) - {self.spec.codec.upper()})
+        return bool(set(_codecs(parquet.metadata)) - {self.codec.upper()})
 
 
 _BY_SCHEMA = {
     DROPPED_COLUMNS: holds_other_columns,
     OLD_TYPES: holds_other_types,
+    NEEDS_WIDENING: needs_widening,
     PHYSICAL_NAMES: holds_other_names,
 }
 

@@ -110,7 +110,8 @@ def survey(
     archived = archived_in(snapshot, files, now)
     reasons = FooterReasons(
         store=snapshot.log.store,
-        spec=contract.spec.files,
+        layout=contract.spec.files.layout,
+        codec=contract.spec.files.codec,
         wanted=_possible(snapshot, contract, footer_reasons),
     )(files, asked[files.partition] & ~(taken | archived | files.doubled))
     chosen = partial(

@@ -17,7 +17,7 @@ import pyarrow as pa
 from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.features.properties import TableProperties
-from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.protocol.features.registry import supported_features, without_features
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.schema.data_columns import arrow_type
 from delta_maintenance.protocol.schema.type_widening import require_known_changes
@@ -112,6 +112,11 @@ class DataFileLayout:
             nested_ids=iceberg_compat(protocol, properties) == 2 and not unmaps,
             unmaps=unmaps,
         )
+
+    @classmethod
+    def of_columns(cls, protocol: Protocol, metadata: Metadata) -> DataFileLayout:
+        """Derives the layout for reading without row IDs. Raises the errors of `of`."""
+        return cls.of(without_features(protocol, ["rowTracking"]), metadata)
 
     @property
     def written(self) -> DataFileLayout:

@@ -7,16 +7,19 @@ the data files ("Column Mapping", "Type Widening").
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
+from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.data_files.layout import COLUMN_ID, NESTED_IDS, DataFileLayout
 from delta_maintenance.protocol.features.properties import TableProperties
-from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type, is_list
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     ColumnMappingMode,
+    DecimalType,
     DeltaType,
     MapType,
     PrimitiveType,
@@ -76,6 +79,20 @@ def holds_other_types(schema: pa.Schema, layout: DataFileLayout, stored: StoredC
     return _other_types(list(schema), layout.columns.fields, stored)
 
 
+def needs_widening(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
+    """Whether a file with this schema can only be read with the feature `typeWidening`.
+
+    Looks at the file as a reader of a table without the feature does, independently of
+    `holds_other_types`, which selects the files to rewrite. Raises `CorruptTableError` for a file
+    that contradicts the schema with the feature as well.
+    """
+    try:
+        replace(stored, widens=False).require_types(layout.columns, list(schema))
+    except RefusedError:
+        return True
+    return False
+
+
 def _other_types(
     fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
 ) -> bool:
@@ -100,7 +117,7 @@ def _other_names_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColu
     match wanted:
         case StructType(fields=fields) if pa.types.is_struct(kind):
             return _other_names(list(kind), fields, stored)
-        case ArrayType(element=element) if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        case ArrayType(element=element) if is_list(kind):
             return _other_names_inside(kind.value_type, element, stored)
         case MapType(key=key, value=value) if pa.types.is_map(kind):
             return _other_names_inside(kind.key_type, key, stored) or _other_names_inside(
@@ -114,15 +131,14 @@ def _is_other_type(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) 
         case StructType(fields=fields):
             return pa.types.is_struct(kind) and _other_types(list(kind), fields, stored)
         case ArrayType(element=element):
-            lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-            return bool(lists) and _is_other_type(kind.value_type, element, stored)
+            return is_list(kind) and _is_other_type(kind.value_type, element, stored)
         case MapType(key=key, value=value):
             return pa.types.is_map(kind) and (
                 _is_other_type(kind.key_type, key, stored)
                 or _is_other_type(kind.item_type, value, stored)
             )
-        case PrimitiveType():
-            narrow = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+        case PrimitiveType() | DecimalType():
+            narrow = pa.types.is_integer(kind) or pa.types.is_floating(kind)
             narrow = narrow or pa.types.is_date(kind) or pa.types.is_decimal(kind)
             return bool(narrow) and kind != arrow_type(wanted, variants=True)
     return False
@@ -141,7 +157,7 @@ def _others_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) 
     match wanted:
         case StructType(fields=fields) if pa.types.is_struct(kind):
             return _others(list(kind), fields, stored)
-        case ArrayType(element=element) if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        case ArrayType(element=element) if is_list(kind):
             return _others_inside(kind.value_type, element, stored)
         case MapType(key=key, value=value) if pa.types.is_map(kind):
             return _others_inside(kind.key_type, key, stored) or _others_inside(

@@ -8,7 +8,7 @@ error, because decisions about rows must not be based on wrong values.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -16,8 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.schema.type_widening import TypeChange
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     ColumnMappingMode,
@@ -31,6 +37,11 @@ from delta_maintenance.protocol.schema.types import (
     to_arrow_type,
 )
 
+ADD_WIDENING = (
+    "run upgrade-protocol --feature typeWidening, so that readers convert the file; drop-feature "
+    "then rewrites it"
+)
+"""The remedy for a file with an earlier type in a table without the feature `typeWidening`."""
 VARIANT = pa.struct(
     [pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)]
 )
@@ -110,8 +121,9 @@ class StoredColumns:
     def convert(self, column: StructField, stored: pa.Array, field: pa.Field) -> pa.Array:
         """Casts the values of a column, as found by `find`, to `arrow_type`.
 
-        Raises `CorruptTableError` for values that contradict the schema, and
-        `UnsupportedFeatureError` for valid ones that the type cannot represent.
+        Raises `CorruptTableError` for values that contradict the schema, `RefusedError` for a type
+        that only the missing feature `typeWidening` allows, and `UnsupportedFeatureError` for valid
+        values that the type cannot represent.
         """
         try:
             return self._converted(stored, field, column.type)
@@ -120,9 +132,39 @@ class StoredColumns:
                 f"the column {column.name}: {error}",
                 remedy="rewrite the file with the engine that wrote it",
             ) from None
-        except (pa.ArrowException, CorruptTableError) as error:
-            problem = error.problem if isinstance(error, CorruptTableError) else str(error)
-            raise CorruptTableError(f"the column {column.name}: {problem}") from None
+        except (CorruptTableError, RefusedError) as error:
+            raise _in_column(error, column) from None
+        except pa.ArrowException as error:
+            raise CorruptTableError(f"the column {column.name}: {error}") from None
+
+    def require_types(self, columns: StructType, stored: Sequence[pa.Field]) -> None:
+        """Raises the error of `convert` for a column whose type in the file contradicts the schema.
+
+        `stored` are the fields of the file, according to its footer. Values are not looked at.
+        """
+        for item, at in self.find(columns.fields, stored):
+            if at is not None:
+                try:
+                    self._require_type(stored[at].type, item.type)
+                except (CorruptTableError, RefusedError) as error:
+                    raise _in_column(error, item) from None
+
+    def _require_type(self, kind: pa.DataType, wanted: DeltaType) -> None:
+        if pa.types.is_null(kind) or wanted == PrimitiveType(name="variant"):
+            return
+        match wanted:
+            case StructType() if pa.types.is_struct(kind):
+                self.require_types(wanted, list(kind))
+            case ArrayType(element=element) if is_list(kind):
+                self._require_type(kind.value_type, element)
+            case MapType(key=key, value=value) if pa.types.is_map(kind):
+                self._require_type(kind.key_type, key)
+                self._require_type(kind.item_type, value)
+            case StructType() | ArrayType() | MapType():
+                raise CorruptTableError(f"the file contains {kind} where the schema has {wanted}")
+            case _:
+                encoded = pa.types.is_dictionary(kind)
+                self._require_single(kind.value_type if encoded else kind, wanted)
 
     def _converted(self, stored: pa.Array, field: pa.Field, wanted: DeltaType) -> pa.Array:
         kind = stored.type
@@ -133,7 +175,7 @@ class StoredColumns:
                 return self._variant(stored)
             case StructType() if pa.types.is_struct(kind):
                 return self._struct(stored, wanted)
-            case ArrayType(element=element) if _is_list(kind):
+            case ArrayType(element=element) if is_list(kind):
                 # `_nested` supports only this list layout.
                 stored = _as_list(stored)
                 values = self._converted(stored.values, kind.value_field, element)
@@ -186,18 +228,10 @@ class StoredColumns:
         return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=absent)
 
     def _single(self, stored: pa.Array, wanted: DeltaType) -> pa.Array:
-        target = self._type(wanted)
+        target, name = self._type(wanted), str(wanted)
         encoded = pa.types.is_dictionary(stored.type)
         kind = stored.type.value_type if encoded else stored.type
-        name = "decimal" if isinstance(wanted, DecimalType) else str(wanted)
-        if not any(fits(kind) for fits in _SOURCES[name]):
-            raise CorruptTableError(f"the file contains {kind} where the schema has {wanted}")
-        if not self.widens and _is_narrower(kind, target):
-            raise CorruptTableError(
-                f"the file contains {kind} where the schema has {wanted}, and the table does "
-                "not have "
-                "the feature typeWidening"
-            )
+        self._require_single(kind, wanted)
         if encoded and kind == target and self.verbatim:
             return stored
         if name == "string" and self.verbatim:
@@ -213,6 +247,27 @@ class StoredColumns:
                     remedy="rewrite the file with a newer Spark",
                 )
         return values
+
+    def _require_single(self, kind: pa.DataType, wanted: DeltaType) -> None:
+        name = "decimal" if isinstance(wanted, DecimalType) else str(wanted)
+        problem = f"the file contains {kind} where the schema has {wanted}"
+        if not any(fits(kind) for fits in _SOURCES[name]):
+            raise CorruptTableError(problem)
+        if self.widens or not _is_narrower(kind, arrow_type(wanted)):
+            return
+        if pa.types.is_decimal(kind):
+            before = str(DecimalType(precision=kind.precision, scale=kind.scale))
+        else:
+            before = _NAMES.get(kind, str(kind))
+        if not TypeChange(column="", before=before, after=str(wanted)).is_known:
+            raise CorruptTableError(problem)
+        raise RefusedError(
+            f"{problem}, and the table does not have the feature typeWidening", remedy=ADD_WIDENING
+        )
+
+
+def _in_column(error: DeltaMaintenanceError, column: StructField) -> DeltaMaintenanceError:
+    return type(error)(f"the column {column.name}: {error.problem}", remedy=error.remedy)
 
 
 def is_hybrid(key_values: Mapping[bytes, bytes] | None, *, int96: bool) -> bool:
@@ -245,7 +300,8 @@ def _as_timestamps(stored: pa.Array, target: pa.DataType) -> pa.Array:
 _Test = Callable[[pa.DataType], bool]
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether the type is a list, in any of Arrow's layouts."""
     return any(
         test(kind)
         for test in (
@@ -289,6 +345,13 @@ _SOURCES: Mapping[str, tuple[_Test, ...]] = {
 }
 """The types that a column may have in files: before it was widened, or as other writers store it.
 """
+
+_NAMES: Mapping[pa.DataType, str] = {
+    kind: name
+    for name in ("byte", "short", "integer", "long", "float", "double", "date")
+    if (kind := to_arrow_type(PrimitiveType(name=name))) is not None
+}
+"""The primitive types that can be widened, by their Arrow types."""
 
 _GREGORIAN: Mapping[str, date | datetime] = {
     "date": date(1582, 10, 15),

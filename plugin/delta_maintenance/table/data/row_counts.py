@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import (
+    CorruptTableError,
     DeltaMaintenanceError,
     InvalidRequestError,
     RefusedError,
@@ -24,9 +25,11 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.table.data.input_errors import reading_error
+from delta_maintenance.table.data.input_errors import reading_error, require_column_ids
 
 PARALLEL_READS = 16
 MOST_FOOTER = 256 << 20
@@ -43,9 +46,10 @@ class RowCounts:
     """Null for files that cannot be read."""
     problems: tuple[str, ...] = ()
     """For each null: the path as in the log, and the problem of the file."""
-    unsupported: tuple[bool, ...] = ()
-    """For each null: whether the file is not damaged, but encrypted, or of another kind that this
-    release does not read.
+    errors: tuple[type[DeltaMaintenanceError], ...] = ()
+    """For each null: the kind of the problem. `UnsupportedFeatureError` for a file that is not
+    damaged, but encrypted, or of another kind that this release does not read; `RefusedError` for
+    a file whose types only the missing feature `typeWidening` allows.
     """
 
 
@@ -53,11 +57,17 @@ RowCounter = Callable[[pa.StringArray], RowCounts]
 """Counts the rows of data files, whose paths are those of the log."""
 
 
-def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_READS) -> RowCounts:
+def count_rows(
+    store: Store,
+    paths: pa.StringArray,
+    *,
+    layout: DataFileLayout | None = None,
+    threads: int = PARALLEL_READS,
+) -> RowCounts:
     """Reads the footers of data files below the table's root, `threads` at a time.
 
-    Files that are missing, damaged, encrypted or outside the root appear in `problems`. Errors of
-    the store are raised.
+    With `layout`, the types of the columns are compared too. Files that are missing, damaged,
+    encrypted or outside the root appear in `problems`. Errors of the store are raised.
     """
     elsewhere = pc.and_(
         pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
@@ -65,7 +75,7 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
     locations = pc.if_else(elsewhere, None, file_locations(paths, root=store.root)).to_pylist()
     alone = Lock()
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda location: _rows(store, location, alone), locations))
+        found = list(pool.map(lambda location: _rows(store, location, alone, layout), locations))
     return RowCounts(
         counts=pa.array([rows if isinstance(rows, int) else None for rows in found], pa.int64()),
         problems=tuple(
@@ -73,9 +83,7 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
             for path, rows in zip(paths.to_pylist(), found, strict=True)
             if not isinstance(rows, int)
         ),
-        unsupported=tuple(
-            isinstance(rows, UnsupportedFeatureError) for rows in found if not isinstance(rows, int)
-        ),
+        errors=tuple(type(rows) for rows in found if not isinstance(rows, int)),
     )
 
 
@@ -89,17 +97,19 @@ def stated_rows(footer: pq.FileMetaData) -> int:
     return sum(rows)
 
 
-def _rows(store: Store, location: bytes | None, alone: Lock) -> int | DeltaMaintenanceError:
+def _rows(
+    store: Store, location: bytes | None, alone: Lock, layout: DataFileLayout | None
+) -> int | DeltaMaintenanceError:
     try:
         path = check_path((location or b"").decode())
     except (UnicodeDecodeError, InvalidRequestError):
-        return RefusedError("it is not below the table's root")
+        return CorruptTableError("it is not below the table's root")
     try:
         with store.open(path) as file:
             footer = DataFileFooter(file)
             with alone if footer.is_large else nullcontext():
                 metadata, _ = footer.decoded(most=MOST_FOOTER, exact_above=MOST_FOOTER)
-                return stated_rows(metadata)
+                rows = stated_rows(metadata)
     except RefusedError as error:
         return UnsupportedFeatureError(error.problem, file=path, remedy=error.remedy)
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -111,3 +121,12 @@ def _rows(store: Store, location: bytes | None, alone: Lock) -> int | DeltaMaint
             # An error of the disk. The errors of pyarrow for a damaged file have no errno.
             raise
         return reading_error(error, file=path)
+    try:
+        if layout is not None:
+            schema = metadata.schema.to_arrow_schema()
+            require_column_ids(schema, layout.mode)
+            stored = StoredColumns(mode=layout.mode, widens=layout.widens)
+            stored.require_types(layout.columns, list(schema))
+    except (CorruptTableError, RefusedError) as error:
+        return error
+    return rows

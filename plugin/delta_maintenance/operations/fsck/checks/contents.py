@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import (
     CorruptTableError,
+    DeltaMaintenanceError,
     InvalidRequestError,
     RefusedError,
     UnsupportedFeatureError,
@@ -31,6 +32,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
     DeletionVectorDescriptor,
 )
 from delta_maintenance.protocol.actions.paths import as_uris, file_locations
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.deleted_rows import WHOLE_FILE, VectorFiles
@@ -46,6 +48,13 @@ VECTORS_MEMORY = (
     _PARALLEL_READS * (WHOLE_FILE + _SMALL_VECTOR * MEMORY_PER_BYTE) + MOST_BYTES * MEMORY_PER_BYTE
 )
 """The maximum memory for reading deletion vectors in bytes."""
+
+
+_UNREAD: Mapping[str, type[DeltaMaintenanceError]] = {
+    "unreadable-data-file": CorruptTableError,
+    "unsupported-data-file": UnsupportedFeatureError,
+    "widened-without-feature": RefusedError,
+}
 
 
 def with_vectors(adds: pa.Table) -> pa.Table:
@@ -65,21 +74,25 @@ def check_footers(
     findings: Findings,
     *,
     version: int,
+    layout: DataFileLayout | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Compares the number of rows of existing data files with their statistics."""
+    """Compares the number of rows of existing data files with their statistics.
+
+    With `layout`, the types of their columns are compared with those of the table.
+    """
     for first in range(0, present.num_rows, _TOGETHER):
         files = present.slice(first, _TOGETHER)
         locations = as_uris(files["location"].combine_chunks())
-        found = count_rows(store, locations)
+        found = count_rows(store, locations, layout=layout)
         counts = pa.chunked_array([found.counts])
         unreadable = pc.is_null(found.counts)
         names = locations.filter(unreadable).to_pylist()
         problems = [
             text.removeprefix(f"{name}: ") for name, text in zip(names, found.problems, strict=True)
         ]
-        for kind, wanted in (("unreadable-data-file", False), ("unsupported-data-file", True)):
-            chosen = pa.array([each is wanted for each in found.unsupported], pa.bool_())
+        for kind, wanted in _UNREAD.items():
+            chosen = pa.array([error is wanted for error in found.errors], pa.bool_())
             findings.add_files(
                 kind,
                 pa.chunked_array([pa.array(problems, pa.string()).filter(chosen)]),
