@@ -283,6 +283,9 @@ def test_the_hint_never_points_at_a_deleted_checkpoint(kind: str) -> None:
     hint = json.loads(table.read("_last_checkpoint"))
     assert hint.get("parts") == (3 if kind == "parts" else None)
     assert hint["numOfAddFiles"] == 1 and hint["size"] >= 21
+    parts = [name for name in names(table) if f"{18:020}.checkpoint" in name]
+    files = [name for name in parts if kind != "v2" or UUID in name] + sidecars(table)
+    assert hint["sizeInBytes"] == sum(len(table.read(name)) for name in files)
 
 
 def test_a_correct_hint_is_not_touched() -> None:

@@ -225,6 +225,17 @@ def test_types_that_cannot_be_reconciled_are_refused(
 
 @pytest.mark.conformance("LOG-06")
 @pytest.mark.parametrize(
+    "values",
+    [[2.0**53 - 1, 0.5], [{"x": 0.5}], [[2**60, 1]], [["text"]], [[]], [{"x": [{"y": 1.5}]}]],
+)
+def test_fields_whose_values_are_exact_are_carried(values: list[Any]) -> None:
+    batch = adds(odd=values)
+    rows = PLAIN.widened(batch.schema, pa.schema([])).adds(batch)
+    assert values_of(rows, "odd") == values
+
+
+@pytest.mark.conformance("LOG-06")
+@pytest.mark.parametrize(
     "values", [[2.0**53, 0.5], [{"x": 2.0**60}], [[1.0, -(2.0**53)]], [{"x": [{"y": 2.0**53}]}]]
 )
 def test_numbers_that_may_have_been_rounded_on_reading_are_refused(values: list[Any]) -> None:
