@@ -11,6 +11,9 @@ _FIRST_MILLIS = -62_135_596_800_000
 _LAST_MILLIS = 253_402_300_799_999
 """The end of the year 9999."""
 
+SKEW = timedelta(minutes=5)
+"""How far two clocks may differ that count as correct."""
+
 Clock = Callable[[], datetime]
 """Returns the current instant, with a time zone, on every call."""
 NewId = Callable[[], str]

@@ -128,7 +128,7 @@ def waiting_plans(
     for plan in entry.pending:
         asked = Question.at(plan.link) if plan.is_open(now) else None
         question = asked if asked in still_open else None
-        is_fresh = not plan.requested and now - plan.plan.planned_at < PLAN_LIFE
+        is_fresh = plan.is_fresh(now)
         if question is None and (not is_fresh or plan.operation in put_off or plan.approved_at):
             continue
         found.append(WaitingPlan(plan=plan, question=question))

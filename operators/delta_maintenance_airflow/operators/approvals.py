@@ -265,7 +265,7 @@ def _pending(
     """Returns the plans of these tables, given by address and name, that are not snoozed, those
     that have waited longest first.
     """
-    from delta_maintenance.policies.approval import PLAN_LIFE, put_off_operations
+    from delta_maintenance.policies.approval import put_off_operations
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         entries = [e for e in pool.map(lambda table: entry_of(store, *table), tables) if e]
@@ -273,10 +273,9 @@ def _pending(
         plan
         for entry in entries
         for plan in entry.pending
-        if not plan.requested
+        if plan.is_fresh(now)
         and plan.approved_at is None
         and plan.operation not in put_off_operations(entry.put_off, now=now)
-        and now - plan.plan.planned_at < PLAN_LIFE
     ]
     return sorted(waiting, key=lambda plan: (plan.due_since, plan.name))
 

@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
 from delta_maintenance.address import Address
+from delta_maintenance.clock import SKEW
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
@@ -308,6 +309,10 @@ class PendingPlan(Record):
         """Whether the question about the plan can still be answered."""
         return self.link is not None and (self.expires_at is None or self.expires_at > now)
 
+    def is_fresh(self, now: datetime) -> bool:
+        """Whether the plan, which no person requested, is shown instead of a new one."""
+        return not self.requested and -SKEW <= now - self.plan.planned_at < PLAN_LIFE
+
     def unasked(self, approved_at: datetime | None) -> Self | None:
         """Returns the plan after its question was closed; None if it is not asked about again."""
         if self.requested:
@@ -373,11 +378,7 @@ def still_asked(
     pending: Sequence[PendingPlan], put_off: Sequence[PutOff], *, now: datetime
 ) -> frozenset[str]:
     """Returns the operations that are not planned again now, because they wait for an approval."""
-    fresh = {
-        each.operation
-        for each in pending
-        if not each.requested and now - each.plan.planned_at < PLAN_LIFE
-    }
+    fresh = {each.operation for each in pending if each.is_fresh(now)}
     return frozenset(fresh | put_off_operations(put_off, now=now))
 
 

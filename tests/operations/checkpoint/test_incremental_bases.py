@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.address import Address
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
@@ -53,8 +54,8 @@ def test_a_sidecar_of_expired_tombstones_is_left_out() -> None:
         properties={"delta.deletedFileRetentionDuration": "interval 1 days"},
     )
     write(table.open(), per_sidecar=10, now=NOW)
-    table.commit([add("new")])
     later = NOW + timedelta(days=2)
+    table.commit([add("new")], at_ms=epoch_millis(later))
     result = write(table.open(), per_sidecar=10, incremental="always", now=later)
     assert result.incremental and (result.expired_tombstones, result.num_tombstones) == (10, 0)
     assert result.expired_tombstones_kept == 0
@@ -72,7 +73,7 @@ def test_some_expired_tombstones_stay_and_many_go(expired: int, kept: int) -> No
         properties={"delta.deletedFileRetentionDuration": "interval 1 days"},
     )
     write(table.open(), per_sidecar=10, now=NOW - timedelta(days=1))
-    table.commit([add("new")])
+    table.commit([add("new")], at_ms=epoch_millis(AT))
     result = write(table.open(), per_sidecar=10, incremental="always", now=AT)
     assert result.incremental
     assert result.expired_tombstones_kept == kept
@@ -206,7 +207,7 @@ def test_live_files_are_not_left_out_as_expired_tombstones() -> None:
     rewritten_tags(table, lambda said: said.update(forged))
     name = newest(table)
     table.write(name, table.read(name).replace(SUMS_TAG.encode(), b"other.sums"))
-    table.commit([add("new")])
+    table.commit([add("new")], at_ms=epoch_millis(AT))
     with pytest.raises(RefusedError, match="differ from its tags"):
         write(table.open(), per_sidecar=10, incremental="always", now=AT)
     require_sound(table, write(table.open(), per_sidecar=10, now=AT))

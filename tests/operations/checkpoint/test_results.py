@@ -62,6 +62,7 @@ def test_a_tombstone_expires_when_its_retention_is_exceeded(kind: str) -> None:
         removal = remove("a", deletionTimestamp=removed_at)
         table = table_of([features("v2Checkpoint"), metadata(configuration=kept)], [removal])
         now = expires + timedelta(milliseconds=milliseconds)
+        table.commit([add("later")], at_ms=epoch_millis(now))
         assert tombstones(table, now=now, kind=kind) == (["a"] if stays else [])
         assert write(table.open()).status == "nothing-to-do"
 
@@ -73,6 +74,7 @@ def test_the_default_retention_is_a_week() -> None:
     table.commit([protocol(), metadata()], at_ms=week_ago - 2)
     removes = [remove("kept", deletionTimestamp=week_ago), remove("a", deletionTimestamp=1)]
     table.commit(removes, at_ms=week_ago - 1)
+    table.commit([add("later")], at_ms=epoch_millis(NOW))
     snapshot = table.open().snapshot()
     planned = checkpoint.plan(snapshot, context=RunContext.at(NOW))
     assert planned.tombstones_from == NOW - timedelta(days=7)
@@ -82,12 +84,12 @@ def test_the_default_retention_is_a_week() -> None:
 
 @pytest.mark.conformance("REC-07")
 def test_a_tombstone_is_no_older_than_its_commit() -> None:
-    table = table_of([protocol(), metadata()], [remove("a", deletionTimestamp=1)])
     committed = datetime.fromtimestamp((EPOCH_MS + MINUTE_MS) / 1000, UTC)
     for days, stays in ((7, True), (8, False)):
-        kept = tombstones(table, now=committed + timedelta(days=days), kind="classic")
-        assert kept == (["a"] if stays else [])
-        table.drop(f"{1:020d}.checkpoint.parquet")
+        table = table_of([protocol(), metadata()], [remove("a", deletionTimestamp=1)])
+        now = committed + timedelta(days=days)
+        table.commit([add("later")], at_ms=epoch_millis(now))
+        assert tombstones(table, now=now) == (["a"] if stays else [])
 
 
 @pytest.mark.conformance("REC-07", "FILE-10")
@@ -96,6 +98,7 @@ def test_a_tombstone_without_a_time_is_as_old_as_its_commit() -> None:
     for days, stays in ((7, True), (8, False)):
         table = table_of([protocol(), metadata()], [undated])
         now = datetime.fromtimestamp((EPOCH_MS + MINUTE_MS) / 1000, UTC) + timedelta(days=days)
+        table.commit([add("later")], at_ms=epoch_millis(now))
         assert tombstones(table, now=now) == (["undated"] if stays else [])
     # Once in a checkpoint its commit is not known any more; it must not stay for ever.
     table = table_of([protocol(), metadata()], [undated])
@@ -148,9 +151,32 @@ def test_transactions_expire_only_with_the_property(
             txn("undated", 3),
         ]
     )
+    table.commit([add("later")], at_ms=epoch_millis(NOW))
     result = write(table.open())
     assert result.path is not None
-    assert only(table.store, result.path, 0).snapshot().txns == kept
+    assert only(table.store, result.path, 1).snapshot().txns == kept
+
+
+@pytest.mark.conformance("REC-07")
+@pytest.mark.parametrize("days", [-10, -1, 0, 1, 10])
+def test_a_wrong_clock_makes_nothing_older_than_the_newest_file_of_the_log(days: int) -> None:
+    kept = {
+        "delta.deletedFileRetentionDuration": "interval 9 days",
+        "delta.setTransactionRetentionDuration": "interval 9 days",
+    }
+    table = table_of([protocol(), metadata(configuration=kept)])
+    for age, name in ((8, "young"), (10, "old")):
+        then = epoch_millis(NOW - timedelta(days=age))
+        table.commit(
+            [remove(name, deletionTimestamp=then), txn(name, 1, lastUpdated=then)], at_ms=then
+        )
+    table.commit([add("later")], at_ms=epoch_millis(NOW))
+    result = write(table.open(), now=NOW + timedelta(days=days))
+    assert result.path is not None
+    state = state_of(only(table.store, result.path, 3).snapshot())
+    for left in ({path for path, _ in state.tombstones}, set(state.txns)):
+        # A slow clock keeps more.
+        assert left == {"young"} or (days < 0 and left == {"old", "young"})
 
 
 # The hint.

@@ -104,6 +104,9 @@ def planned(store: Store, **options: Any) -> ExpirePlan:
 
 
 def run(store: Store, *, seed: int = 7, **options: Any) -> ExpireResult:
+    memory = getattr(store, "_store", store)
+    if isinstance(memory, MemoryStore):
+        memory.now_ms = lambda: epoch_millis(NOW)
     context = RunContext.at(NOW, sleep=lambda _: None, new_id=ids(seed))
     return expire.apply(Table(store), planned(store, **options), context)
 
@@ -346,7 +349,7 @@ def test_a_crash_at_any_step_loses_no_young_row(
 
     trial = FaultStore(made().store)
     run(trial, mixed=mixed, workers=1)
-    cases, versions = some(list(distinct_faults(trial.trace)), 24), set()
+    cases, versions = some(list(distinct_faults(trial.trace)), 32), set()
     for at, fault in cases:
         aged = made()
         with suppress(SimulatedCrash, DeltaMaintenanceError, OSError):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import expire
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
@@ -215,6 +216,7 @@ def test_no_younger_row_goes_and_old_rows_go(
     )
     context = RunContext.at(limit + AGE, sleep=lambda _: None)
     planned = expire.plan(Table(table.store).snapshot(), options, context)
+    table.store.now_ms = lambda: epoch_millis(limit + AGE)
     result = expire.apply(Table(table.store), planned, context)
     assert result.problem is None
     left = {dict(values)["n"] for values, *_ in live_rows(table.store)}

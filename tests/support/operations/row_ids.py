@@ -30,7 +30,7 @@ class RacedStore(MemoryStore):
         self.racing = False
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
-        if self.races and not self.racing:
+        if self.races and not self.racing and path.endswith(".json"):
             self.racing = True
             try:
                 if (race := self.races.pop(0)) is not None:

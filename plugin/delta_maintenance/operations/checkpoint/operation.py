@@ -31,6 +31,7 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.store_clock import passed_time
 from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.checkpoint_spec import (
     CheckpointSpec,
@@ -69,6 +70,7 @@ def plan(
     existing = _existing(snapshot, options, kind)
     retention = snapshot.properties.set_transaction_retention
     tombstones_from, notes = _tombstones_from(snapshot, context.started)
+    passed = passed_time(snapshot, context.started)
     planned = CheckpointPlan(
         table=snapshot.table,
         version=snapshot.version,
@@ -80,7 +82,7 @@ def plan(
         actions_per_sidecar=_sidecar_size(snapshot, options, kind),
         time_zone=options.time_zone,
         tombstones_from=tombstones_from,
-        transactions_from=None if retention is None else _before(context.started, retention),
+        transactions_from=None if retention is None else _before(passed, retention),
         notes=(*notes, *_notes(snapshot)),
     )
     return (
@@ -332,7 +334,8 @@ def _tombstones_from(snapshot: Snapshot, now: datetime) -> tuple[datetime | None
         return None, ("the newest commit is dated in the future, so no tombstone expires",)
     if any("deletedFileRetention" in problem for problem in snapshot.properties.problems):
         return None, ("the tombstone retention cannot be read, so no tombstone expires",)
-    return _before(now, snapshot.properties.deleted_file_retention), ()
+    # A fast clock of this machine must not make them older.
+    return _before(passed_time(snapshot, now), snapshot.properties.deleted_file_retention), ()
 
 
 def _notes(snapshot: Snapshot) -> tuple[str, ...]:

@@ -70,12 +70,9 @@ from delta_maintenance.table.read.segment import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.store_clock import require_same_clock
 from delta_maintenance.table.writable import require_writable
-from delta_maintenance.table.write.log_deletion import (
-    delete_in_batches,
-    lead_hint_to,
-    require_same_clock,
-)
+from delta_maintenance.table.write.log_deletion import delete_in_batches, lead_hint_to
 
 _YOUNG = timedelta(days=1)
 _PLAN_LIFE = timedelta(hours=1)
@@ -383,7 +380,7 @@ class _CleanupRun:
                 f"not at {planned.cut_off_checkpoint} as planned",
                 remedy="plan again",
             )
-        require_same_clock(store, self.now, new_id=self.new_id)
+        require_same_clock(store, self.now, new_id=self.new_id, planned_at=planned.planned_at)
         compatible = None
         if again.needs_classic_name:
             snapshot = self.table.snapshot(version=again.oldest_version)

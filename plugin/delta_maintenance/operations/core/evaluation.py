@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from delta_maintenance.clock import SKEW
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.facts import count_text, duration_text
 
@@ -73,6 +74,8 @@ def since(
     """
     if last is None:
         return f"no run of {name} is recorded", None
+    if last - now > SKEW:
+        return f"the last {name} is recorded for {text(last)}, which is yet to come", None
     if now - last >= every:
         return f"the last {name} was at {text(last)}, more than {duration_text(every)} ago", None
     return f"the last {name} was at {text(last)}", last + every

@@ -65,6 +65,7 @@ from delta_maintenance.table.commit.preconditions import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.store_clock import passed_time
 from delta_maintenance.table.writable import require_consistent
 
 _SHOWN_TRACES = 20
@@ -285,7 +286,8 @@ class _Decision:
         if "deletionVector" in removal.file_fields:
             retention = snapshot.properties.deleted_file_retention // timedelta(milliseconds=1)
             missing = missing_vector_tombstones(
-                snapshot, deleted_after_ms=epoch_millis(self.now) - retention
+                snapshot,
+                deleted_after_ms=epoch_millis(passed_time(snapshot, self.now)) - retention,
             )
             if missing.num_rows:
                 yield _step(

@@ -27,6 +27,7 @@ from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.store_clock import passed_time
 
 TRIES = 20
 """Attempts at one commit while other writers commit too."""
@@ -172,7 +173,8 @@ def keep_vector_files(
         if "deletionVector" not in removal.file_fields:
             return None
         # Some tables set a retention longer than the calendar, to keep everything.
-        after = epoch_millis(committer.now()) - retention // timedelta(milliseconds=1)
+        passed = passed_time(snapshot, committer.now())
+        after = epoch_millis(passed) - retention // timedelta(milliseconds=1)
         removes = missing_vector_tombstones(snapshot, deleted_after_ms=after)
         if not removes.num_rows:
             return None

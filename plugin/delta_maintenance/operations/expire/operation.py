@@ -25,6 +25,7 @@ from delta_maintenance.operations.holds.notes import kept_rows
 from delta_maintenance.operations.rewriting.planning import doubled_note
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.store_clock import require_same_clock
 
 _SHOWN_FILES = 100
 
@@ -93,7 +94,15 @@ def apply(table: Table, plan: ExpirePlan, context: RunContext | None = None) -> 
     run: ExpireRun | None = None
     problem: str | None = None
     try:
-        run = ExpireRun(table, table.snapshot(), plan, context)
+        snapshot = table.snapshot()
+        require_same_clock(
+            table.store,
+            context.now(),
+            new_id=context.new_id,
+            planned_at=plan.planned_at,
+            listed=snapshot,
+        )
+        run = ExpireRun(table, snapshot, plan, context)
         run.run()
     except DeltaMaintenanceError as error:
         if run is None or not run.commits or isinstance(error, CommitUnknownError):

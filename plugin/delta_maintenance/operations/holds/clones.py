@@ -36,6 +36,7 @@ from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table, open_table
+from delta_maintenance.table.store_clock import passed_time
 from delta_maintenance.table.write.sidecar_writer import commit_times
 
 Take = Callable[[pa.StringArray], object]
@@ -147,7 +148,8 @@ def take_foreign_paths(snapshot: Snapshot, *, now: datetime, take: Take) -> None
             remedy="give its name in the catalog instead of its address",
         )
     retention = snapshot.properties.deleted_file_retention
-    since_ms = epoch_millis(now) - retention // timedelta(milliseconds=1)
+    passed = passed_time(snapshot, now)
+    since_ms = epoch_millis(passed) - retention // timedelta(milliseconds=1)
     relisting(lambda: _take_everything(snapshot, since_ms, take))
 
 

@@ -43,7 +43,7 @@ from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.write.log_deletion import require_same_clock
+from delta_maintenance.table.store_clock import require_same_clock
 
 _PLAN_LIFE = timedelta(hours=1)
 
@@ -158,7 +158,7 @@ class _VacuumRun:
                 version=planned.version,
                 remedy="check the dry run, then give --allow-large-delete (allow_large_delete)",
             )
-        require_same_clock(self.store, self.now, new_id=self.new_id)
+        require_same_clock(self.store, self.now, new_id=self.new_id, planned_at=planned.planned_at)
         start = self._log(
             "VACUUM START",
             parameters=self._retention(),

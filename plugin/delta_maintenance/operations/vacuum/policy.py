@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from delta_maintenance.clock import SKEW
 from delta_maintenance.operations import health as table_health
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.assessed import AssessedOperation
@@ -75,7 +76,9 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     remembered = context.last_run("vacuum")
     logged = table_health.last_vacuum(health.maintenance)
     times = (logged, remembered.at if remembered is not None else None)
-    last = max((time for time in times if time is not None), default=None)
+    known = (time for time in times if time is not None)
+    # One that a fast clock recorded does not hide the other.
+    last = max(known, key=lambda time: (time - context.now <= SKEW, time), default=None)
     reason, due_at = since("vacuum", last, rule.every, context.now)
     enough = rule.min_reclaimable
     if due_at is not None and enough is not None and health.reclaimable_bytes >= max(1, enough):

@@ -1,21 +1,18 @@
-"""Deletes files of a log in batches of exact names, after a check of the clocks."""
+"""Deletes files of a log in batches of exact names, and points the hint at what is left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
 
-from delta_maintenance.clock import NewId, epoch_millis
-from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.errors import StorageError
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import V2CheckpointHint, render_hint
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import SoundCheckpoint
 from delta_maintenance.table.read.segment import hinted_version
 
 _BATCH = 1000
-_CLOCK_SKEW = timedelta(minutes=5)
 
 
 def delete_in_batches(
@@ -34,27 +31,6 @@ def delete_in_batches(
             # log.
             kept = _delete(store, list(kept))
         yield len(batch) - len(kept), kept
-
-
-def require_same_clock(store: Store, now: datetime, *, new_id: NewId) -> None:
-    """Raises `RefusedError` unless the store's clock agrees with the clock of this machine.
-
-    Ages are differences between the two clocks. The check writes a temporary file; if this process
-    dies, `clean-log` deletes it.
-    """
-    path = f"{LOG_DIRECTORY}/.{new_id()}.tmp"
-    if store.put_if_absent(path, b"what time is it") is not Put.DONE:
-        raise StorageError("a file with a new name exists already", file=path)
-    status = store.stat(path)
-    store.delete(path)
-    if status is None:
-        raise StorageError("a file no longer exists immediately after it was written", file=path)
-    skew = timedelta(milliseconds=status.modified_ms - epoch_millis(now))
-    if abs(skew) > _CLOCK_SKEW:
-        raise RefusedError(
-            f"the clocks of the store and of this machine differ by {abs(skew)}",
-            remedy="correct the wrong clock; until then nothing is deleted by its age",
-        )
 
 
 def lead_hint_to(store: Store, found: SoundCheckpoint) -> bool:
