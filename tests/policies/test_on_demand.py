@@ -181,6 +181,18 @@ def test_truncating_waits_without_a_failure_and_deletes_only_what_was_shown(cloc
     assert builder.open().snapshot(version=cut_off).version == cut_off
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_truncating_waits_for_the_versions_that_the_policy_holds(kept: bool, clock: Clock) -> None:
+    builder = built("deletionVectors", clock)
+    options = {"feature": "deletionVectors", "truncate_history": True, "holders": {}}
+    rules = {"keep": [{"name": "audit", "version": 0}]} if kept else {}
+    for _ in range(2):
+        result = run(builder, "drop-feature", options, rules=rules, now=clock)
+        clock.pass_by(A_DAY + A_MINUTE)
+    assert result.status == ("incomplete" if kept else "done"), result.problem
+    assert (f"{0:020}.json" in builder.names()) is kept
+
+
 def test_approval_to_disable_is_not_approval_to_truncate(clock: Clock) -> None:
     builder = built("deletionVectors", clock)
     options = {"feature": "deletionVectors", "truncate_history": True}

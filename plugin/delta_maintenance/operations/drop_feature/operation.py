@@ -10,9 +10,10 @@ an interrupted one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
-from delta_maintenance.clock import Clock, NewId
+from delta_maintenance.clock import as_clock
 from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
@@ -66,7 +67,6 @@ from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.transaction import Transaction
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -92,7 +92,7 @@ def plan(
             return nothing_to_do(
                 snapshot, options, now=context.started, operation_id=operation_id, reason=done
             )
-        return decide(snapshot, options, now=context.started, operation_id=operation_id)
+        return decide(snapshot, options, context, operation_id=operation_id)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
 
@@ -109,9 +109,7 @@ def apply(
     """
     context = context or RunContext()
     try:
-        return _DropFeatureRun(
-            table, plan, now=context.now, new_id=context.new_id, progress=context.progress
-        ).run()
+        return _DropFeatureRun(table, plan, context).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
@@ -119,28 +117,21 @@ def apply(
 class _DropFeatureRun:
     """One execution of a plan."""
 
-    def __init__(
-        self,
-        table: Table,
-        plan: DropFeaturePlan,
-        *,
-        now: Clock,
-        new_id: NewId,
-        progress: Progress | None,
-    ) -> None:
+    def __init__(self, table: Table, plan: DropFeaturePlan, context: RunContext) -> None:
         self.table = table
         self.planned = plan
         self.options = plan.options
         self.removal = removal_of(plan.options.feature)
-        self.now = now
-        self.new_id = new_id
-        self.progress = progress
+        self.context = context
+        self.now = context.now
+        self.new_id = context.new_id
+        self.progress = context.progress
         self.committer = Committer(
             table=table,
             feature=plan.options.feature,
             other_writers=plan.options.other_writers,
-            now=now,
-            new_id=new_id,
+            now=context.now,
+            new_id=context.new_id,
         )
         self.commits: list[DropCommit] = []
         self.checkpoints: list[int] = []
@@ -220,11 +211,7 @@ class _DropFeatureRun:
         """Deletes all history that is old enough, and returns the remaining traces."""
         outlook = self._outlook()
         if outlook.cleaning is not None:
-            self.cleaned = clean_log.apply(
-                self.table,
-                outlook.cleaning,
-                context=RunContext.at(self.now(), new_id=self.new_id, progress=self.progress),
-            )
+            self.cleaned = clean_log.apply(self.table, outlook.cleaning, self._context_now())
             outlook = self._outlook()
         return outlook
 
@@ -233,10 +220,13 @@ class _DropFeatureRun:
             self.table,
             self.committer.snapshot(),
             self.removal,
-            other_writers=self.options.other_writers,
-            now=self.now(),
-            as_of=self.options.as_of,
+            self.options,
+            self._context_now(),
         )
+
+    def _context_now(self) -> RunContext:
+        now = self.now()
+        return replace(self.context, started=now, now=as_clock(now))
 
     def _waiting(self, outlook: HistoryOutlook) -> DropFeatureResult:
         snapshot = self.committer.snapshot()

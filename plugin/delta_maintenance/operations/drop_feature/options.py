@@ -10,6 +10,7 @@ from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.operations.table_change.options import CutOff, ProtocolVersions
 
 Way = Literal["direct", "protect-history", "truncate-history"]
@@ -73,6 +74,9 @@ class DropFeatureOptions(Record):
     """For `truncate_history`: the instant at which ages are measured, so that history whose
     retention ended later is kept. Set for a plan that was approved some time ago.
     """
+    holders: Holders = Holders()
+    """For `truncate_history`: whose versions are kept. The kept versions in the log of the table
+    always count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,15 +106,15 @@ def checkpoint_options(removal: FeatureRemoval) -> CheckpointOptions:
 
 
 def decide(
-    snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime, operation_id: str
+    snapshot: Snapshot, options: DropFeatureOptions, context: RunContext, *, operation_id: str
 ) -> DropFeaturePlan:
     """Returns the plan for a snapshot. Refuses forbidden requests before anything is changed."""
-    removal = _removal(options)
+    removal, now = _removal(options), context.started
     require_consistent(snapshot)
     if not _has_feature(snapshot, options, removal):
         reason = f"the table does not have the feature {options.feature}"
         return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=reason)
-    decision = _Decision(snapshot, options, removal, now, CheckedFooters())
+    decision = _Decision(snapshot, options, removal, context, CheckedFooters())
     decision.require_allowed()
     return decision.plan(operation_id)
 
@@ -151,7 +151,7 @@ def require_droppable(
 
     Returns the effects of the drop at this version, and the files that must be stripped first.
     """
-    decision = _Decision(snapshot, options, _removal(options), now, footers)
+    decision = _Decision(snapshot, options, _removal(options), RunContext.at(now), footers)
     decision.require_allowed()
     return decision.down, decision.files
 
@@ -162,13 +162,14 @@ class _Decision:
         snapshot: Snapshot,
         options: DropFeatureOptions,
         removal: FeatureRemoval,
-        now: datetime,
+        context: RunContext,
         footers: CheckedFooters,
     ) -> None:
         self.snapshot = snapshot
         self.options = options
         self.removal = removal
-        self.now = now
+        self.context = context
+        self.now = context.started
         self.way = _way(options, removal)
         self.down = downgrade(snapshot, removal, options.feature, self.way)
         self.footers = footers
@@ -341,17 +342,10 @@ class _Decision:
         options, removal, snapshot = self.options, self.removal, self.snapshot
         if state_trace(snapshot, removal) is not None:
             # Current uses will become history that is too recent.
-            plan_truncation(
-                snapshot, other_writers=options.other_writers, now=self.now, as_of=options.as_of
-            )
+            plan_truncation(snapshot, options, self.context)
             return "waiting", ready_after(snapshot, self.now), [cut_off]
         self.outlook = history_outlook(
-            Table(snapshot.log.store),
-            snapshot,
-            removal,
-            other_writers=options.other_writers,
-            now=self.now,
-            as_of=options.as_of,
+            Table(snapshot.log.store), snapshot, removal, options, self.context
         )
         if not self.outlook.traces:
             return "dropped", None, []

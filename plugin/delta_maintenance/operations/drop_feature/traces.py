@@ -26,6 +26,7 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.drop_feature.options import DropFeatureOptions
 from delta_maintenance.operations.rewriting.live_columns import NEEDS_WIDENING, FooterReasons
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata
@@ -38,7 +39,6 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.history import file_times, read_commit_info, told_time
 from delta_maintenance.table.read.log_file import LogEntry, relisting
@@ -355,13 +355,11 @@ def history_outlook(
     table: Table,
     snapshot: Snapshot,
     removal: FeatureRemoval,
-    *,
-    other_writers: OtherWriters | None,
-    now: datetime,
-    as_of: datetime | None = None,
+    options: DropFeatureOptions,
+    context: RunContext,
 ) -> HistoryOutlook:
     """Searches the whole log. Raises `RefusedError` if the history must not be truncated."""
-    cleaning = plan_truncation(snapshot, other_writers=other_writers, now=now, as_of=as_of)
+    cleaning = plan_truncation(snapshot, options, context)
     traces = history_traces(snapshot, removal)
     if not traces:
         return HistoryOutlook(version=snapshot.version, traces=())
@@ -409,11 +407,7 @@ def _empty_commits(snapshot: Snapshot) -> list[int]:
 
 
 def plan_truncation(
-    snapshot: Snapshot,
-    *,
-    other_writers: OtherWriters | None,
-    now: datetime,
-    as_of: datetime | None = None,
+    snapshot: Snapshot, options: DropFeatureOptions, context: RunContext
 ) -> CleanLogPlan:
     """Plans to delete the history that is old enough. Raises `RefusedError` if there is none."""
     properties = snapshot.properties
@@ -427,22 +421,23 @@ def plan_truncation(
             "set it to true first, or drop the feature without truncating history",
         )
     retention = properties.drop_feature_retention
-    if retention < _LONGEST_TRANSACTION and other_writers != "none":
+    if retention < _LONGEST_TRANSACTION and options.other_writers != "none":
         raise _refused(
             snapshot,
             f"{_RETENTION} is {duration_text(retention)}, after which a stalled writer could "
             "still commit",
             "set it to 24 hours or more, or set other_writers to none",
         )
-    options = CleanLogOptions(
+    cleaning = CleanLogOptions(
         log_retention=retention,
         # The request to truncate history implies a short retention.
         allow_short_retention=True,
         no_other_writers=True,
-        as_of=as_of,
+        as_of=options.as_of,
         to_the_minute=True,
+        holders=options.holders,
     )
-    return clean_log.plan(snapshot, options, context=RunContext.at(now))
+    return clean_log.plan(snapshot, cleaning, context=context)
 
 
 def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
