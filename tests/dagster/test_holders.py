@@ -117,3 +117,33 @@ def test_an_asset_of_its_own_searches_the_policy_that_it_is_given(
         f"clone {tmp_path}/lake/copy": (1, 1),
         "kept version audit": (0, 0),
     }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, *({"holders": value} for value in ({}, [], "", None, False, {"keep": []}))],
+    ids=str,
+)
+def test_no_option_of_the_launchpad_takes_what_the_policy_keeps(
+    holders: Any, events: Folder, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    entry = {"uri": f"{tmp_path}/lake/events", "keep": [{"name": "audit", "version": 1}]}
+    policy = Policy.from_json({"version": 1, "tables": [entry]})
+    asset = build_maintenance_asset(
+        DeltaTable(policy=policy.named_tables[0], key=KEY, among=policy),
+        storage=Reference(DeltaStorageResource()),
+        spark=Reference(DeltaSparkResource()),
+    )
+    job = dg.define_asset_job("upkeep", selection=dg.AssetSelection.assets(asset))
+    config = {"operation": "vacuum", "options": {"holders": holders}}
+    result = (
+        dg.Definitions(assets=[asset], jobs=[job])
+        .resolve_job_def("upkeep")
+        .execute_in_process(
+            instance=instance,
+            run_config={"ops": {asset.op.name: {"config": config}}},
+            raise_on_error=False,
+        )
+    )
+    assert result.success is (holders in ("", {}, {"keep": []}))
+    assert events.files() == {"x.parquet", "y.parquet"}

@@ -14,15 +14,18 @@ from delta_maintenance.operations.core import registry
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry
+from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.spark.submission import SparkSubmission
+from tests.support.operations.vacuum_cases import removed
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
 from tests.support.tables.overdue_tables import FEATURE, fingerprint, overdue_table
+from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = [
     pytest.mark.airflow,
@@ -311,3 +314,39 @@ def test_manual_run_addresses_and_short_retentions_need_permission(
         asked().policy_work()
     monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ANY_ADDRESS", "True")
     assert asked(short_retention=True).policy_work().policy.patterns
+
+
+@pytest.mark.parametrize("operation", ["vacuum", "clean-log"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        None,
+        "",
+        *({"holders": value} for value in ({}, [], "", None, 0, False, "0", {"keep": []})),
+    ],
+    ids=str,
+)
+def test_no_option_of_a_manual_run_takes_what_the_policy_keeps(
+    options: Any, operation: str, policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    table = Folder(tmp_path / "orders", now=clock.now())
+    table.log(add("1.parquet"), days=50)
+    table.log(removed("1.parquet", 40), add("2.parquet"))
+    table.checkpoint(2)
+    table.file("1.parquet", "2.parquet", "orphan.parquet", days=50)
+    policy({"uri": f"{tmp_path}/orders", "keep": [{"name": "audit", "version": 1}]}, vacuum=True)
+    given = {"task_id": "run", "operation": operation, "table": {"uri": f"{tmp_path}/orders"}}
+    operator = DeltaManualOperator(**given, options=options)
+    try:
+        work = operator.policy_work()
+        found = work.table(None, f"{tmp_path}/orders")
+        done = operator.work(found, RunEnvironment(clones=work.clones()), None).status
+    except AirflowFailException:
+        done = "failed"
+    allowed = (options or {}).get("holders", "") in ("", None, {})
+    assert (done == "done") is allowed
+    assert table.files() == {"1.parquet", "2.parquet"} | (
+        set() if allowed and operation == "vacuum" else {"orphan.parquet"}
+    )
+    assert f"{1:020}.json" in table.names()
