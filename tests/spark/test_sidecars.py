@@ -123,7 +123,8 @@ def every_case(path: Path) -> TableBuilder:
     table.commit([add("old-4", dv=other, tags={"k": "v"}), remove("old-5"), add("old-5")])
     table.compaction(5, 7)
     table.commit([add("new-8", rank=1, later={"x": 1}), remove("old-6", why="gone", size=3)])
-    table.commit([add("new-9", rank=2.5, later={"y": "z"}), add("new-8", rank=3)])
+    newest = [add("new-9", rank=2.5, later={"y": "z"}), add("new-8", rank=3)]
+    table.commit(newest, at_ms=epoch_millis(NOW))
     return table
 
 

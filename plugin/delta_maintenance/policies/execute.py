@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.context import RunContext, options_for
-from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
-from delta_maintenance.operations.core.rules import Limits, Rule
+from delta_maintenance.operations.core.rules import Limits
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
+from delta_maintenance.policies.definition.keeping import with_promises
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.discovery import environment_options
 from delta_maintenance.policies.measuring import SparkTime, freed_by
@@ -32,15 +32,12 @@ from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 _CHANGING = ("done", "incomplete", "failed")
 """The outcomes whose result is a Result, not a Plan."""
 _MANY = 1000
 """The number of files from which on a share is meaningful."""
-_OWN_SHARE = 0.5
-"""The share of all files from which on vacuum itself refuses."""
 
 
 class SubmitToSpark(Protocol):
@@ -233,15 +230,13 @@ class _Request:
         paused = context.paused(due)
         self.context = context
         self.record = record
-        self.entries = [context.policy_table]
-        """What the policy says of the table, also under other names of it."""
+        self.entries = [context.policy_table]  # and those under other names of the table
         self.asked: Record = due.options if due.options is not None else record.options()
         self.due = due
         self.approved = approved
         # A paused operation has these already. An approval binds them.
-        if paused is None and has_field(self.asked, "holders"):
-            self._keep_promises()
         if paused is None:
+            self._keep_promises()
             self._take_clones()
         self.options: Record = self._narrowed()
         self.limits = context.policy_table.rules.limits
@@ -254,36 +249,28 @@ class _Request:
         )
 
     def _keep_promises(self) -> None:
-        """Adds to the options what the policy holds, whatever options a caller gave.
-
-        Raises `RefusedError` for a shorter retention than that of the policy.
-        """
-        context, clones = self.context, self.context.environment.clones
-        changes = {}
+        """Adds to the options what the policy holds, whatever options a caller gave."""
+        context, clones, snapshot = self.context, self.context.environment.clones, None
+        if not has_field(self.asked, "holders"):
+            return
         if self.record.effects.deletes or has_field(self.asked, "clones"):
             snapshot = context.snapshots.opened()
             if clones is not None:
                 self.entries += clones.same_tables(snapshot, context.policy_table)
-            promised = [_promised(self.record, entry, snapshot) for entry in self.entries]
-            changes = _retentions(self.asked, promised)
-        asked: Any = self.asked
-        held = (each.rules.holders for each in self.entries)
-        self.asked = replace(asked, holders=asked.holders.and_those(held), **changes)
+        rules = [entry.rules for entry in self.entries]
+        self.asked = with_promises(self.asked, self.record, rules, snapshot)
 
     def _take_clones(self, *, anew: bool = False) -> bool:
         """Adds the clones among the tables of the policy; returns whether there are new ones."""
-        search, asked = self.context.environment.clones, self.asked
+        search, asked = self.context.environment.clones, cast("Any", self.asked)
         if search is None or not has_field(asked, "clones"):
             return False
-        known: tuple[str, ...] = asked.clones  # type: ignore[attr-defined]  # see has_field
         found = search.of(self.context.table, self.context.policy_table, anew=anew)
-        more: dict[str, Any] = {"clones": tuple(dict.fromkeys((*known, *found)))}
-        self.asked = replace(asked, **more)
+        self.asked = replace(asked, clones=tuple(dict.fromkeys((*asked.clones, *found))))
         self.options = self._narrowed()
-        return len(more["clones"]) > len(known)
+        return bool({*found} - {*asked.clones})
 
     def _narrowed(self) -> Record:
-        """Returns the options with which to plan."""
         approved = self.approved
         return self.asked if approved is None else approved.narrowed(self.record, self.asked)
 
@@ -348,9 +335,8 @@ class _Request:
     def _prepared(self, *, plan_only: bool = False) -> Any:
         prepared = self._prepare(plan_only=plan_only)
         deletes = prepared is not None and not plan_only and not prepared.plan.is_noop
-        if deletes and self._take_clones(anew=True):
-            return self._prepare(plan_only=plan_only)
-        return prepared
+        again = deletes and self._take_clones(anew=True)
+        return self._prepare(plan_only=plan_only) if again else prepared
 
     def _prepare(self, *, plan_only: bool) -> Any:
         own = self.context.environment
@@ -389,7 +375,7 @@ class _Request:
         outcome = replace(self.blank, engine="spark")
         if self.context.paused(self.due) is None:
             self._take_clones(anew=True)
-        limited = self.record.effects.deletes and _limits_vacuum_further(self.limits)
+        limited = self.record.effects.deletes and self.limits.limits_deletions_further
         if self.approved is not None or limited:
             plan = self._planned_by_job()
             self._require_approved(plan)
@@ -495,35 +481,6 @@ class _Request:
         )
 
 
-def _promised(
-    record: AnyOperation, entry: PolicyTable, snapshot: Snapshot
-) -> Mapping[str, timedelta]:
-    rule = None if record.policy is None else entry.rules.value(record.policy.key)
-    return rule.promised(snapshot) if isinstance(rule, Rule) else {}
-
-
-def _retentions(options: Any, promised: Iterable[Mapping[str, timedelta]]) -> dict[str, Any]:
-    """Returns the longest of the retentions that are asked for and promised, by option.
-
-    `promised` are those of the table's own entry, and then those under other names of it.
-    """
-    longest: dict[str, timedelta] = {}
-    for number, retentions in enumerate(promised):
-        for name, least in retentions.items():
-            given: timedelta | None = getattr(options, name)
-            is_short = given is not None and given < least
-            if is_short and options.allow_short_retention and options.no_other_writers:
-                continue
-            if given is not None and is_short and not number:
-                raise RefusedError(
-                    f"a retention of {duration_text(given)} is shorter than that of the policy, "
-                    f"{duration_text(least)}",
-                    remedy=f"leave out {name}, or give both flags that allow a short retention",
-                )
-            longest[name] = max(given or least, least, longest.get(name, least))
-    return longest
-
-
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:
     """Returns the first limit that the deletions of an operation exceed, as one clause."""
     files, size, looked_at = amounts.deleted_files, amounts.deleted_bytes, amounts.looked_at
@@ -541,13 +498,3 @@ def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:
                 f"{limits.max_deleted_share:.0%} are allowed"
             )
     return None
-
-
-def _limits_vacuum_further(limits: Limits) -> bool:
-    """Whether there are limits on deletions in addition to those of vacuum itself."""
-    share = limits.max_deleted_share
-    return (
-        limits.max_deleted_files is not None
-        or limits.max_deleted_bytes is not None
-        or (share is not None and share < _OWN_SHARE)
-    )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from delta_maintenance.table.read.snapshot import Snapshot
 
 
+_OWN_SHARE = 0.5
+"""The share of all files from which on vacuum itself refuses."""
+
+
 class Rule(PolicyModel):
     """Base class of the rule for one operation: when it is due, and its settings."""
 
@@ -68,6 +72,16 @@ class Limits(PolicyModel):
     """The time after which no further operation begins; a running one is not interrupted."""
     max_commits: Annotated[int, Field(ge=0)] | None = None
     """The maximum number of commits that one run may add to the table."""
+
+    @property
+    def limits_deletions_further(self) -> bool:
+        """Whether there are limits on deletions in addition to those of vacuum itself."""
+        share = self.max_deleted_share
+        return (
+            self.max_deleted_files is not None
+            or self.max_deleted_bytes is not None
+            or (share is not None and share < _OWN_SHARE)
+        )
 
 
 class RulesInForce(Protocol):
