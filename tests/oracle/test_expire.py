@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -160,3 +161,38 @@ def test_spark_reads_what_its_own_delete_leaves(
         changes = delta_spark.rows(feed.format(ours, before + 1))
         assert changes == delta_spark.rows(feed.format(theirs, before + 1))
         assert len(changes) == result.rows
+
+
+@pytest.mark.conformance("CDC-05")
+def test_spark_reads_the_changes_of_a_second_run_on_a_large_file(
+    delta_spark: DeltaSpark, tmp_path: Path
+) -> None:
+    """Its reader of changes fails on long differences of deletion vectors (delta-io/delta#5662)."""
+    path, count = tmp_path / "large", 600_000
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, t TIMESTAMP) USING delta TBLPROPERTIES "
+        "('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
+    )
+    days = "id % 7 * 7 % 20"
+    delta_spark.sql(
+        f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, "
+        f"TIMESTAMP '2025-06-01 12:00:00' + make_interval(0, 0, 0, {days}) FROM range({count})"
+    )
+    for limit, gone in ((2, 2), (9, 3)):
+        before = open_table(str(path)).snapshot().version
+        options = ExpireOptions(
+            column="t",
+            older_than=timedelta(days=3),
+            as_of=datetime(2025, 6, 1 + limit, tzinfo=UTC) + timedelta(days=3),
+            mixed="deletion-vectors",
+        )
+        table, context = open_table(str(path)), RunContext.at(clock.now())
+        result = expire.apply(table, expire.plan(table.snapshot(), options, context), context)
+        assert result.status == "expired" and result.problem is None
+        delta_spark.forget()
+        [row] = delta_spark.rows(
+            f"SELECT count(DISTINCT id) AS n, count(*) AS m, min(_change_type) AS kind "
+            f"FROM table_changes_by_path('{path}', {before + 1})"
+        )
+        assert json.loads(row) == {"n": result.rows, "m": result.rows, "kind": "delete"}
+        assert abs(result.rows - gone * count / 7) < 9

@@ -25,7 +25,7 @@ from delta_maintenance.operations.expire.limit import limit_of
 from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata
@@ -362,68 +362,6 @@ def test_a_crash_at_any_step_loses_no_young_row(
         assert deleted_in_feed(aged.store) == ({2, 5, 6} if configuration else set())
     # With change data, files without other rows have a commit of their own.
     assert len(versions) == 4 + len(configuration)
-
-
-class LateStore(MemoryStore):
-    """Lets others act directly before a commit of ours with a kind of action."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.action = b""
-        self.meanwhile: Callable[[], object] | None = None
-
-    def put_if_absent(self, path: str, data: bytes) -> Put:
-        if b'{"%s":' % self.action in data and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        return super().put_if_absent(path, data)
-
-
-@pytest.mark.conformance("CDC-05")
-@pytest.mark.parametrize("race", [None, append_old, delete_row, compact])
-def test_the_change_feed_has_exactly_the_expired_rows(race: Callable[[Aged], None] | None) -> None:
-    store = LateStore()
-    aged = Aged(store, **FEED)
-    partly = aged.append(60, 45, 5, stats=None)
-    aged.table.delete(partly, [0])
-    all_old = aged.append(70, stats=None)
-
-    def meanwhile() -> None:
-        aged.table.builder.commits.setdefault(latest(store), [])
-        aged.table.continue_row_ids()
-        assert race is not None
-        race(aged)
-
-    store.action, store.meanwhile = b"cdc", meanwhile if race is not None else None
-    version = latest(store)
-    result = run(store, mixed="rewrite")
-    assert result.problem is None and store.meanwhile is None
-    # The files that only have old rows go without change data files.
-    assert deleted_in_feed(store) == ({6, 12} if race is compact else {2, 5, 6, 12})
-    assert all_old not in live_adds(store)
-    ours = [actions_of(store, each) for each in range(version + 1, latest(store) + 1)]
-    for actions in ours:
-        metrics = actions[0].get("commitInfo", {}).get("operationMetrics", {})
-        count = sum("cdc" in action for action in actions)
-        assert int(metrics.get("numAddedChangeFiles", 0)) == count
-
-
-def test_a_feed_that_is_switched_on_meanwhile_is_not_falsified() -> None:
-    store = LateStore()
-    aged = Aged(store)
-    [before] = [each["metaData"] for each in actions_of(store, 0) if "metaData" in each]
-    after = {**before, "configuration": {**before["configuration"], **FEED}}
-
-    def switched() -> None:
-        aged.table.builder.commits.setdefault(latest(store), [])
-        aged.table.builder.commit([{"metaData": after}])
-
-    store.action, store.meanwhile = b"add", switched
-    result = run(store, mixed="rewrite")
-    assert result.status == "partly" and "change data feed" in (result.problem or "")
-    assert deleted_in_feed(store) == set() and KEPT["rewrite"] < numbers(store)
-    assert run(store, mixed="rewrite", seed=8).problem is None
-    assert numbers(store) == KEPT["rewrite"] and deleted_in_feed(store) == {2, 5, 6}
 
 
 def test_a_column_that_changed_meanwhile_ends_the_run() -> None:

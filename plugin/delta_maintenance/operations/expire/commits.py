@@ -7,7 +7,7 @@ and again. Every commit leaves a valid table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from delta_maintenance.errors import CommitConflictError, RefusedError
 from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire.changes import Change, parts, whole_files, with_vectors
-from delta_maintenance.operations.expire.feed import changes_of, has_feed
+from delta_maintenance.operations.expire.feed import changes_of, has_feed, is_too_long_for_spark
 from delta_maintenance.operations.expire.limit import Limit, limit_of
 from delta_maintenance.operations.expire.marking import Marked, marked
 from delta_maintenance.operations.expire.options import ExpirePlan, Mixed
@@ -187,11 +187,42 @@ class ExpireRun:
             return
         adds = adds.take(pa.array(numbers, pa.int64()))
         found = [found[number] for number in numbers]
-        if options.mixed == "deletion-vectors":
-            yield self._with_vectors(adds, found, required)
-            return
         sources = tuple(sources[number] for number in numbers)
+        if options.mixed == "deletion-vectors":
+            yield from self._marked(snapshot, adds, sources, found, required)
+            return
         yield from self._rewritten(snapshot, adds, sources, found)
+
+    def _marked(
+        self,
+        snapshot: Snapshot,
+        adds: pa.Table,
+        sources: tuple[SourceFile, ...],
+        found: list[Marked],
+        required: RequiredStatistics,
+    ) -> Iterator[Change]:
+        """Yields the changes that mark the expired rows of files by deletion vectors.
+
+        Files of which Delta Spark could not read the change get change data files, in a change of
+        their own: of a commit with such files, readers of changes read nothing else.
+        """
+        long = [
+            number
+            for number, (source, each) in enumerate(zip(sources, found, strict=True))
+            if has_feed(snapshot)
+            and source.deletion_vector is not None
+            and not each.is_whole
+            and is_too_long_for_spark(each.now)
+        ]
+        feed: dict[int, RewrittenBin] = {}
+        if long:
+            self._contract = self._contract_of(snapshot)
+            feed = self._feed(self._contract, sources, found, long)
+        others = [number for number in range(len(found)) if number not in long]
+        for numbers in filter(None, (others, list(feed))):
+            part = adds.take(pa.array(numbers, pa.int64()))
+            change = self._with_vectors(part, [found[number] for number in numbers], required)
+            yield change if numbers is others else change.with_feed(list(feed.values()))
 
     def _with_vectors(
         self, adds: pa.Table, found: list[Marked], required: RequiredStatistics
@@ -224,7 +255,7 @@ class ExpireRun:
         With a change data feed, files without other rows are removed in a change of their own:
         readers of changes need no change data files for it.
         """
-        contract = Contract.of(snapshot, target_bytes=target_size(snapshot, 0), proof="rows")
+        contract = self._contract_of(snapshot)
         done, feed = self._written(snapshot, contract, sources, found)
         whole = [number for number, each in enumerate(found) if each.is_whole]
         if has_feed(snapshot):
@@ -270,12 +301,23 @@ class ExpireRun:
         done = self._bins(contract.spec, sources, {number: found[number].gone for number in mixed})
         if not has_feed(snapshot):
             return done, {}
-        feed = self._bins(
-            changes_of(contract.spec),
-            sources,
-            {number: found[number].not_expired for number in done},
-        )
+        feed = self._feed(contract, sources, found, done)
         return {number: each for number, each in done.items() if number in feed}, feed
+
+    def _feed(
+        self,
+        contract: Contract,
+        sources: tuple[SourceFile, ...],
+        found: list[Marked],
+        numbers: Iterable[int],
+    ) -> dict[int, RewrittenBin]:
+        """Writes the expired rows of some files to change data files."""
+        left_out = {number: found[number].not_expired for number in numbers}
+        return self._bins(changes_of(contract.spec), sources, left_out)
+
+    @staticmethod
+    def _contract_of(snapshot: Snapshot) -> Contract:
+        return Contract.of(snapshot, target_bytes=target_size(snapshot, 0), proof="rows")
 
     def _bins(
         self, spec: RewriteSpec, sources: tuple[SourceFile, ...], left_out: Mapping[int, BitMap64]
@@ -304,15 +346,15 @@ class ExpireRun:
     def _commit(self, base: Snapshot, change: Change) -> CommitOutcome | None:
         if not change.files:
             return None
-        if change.rewrites:
+        preserved = True
+        if change.rewrites or change.feed.num_rows:
             broken = self._contract.broken_by(base)
             if broken is None and len(change.of) and has_feed(base) != bool(change.feed.num_rows):
                 broken = "the change data feed of the table was switched"
             if broken is not None:
                 raise self._conflict(base, broken)
+        if change.rewrites:
             preserved = self._contract.spec.files.layout.tracks_rows
-        else:
-            preserved = True
         transaction = Transaction(
             base,
             OPERATION,
