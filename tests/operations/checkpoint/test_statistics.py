@@ -50,6 +50,7 @@ BOUNDS = {
     "s": "ü\u2028",
     "day": date(2024, 1, 31),
     "at": INSTANT,
+    "flag": True,
     "deep": {"inner": -1},
 }
 NULLS: dict[str, Any] = dict.fromkeys(("n", "x", "d", "s", "day", "at", "flag", "raw", "list"), 0)
@@ -61,7 +62,7 @@ PARSED: dict[str, Any] = {
 }
 JSON_BOUNDS = (
     '{"n":9223372036854775807,"x":0.1,"d":123456789012345678901234567890123456.78,'
-    '"s":"ü\u2028","day":"2024-01-31","at":"2024-01-31T12:00:00.123Z","deep":{"inner":-1}}'
+    '"s":"ü\u2028","day":"2024-01-31","at":"2024-01-31T12:00:00.123Z","flag":true,"deep":{"inner":-1}}'
 )
 NULL_COUNTS = ",".join(f'"{name}":0' for name in NULLS) + ',"deep":{"inner":2}'
 # A blank that no renderer of ours would write shows what is carried and what is computed.
@@ -166,6 +167,7 @@ def test_the_struct_mirrors_the_schema() -> None:
         "s": pa.string(),
         "day": pa.date32(),
         "at": instant,
+        "flag": pa.bool_(),
         "deep": pa.struct([("inner", pa.int32())]),
     }
     assert [field.name for field in parsed] == ["numRecords", "minValues", "maxValues", "nullCount"]

@@ -151,8 +151,7 @@ def test_every_bound_contains_every_value(name: str, data: st.DataObject) -> Non
         check_bounds({**stats, "numRecords": len(live)}, leaf, each)
     if clustered and arrow not in (pa.bool_(), pa.binary()):
         only_nulls = all(value is None for value in live)
-        texts = pa.types.is_string(arrow)
-        assert texts or only_nulls or "c" in stats["minValues"].keys() & stats["maxValues"].keys()
+        assert pa.types.is_string(arrow) or only_nulls or "c" in stats["minValues"]
     assert planned(table.store).is_noop
     assert recompute(table.store).num_commits == 0
     fields = live_adds(table.store)[path]
@@ -179,33 +178,97 @@ def test_a_file_with_deleted_rows_has_bounds_that_are_not_tight_or_those_of_its_
     assert stats["maxValues"] == {"a": 900} and stats["nullCount"] == {"a": 1}
 
 
-@pytest.mark.conformance("CLU-03")
+@pytest.mark.conformance("CLU-03", "STAT-03")
+@pytest.mark.parametrize("clustered", [False, True])
 @pytest.mark.parametrize(
-    ("values", "clustered", "bounds"),
+    ("values", "least", "greatest"),
     [
-        ([1.0, math.nan], False, (1.0, None)),
-        ([1.0, math.nan], True, (1.0, "NaN")),
-        ([math.nan, None], False, (None, None)),
-        ([math.nan, None], True, ("NaN", "NaN")),
-        ([-math.inf, 3.0], False, (None, 3.0)),
-        ([-math.inf, 3.0], True, ("-Infinity", 3.0)),
-        ([None, None], True, (None, None)),
+        ([1.0, math.nan], {"c": 1, "o": False}, None),
+        ([math.nan, None], {"c": "NaN", "o": False}, None),
+        ([-math.inf, 3.0], {"c": "-Infinity", "o": False}, {"c": 3, "o": True}),
+        ([math.inf, -math.inf], {"c": "-Infinity", "o": False}, {"c": "Infinity", "o": True}),
+        ([None, None], {"o": False}, {"o": True}),
     ],
 )
-def test_bounds_of_a_clustering_column_are_never_omitted_because_of_nan(
-    values: list[float | None], clustered: bool, bounds: tuple[Any, Any]
+def test_with_nan_no_maximum_of_any_column_is_stated(
+    values: list[float | None], clustered: bool, least: Any, greatest: Any
 ) -> None:
     domain = json.dumps({"clusteringColumns": [["c"]]})
     table = DataTable(
         field("c", "double"),
+        field("o", "boolean"),
         features=["clustering", "domainMetadata"],
         domains={"delta.clustering": domain} if clustered else None,
     )
-    [path] = table.append(pa.table({"c": pa.array(values, pa.float64())}))
+    [path] = table.append(pa.table({"c": pa.array(values, pa.float64()), "o": [True, False]}))
     recompute(table.store)
     stats = statistics(table.store)[path]
-    found = (stats.get(part, {}).get("c") for part in ("minValues", "maxValues"))
-    assert tuple(each if isinstance(each, str | None) else float(each) for each in found) == bounds
+    assert (stats["minValues"], stats.get("maxValues")) == (least, greatest)
+    assert planned(table.store).is_noop
+
+
+@pytest.mark.conformance("STAT-03")
+@pytest.mark.parametrize(
+    ("values", "kind", "type_", "stated"),
+    [
+        ([date(1, 1, 1), None], pa.date32(), "date", {"minValues", "maxValues"}),
+        ([2**31 - 1, 0], pa.date32(), "date", {"minValues"}),
+        ([-(2**31), 0], pa.date32(), "date", {"maxValues"}),
+        (["\U0010ffff" * 40, "a"], pa.string(), "string", {"minValues"}),
+    ],
+)
+def test_bounds_of_a_file_are_stated_of_all_columns_or_of_none(
+    values: list[Any], kind: pa.DataType, type_: str, stated: set[str]
+) -> None:
+    table = DataTable(field("c", type_), field("a", "long"), field("o", "boolean"))
+    column = pa.array(values, pa.int32()) if pa.types.is_integer(pa.array(values).type) else values
+    rows = {"c": pa.array(column).cast(kind), "a": [1, 2], "o": [True, False]}
+    [path] = table.append(pa.table(rows))
+    recompute(table.store)
+    stats = statistics(table.store)[path]
+    assert stats.keys() & {"minValues", "maxValues"} == stated
+    assert all(stats[part].keys() == {"c", "a", "o"} for part in stated)
+    assert planned(table.store).is_noop
+    assert recompute(table.store, all_files=True).status == "recomputed"
+    assert statistics(table.store)[path] == stats
+
+
+@pytest.mark.conformance("STAT-03")
+@pytest.mark.parametrize("clustered", [False, True])
+def test_a_missing_maximum_beside_others_is_a_defect(clustered: bool) -> None:
+    domain = json.dumps({"clusteringColumns": [["c"]]})
+    table = DataTable(
+        field("a", "long"),
+        field("c", "double"),
+        features=["clustering", "domainMetadata"],
+        domains={"delta.clustering": domain} if clustered else None,
+    )
+    stats = {"numRecords": 2, "minValues": {"a": 1, "c": 3}, "nullCount": {"a": 0, "c": 0}}
+    rows = pa.table({"a": [1, 2], "c": [3.0, math.nan]})
+    [right] = table.append(rows, stats=json.dumps(stats))
+    assert planned(table.store).is_noop
+    [wrong] = table.append(rows, stats=json.dumps({**stats, "maxValues": {"a": 2}}))
+    assert [each.column for each in planned(table.store).columns] == ["c"]
+    assert recompute(table.store).files_recomputed == 1
+    assert statistics(table.store)[wrong] == statistics(table.store)[right]
+    assert planned(table.store).is_noop
+
+
+@pytest.mark.conformance("STAT-03")
+def test_booleans_without_bounds_are_no_defect_and_get_them_with_other_columns() -> None:
+    """Delta Spark writes none."""
+    table = DataTable(field("a", "long"), field("o", "boolean"))
+    rows = pa.table({"a": [1, 2], "o": [True, False]})
+    stats = {"numRecords": 2, "minValues": {"a": 1}, "maxValues": {"a": 2}}
+    [whole] = table.append(rows, stats=json.dumps({**stats, "nullCount": {"a": 0, "o": 0}}))
+    assert planned(table.store).is_noop
+    [part] = table.append(rows, stats=json.dumps({**stats, "nullCount": {"o": 0}}))
+    assert [each.column for each in planned(table.store).columns] == ["a"]
+    recompute(table.store)
+    found = statistics(table.store)
+    assert found[whole]["minValues"] == {"a": 1}
+    assert found[part]["minValues"] == {"a": 1, "o": False}
+    assert found[part]["maxValues"] == {"a": 2, "o": True}
 
 
 @given(columns=st.sets(st.integers(0, 9), max_size=5))

@@ -42,7 +42,8 @@ class TestType:
             column("nothing", "void"),
             column("empty", {"type": "struct", "fields": []}),
         )
-        bounds = struct(n=pa.int8(), at=INSTANT, local=LOCAL, s=struct(x=pa.decimal128(38, 5)))
+        inner = struct(x=pa.decimal128(38, 5), flag=pa.bool_())
+        bounds = struct(n=pa.int8(), at=INSTANT, local=LOCAL, s=inner)
         counts = struct(
             n=pa.int64(),
             at=pa.int64(),

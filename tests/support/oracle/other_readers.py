@@ -54,6 +54,11 @@ class DuckDb:
         """Executes a statement; returns the rows."""
         return self._connection.execute(query).fetchall()
 
+    def insert(self, table: str, rows: pa.Table) -> None:
+        """Appends rows to an attached table."""
+        self._connection.register("rows", rows)
+        self._connection.execute(f"INSERT INTO {table} SELECT * FROM rows")
+
     def number(self, query: str) -> Any:
         """Returns the first value of a query."""
         [value, *_] = self._connection.execute(query).fetchone()

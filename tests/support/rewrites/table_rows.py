@@ -23,7 +23,7 @@ Action = dict[str, Any]
 def actions_of(store: Store, version: int) -> list[Action]:
     """Returns the actions of one commit."""
     text = store.read(f"_delta_log/{version:020d}.json").decode()
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.rstrip("\n").split("\n")]
 
 
 def latest(store: Store) -> int:

@@ -23,7 +23,7 @@ from delta_maintenance.protocol.schema.types import (
     DeltaType,
     StructType,
     column_mapping_mode,
-    has_bounds,
+    is_skipped_by,
     parse_schema,
     physical_name,
     to_arrow_type,
@@ -61,7 +61,7 @@ class Column:
     @property
     def is_bounded(self) -> bool:
         """Whether statistics contain bounds of the column."""
-        return not self.is_partition and has_bounds(self.kind)
+        return not self.is_partition and is_skipped_by(self.kind)
 
 
 def columns_of(snapshot: Snapshot) -> dict[Path, Column]:

@@ -70,6 +70,11 @@ class Defects:
             for each, bound, decimal in zip(nulls, bounds, decimals, strict=True)
         )
         broken = _any(replaced, nothing) | audited.uncounted
+        # Without them, no new bounds of the file could be stated.
+        replaced = tuple(
+            each | (broken & audited.lacks_boolean_bounds(leaf))
+            for each, leaf in zip(replaced, leaves, strict=True)
+        )
         # Whether bounds are tight is stated for the whole file.
         replaced = tuple(each | (broken & audited.has_vector) for each in replaced)
         readable = ~audited.absent

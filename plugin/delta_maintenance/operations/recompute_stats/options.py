@@ -42,8 +42,7 @@ class RecomputeStatsOptions(Record):
             help="a column by which the table is to be clustered; repeatable",
         ),
     ] = ()
-    """Columns by which the table is to be clustered, so that their bounds are stated also for NaN
-    and infinity."""
+    """Columns by which the table is to be clustered, so that they have statistics as well."""
     files_per_commit: Annotated[
         int, AtLeast(1), Flag(help="files that one commit adds again, by default {default}")
     ] = 22_000

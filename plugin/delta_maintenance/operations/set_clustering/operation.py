@@ -36,6 +36,7 @@ from delta_maintenance.operations.set_clustering.options import (
 from delta_maintenance.operations.table_change.models import Decision
 from delta_maintenance.operations.table_change.operation import require_changeable
 from delta_maintenance.operations.table_change.verb import ChangeVerb
+from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import TableChange
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
@@ -48,6 +49,7 @@ from delta_maintenance.protocol.clustering.columns import (
 )
 from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_configuration
 from delta_maintenance.protocol.schema.types import to_arrow_type
+from delta_maintenance.protocol.statistics.audit import is_tagged_unbounded, unbounded_columns
 from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -238,7 +240,7 @@ def _missing(
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Returns for each column the number of files that lack its statistics."""
     found = np.zeros(len(types), np.int64)
-    fields = {"add": ("path", "stats", "stats_parsed"), "remove": ("path",)}
+    fields = {"add": ("path", "stats", "stats_parsed", "tags"), "remove": ("path",)}
     for batch in snapshot.log.scan(fields=fields):
         adds = batch.adds
         stats = column_of(adds, "stats", {"stats": pa.string()}).combine_chunks()
@@ -246,7 +248,12 @@ def _missing(
         if "stats_parsed" in adds.column_names:
             parsed = adds["stats_parsed"].combine_chunks()
         bounds = file_bounds(stats, types, parsed=parsed)
-        found += [np.count_nonzero(~bounds.is_complete(path)) for path in types]
+        tags = unbounded_columns(column_of(adds, "tags", {"tags": STRING_MAP}).combine_chunks())
+        for at, (path, kind) in enumerate(types.items()):
+            lacks = ~bounds.is_complete(path)
+            if not pa.types.is_floating(kind):
+                lacks |= is_tagged_unbounded(tags, path)
+            found[at] += np.count_nonzero(lacks)
     return found
 
 

@@ -28,12 +28,18 @@ class FileBounds:
     low: Mapping[Path, pa.Array]
     high: Mapping[Path, pa.Array]
     nulls: Mapping[Path, pa.Array]
+    omits_maxima: pa.BooleanArray
+    """Files that state no maxima at all, because that of one column cannot be stated."""
 
     def is_complete(self, path: Path) -> npt.NDArray[np.bool_]:
         """Returns which files have the statistics that a clustering column needs: a null count,
-        and bounds unless all values are null.
+        and bounds unless all values are null. Beside NaN there is no maximum.
         """
-        bounded = pc.and_(pc.is_valid(self.low[path]), pc.is_valid(self.high[path]))
+        high = self.high[path]
+        above = pc.or_(pc.is_valid(high), self.omits_maxima)
+        if pa.types.is_floating(high.type):
+            above = pc.is_valid(self.low[path])
+        bounded = pc.and_(pc.is_valid(self.low[path]), above)
         only_nulls = pc.fill_null(pc.equal(self.nulls[path], self.rows), False)
         complete = pc.and_(pc.is_valid(self.nulls[path]), pc.or_(bounded, only_nulls))
         return to_bools(complete)
@@ -44,10 +50,10 @@ class FileBounds:
         for path, ranks in columns.items():
             least, greatest = ranks.ranks(self.low[path]), ranks.ranks(self.high[path])
             has_nulls = ~to_bools(pc.fill_null(pc.equal(self.nulls[path], 0), False))
-            unknown = ~self.is_complete(path)
             # Ranks of nulls are 0, also those of missing bounds.
-            least[has_nulls | unknown] = 0
-            greatest[unknown] = ranks.count - 1
+            least[has_nulls | ~self.is_complete(path)] = 0
+            only_nulls = to_bools(pc.fill_null(pc.equal(self.nulls[path], self.rows), False))
+            greatest[to_bools(pc.is_null(self.high[path])) & ~only_nulls] = ranks.count - 1
             low.append(least)
             high.append(greatest)
         counts = pc.fill_null(self.rows, 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -83,6 +89,7 @@ def file_bounds(
         low={path: leaf("minValues", *path) for path in columns},
         high={path: leaf("maxValues", *path) for path in columns},
         nulls={path: leaf("nullCount", *path) for path in columns},
+        omits_maxima=pc.and_(pc.is_valid(leaf("minValues")), pc.is_null(leaf("maxValues"))),
     )
 
 

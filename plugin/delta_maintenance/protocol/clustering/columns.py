@@ -13,7 +13,7 @@ from delta_maintenance.protocol.schema.types import (
     StructField,
     StructType,
     column_mapping_mode,
-    has_bounds,
+    is_skipped_by,
     parse_schema,
     physical_name,
 )
@@ -128,7 +128,7 @@ def require_allowed(
         )
     collected = {leaf.path for leaf in StatisticsColumns.of(protocol, metadata, {}).leaves}
     for column in columns:
-        if not has_bounds(column.type):
+        if not is_skipped_by(column.type):
             raise InvalidRequestError(
                 f"the table cannot be clustered by {column.name}: statistics have no bounds of "
                 f"this type ({column.type})",

@@ -24,8 +24,7 @@ COMPACTION_INFO = "compactionInfo"
 INSERTION_TIMES = ("MIN_INSERTION_TIME", "MAX_INSERTION_TIME")
 UNBOUNDED = "delta-maintenance.unbounded"
 """The tag of a file whose statistics this library has recomputed: a JSON list of the columns, by
-physical path, that have values and lack a bound because the log cannot state it. A clustering
-column, of which more bounds can be stated, is an object with the path as its only name.
+physical path, that have values and lack a bound because the log cannot state it.
 """
 READ_TAGS = frozenset({TARGET_SIZE, COMPACTED_INTO, UNBOUNDED, *CLUSTERING_TAGS})
 """The tags by which files are chosen for a rewrite or for new statistics."""

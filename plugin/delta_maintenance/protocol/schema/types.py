@@ -174,9 +174,17 @@ def to_arrow_type(delta_type: DeltaType) -> pa.DataType | None:
 def has_bounds(delta_type: DeltaType) -> bool:
     """Whether statistics of a column of this type have a minimum and a maximum.
 
-    Booleans and binaries have none. Variants have bounds in another form.
+    Binaries have none. Variants have bounds in another form.
     """
-    return to_arrow_type(delta_type) is not None and delta_type not in _UNBOUNDED
+    return to_arrow_type(delta_type) is not None and delta_type != _BINARY
+
+
+def is_skipped_by(delta_type: DeltaType) -> bool:
+    """Whether Delta Spark writes bounds of a column of this type, and skips files by them.
+
+    For booleans it does neither, unlike `deltalake`.
+    """
+    return has_bounds(delta_type) and delta_type != _BOOLEAN
 
 
 def walk(schema: StructType) -> Iterator[tuple[tuple[str, ...], StructField]]:
@@ -215,7 +223,7 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _PRIMITIVES = {*_ARROW_TYPES, "variant", "void"}
-_UNBOUNDED = (PrimitiveType(name="boolean"), PrimitiveType(name="binary"))
+_BOOLEAN, _BINARY = PrimitiveType(name="boolean"), PrimitiveType(name="binary")
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
 
 

@@ -2,9 +2,9 @@
 
 Implements "Per-file Statistics" and "Writer Requirements for Clustered Table". Work is columnar:
 one row per file, one column per column of the table that must have statistics. A bound is missing
-only if it could exist: a column without values has none, and a maximum is omitted because of NaN.
-Other bounds that cannot be stated, such as that of an infinite value, are named by a tag of the
-file, so that no later audit reports them.
+only if it could exist: a column without values has none, and with NaN a file states no maxima.
+Other bounds that cannot be stated, such as that of a date after the year 9999, are named by a tag
+of the file, so that no later audit reports them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from delta_maintenance.protocol.statistics.stats import (
 
 Mask = npt.NDArray[np.bool_]
 
+_BOUNDS = {"minValues": False, "maxValues": True}
+"""The parts of the statistics with bounds, and whether these are the greatest values."""
 _EXACT_DIGITS = 15
 """Decimals with at most so many digits survive a conversion to a double."""
 AUDITED = (
@@ -51,7 +53,7 @@ AUDITED = (
 """The fields of an add that an audit reads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RequiredStatistics:
     """The statistics that every live file of one version of a table should have."""
 
@@ -82,6 +84,12 @@ class RequiredStatistics:
             columns=StatisticsColumns.of(protocol, metadata, domains, joining=joining),
             parsed_type=_with_doubles(parsed_type),
         )
+
+    @cached_property
+    def has_floats(self) -> bool:
+        """Whether a column that must have bounds can contain NaN."""
+        kinds = (self.kind(leaf) for leaf in self.leaves)
+        return any(kind is not None and pa.types.is_floating(kind) for kind in kinds)
 
     @property
     def leaves(self) -> tuple[StatisticsLeaf, ...]:
@@ -153,21 +161,27 @@ class AuditedFiles:
 
     def without_bounds(self, leaf: StatisticsLeaf) -> Mask:
         """There is no minimum or no maximum of a column that has values, or they contradict each
-        other.
+        other. Booleans may lack them, because Delta Spark writes none.
         """
         kind = self.required.kind(leaf)
-        if kind is None:
+        if kind is None or pa.types.is_boolean(kind):
             return np.zeros(len(self.parsed), np.bool_)
         least, greatest = (self.part(name, *leaf.path) for name in ("minValues", "maxValues"))
         nulls = self.part("nullCount", *leaf.path)
         counted = _counted_rows(self.rows, self.deleted, self.tight)
         only_nulls = to_bools(pc.fill_null(pc.equal(nulls, counted), False))
-        missing = pc.or_(pc.is_null(least), pc.is_null(greatest))
-        if pa.types.is_floating(kind) and not leaf.clustered:
-            missing = pc.is_null(least)
+        missing = to_bools(pc.is_null(least)) & ~self._omits("minValues")
+        missing |= to_bools(pc.is_null(greatest)) & ~self._omits("maxValues")
         # NaN, which is no less and no greater than any number, stands for the greatest value.
         crossed = to_bools(pc.fill_null(pc.greater(least, greatest), False))
-        return crossed | (to_bools(missing) & ~only_nulls & ~self._is_unbounded(leaf))
+        return crossed | (missing & ~only_nulls & ~self._is_unbounded(leaf))
+
+    def lacks_boolean_bounds(self, leaf: StatisticsLeaf) -> Mask:
+        """There is no minimum or no maximum of a column of booleans."""
+        if self.required.kind(leaf) != pa.bool_():
+            return np.zeros(len(self.parsed), np.bool_)
+        both = (pc.is_valid(self.part(name, *leaf.path)) for name in ("minValues", "maxValues"))
+        return ~to_bools(pc.and_(*both))
 
     def bounded_files(self, leaf: StatisticsLeaf) -> Mask:
         """There are a minimum and a maximum of a column whose bounds are inexact if a writer
@@ -201,18 +215,35 @@ class AuditedFiles:
     @cached_property
     def _parts(self) -> Mapping[tuple[str, ...], pa.Array]:
         # All at once: to take one field, Arrow visits every field of the structs around it.
-        return dict(_leaves(self.parsed, ()))
+        return dict(_fields(self.parsed, ()))
 
     def _is_unbounded(self, leaf: StatisticsLeaf) -> Mask:
         if not self.computed.any():
             return np.zeros(len(self.parsed), np.bool_)
-        return to_bools(pc.fill_null(pc.match_substring(self._unbounded, _entry(leaf)), False))
+        return is_tagged_unbounded(self._unbounded, leaf.path)
+
+    def _omits(self, part: str) -> Mask:
+        """The file states none of these bounds, because that of one column cannot be stated."""
+        none = to_bools(pc.is_null(self.part(part)))
+        may_have_nan = part == "maxValues" and self.required.has_floats
+        return none if may_have_nan else none & self.computed
 
     @cached_property
     def _unbounded(self) -> pa.StringArray:
-        if pa.types.is_null(self.tags.type):
-            return pa.nulls(len(self.tags), pa.string())
-        return pc.map_lookup(self.tags, UNBOUNDED, "last")
+        return unbounded_columns(self.tags)
+
+
+def unbounded_columns(tags: pa.Array) -> pa.StringArray:
+    """Returns the tag of each file that names columns whose bounds cannot be stated."""
+    if pa.types.is_null(tags.type):
+        return pa.nulls(len(tags), pa.string())
+    return pc.map_lookup(tags, UNBOUNDED, "last")
+
+
+def is_tagged_unbounded(tags: pa.StringArray, path: Sequence[str]) -> Mask:
+    """Returns which of these tags name a column."""
+    entry = json.dumps(".".join(path))
+    return to_bools(pc.fill_null(pc.match_substring(tags, entry), False))
 
 
 def audit(adds: pa.Table, required: RequiredStatistics) -> AuditedFiles:
@@ -284,27 +315,33 @@ def with_statistics(
     tight = pa.array([each.tight for each in computed], pa.bool_())
     counted = _counted_rows(replaced["numRecords",], audited.deleted, tight)
     unbounded = pa.repeat("", count)
+    incomplete = {name: np.zeros(count, np.bool_) for name in _BOUNDS}
     for leaf in required.leaves:
         found = [each.bounds.get(leaf.path) for each in computed]
         nulls = [None if each is None else each.nulls for each in found]
         new = {"nullCount": pa.array(nulls, pa.int64())}
         kind, taken = required.kind(leaf), booleans(np.array([each is not None for each in found]))
         if kind is not None:
-            for name, greatest in (("minValues", False), ("maxValues", True)):
+            for name, greatest in _BOUNDS.items():
                 values = [
-                    None if each is None else each.stated(leaf, greatest=greatest) for each in found
+                    None if each is None else each.stated(greatest=greatest) for each in found
                 ]
                 new[name] = bound_array(values, kind)
         for name, values in new.items():
             path = (name, *leaf.path)
             replaced[path] = pc.if_else(taken, values, audited.part(*path))
         if kind is not None:
-            both = (pc.is_valid(replaced[name, *leaf.path]) for name in ("minValues", "maxValues"))
-            some = pc.less(replaced["nullCount", *leaf.path], counted)
-            lacks = pc.and_(pc.invert(pc.and_(*both)), pc.fill_null(some, True))
-            name = pc.if_else(lacks, "," + _entry(leaf), "")
-            unbounded = pc.binary_join_element_wise(unbounded, name, "")
-    parsed = _rebuilt(audited.parsed, replaced, ())
+            some = pc.fill_null(pc.less(replaced["nullCount", *leaf.path], counted), True)
+            lacks = {
+                name: to_bools(pc.and_(some, pc.is_null(replaced[name, *leaf.path])))
+                for name in _BOUNDS
+            }
+            for name, mask in lacks.items():
+                incomplete[name] |= mask
+            either = booleans(np.logical_or(*lacks.values()))
+            entry = pc.if_else(either, "," + json.dumps(".".join(leaf.path)), "")
+            unbounded = pc.binary_join_element_wise(unbounded, entry, "")
+    parsed = _without_parts(_rebuilt(audited.parsed, replaced, ()), incomplete)
     stats = render_statistics(parsed, required.parsed_type).values
     adds = _with_column(adds, "stats", stats)
     if "stats_parsed" in adds.column_names:
@@ -336,10 +373,8 @@ def with_live_bounds(
         taken = np.array([each is not None for each in own], np.bool_)
         if kind is None or not taken.any():
             continue
-        for name, greatest in (("minValues", False), ("maxValues", True)):
-            values = bound_array(
-                [each and each.stated(leaf, greatest=greatest) for each in own], kind
-            )
+        for name, greatest in _BOUNDS.items():
+            values = bound_array([each and each.stated(greatest=greatest) for each in own], kind)
             path = (name, *leaf.path)
             replaced[path] = pc.if_else(booleans(taken), values, found.part(*path))
         # A number of nulls that equals that of the physical rows says that all live rows are null.
@@ -354,16 +389,15 @@ def with_live_bounds(
     return _with_column(adds, "stats", stats)
 
 
-def _leaves(
+def _fields(
     values: pa.StructArray, above: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], pa.Array]]:
-    """Yields the path and the values of each field that is no struct; null where a struct is."""
+    """Yields the path and the values of each field; null where a struct around it is."""
     for field, child in zip(values.type, values.flatten(), strict=True):
         path = (*above, field.name)
+        yield path, child
         if pa.types.is_struct(field.type):
-            yield from _leaves(child, path)
-        else:
-            yield path, child
+            yield from _fields(child, path)
 
 
 def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Array:
@@ -383,6 +417,17 @@ def _rebuilt(
         children.append(replaced.get(path, child))
     empty = np.logical_and.reduce([to_bools(pc.is_null(child)) for child in children])
     return pa.StructArray.from_arrays(children, fields=list(old.type), mask=booleans(empty))
+
+
+def _without_parts(parsed: pa.StructArray, left_out: Mapping[str, Mask]) -> pa.StructArray:
+    """Returns statistics in which some files have no minima, or no maxima, of any column."""
+    children = [
+        pc.if_else(booleans(left_out[field.name]), pa.scalar(None, field.type), child)
+        if field.name in left_out
+        else child
+        for field, child in zip(parsed.type, parsed.flatten(), strict=True)
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(parsed.type), mask=pc.is_null(parsed))
 
 
 def _with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:
@@ -418,12 +463,6 @@ def _entries(tags: pa.MapArray) -> tuple[pa.Array, pa.Array]:
 def _as_list(tags: pa.MapArray) -> pa.ListArray:
     kind = pa.list_(pa.struct([tags.type.key_field, tags.type.item_field]))
     return tags.cast(kind)
-
-
-def _entry(leaf: StatisticsLeaf) -> str:
-    """Returns the entry of a column in the tag. That of a clustering column contains the other."""
-    name = json.dumps(".".join(leaf.path))
-    return f"{{{name}:true}}" if leaf.clustered else name
 
 
 def _with_doubles(kind: Any) -> Any:

@@ -2,9 +2,10 @@
 
 Implements "Per-file Statistics" for writers. Bounds are computed from the values, not taken from a
 Parquet footer, because engines differ for NaN, decimals and long strings. A bound that a reader
-could interpret as tighter than it is, is omitted, except in clustering columns, whose bounds are
-required ("Writer Requirements for Clustered Table"): there, NaN is the greatest value, as in Delta
-Spark.
+could interpret as tighter than it is, is omitted, such as a maximum beside NaN.
+
+The Arrow data sets of `deltalake` skip a file if one column lacks a bound and another has one.
+So a file states minima, or maxima, of all columns with values or of none.
 """
 
 from __future__ import annotations
@@ -60,20 +61,18 @@ class ColumnBounds:
             has_nan=self.has_nan or other.has_nan,
         )
 
-    def stated(self, leaf: StatisticsLeaf, *, greatest: bool) -> Any:
+    def stated(self, *, greatest: bool) -> Any:
         """Returns a bound as `stats` contains it, in the form of `least`, but texts as strings.
 
-        None if it must be omitted.
+        None if there is no value, or no bound that all readers understand.
         """
         value, kind = self.greatest if greatest else self.least, self.kind
         if pa.types.is_floating(kind):
-            if self.has_nan and leaf.clustered and (greatest or value is None):
-                return math.nan
-            # Readers disagree about the order of NaN and the parsing of infinity.
-            if value is None or (self.has_nan and greatest):
+            if self.has_nan and greatest:
+                # Readers disagree about the order of NaN.
                 return None
-            if math.isinf(value) and not leaf.clustered:
-                return None
+            if value is None:
+                return math.nan if self.has_nan else None
             # Positive and negative zero are equal, so each bound uses the safe sign.
             return value if value else (0.0 if greatest else -0.0)
         if value is None:
@@ -126,15 +125,21 @@ class StatisticsCollector:
         """Returns the statistics of one column."""
         return self._by_path[tuple(path)].found
 
-    def render(self) -> str:
-        """Returns the JSON text of `stats`."""
+    def render(self, *, all_bounds: bool = False) -> str:
+        """Returns the JSON text of `stats`.
+
+        With `all_bounds`, it has all bounds that are known, also if others cannot be stated.
+        """
         parts: list[tuple[str, pa.Array]] = [("numRecords", pa.array([self.rows], pa.int64()))]
         for name, of in (("minValues", "least"), ("maxValues", "greatest")):
             bounds = [
-                (leaf.path, value) for leaf in self._leaves if (value := leaf.bound(of)) is not None
+                (leaf.path, leaf.bound(of))
+                for leaf in self._leaves
+                if leaf.leaf.bounded and leaf.nulls < self.rows
             ]
-            if bounds:
-                parts.append((name, _struct(bounds)))
+            stated = [(path, value) for path, value in bounds if value is not None]
+            if stated and (all_bounds or len(stated) == len(bounds)):
+                parts.append((name, _struct(stated)))
         counts = [(leaf.path, pa.array([leaf.nulls], pa.int64())) for leaf in self._leaves]
         if counts:
             parts.append(("nullCount", _struct(counts)))
@@ -277,7 +282,7 @@ class _Leaf:
 
     def bound(self, of: str) -> pa.Array | None:
         """Returns the bound for the statistics, or None if it must be omitted."""
-        value = self.found.stated(self.leaf, greatest=of == "greatest")
+        value = self.found.stated(greatest=of == "greatest")
         return None if value is None else bound_array([value], self.kind)
 
 

@@ -38,9 +38,7 @@ class StatisticsLeaf:
     bounded: bool
     """Whether it has a minimum and a maximum, in addition to the null count."""
     clustered: bool = False
-    """Whether the table is clustered by it, so that no bound may be omitted because of NaN or
-    infinity.
-    """
+    """Whether the table is clustered by it."""
     name: str = ""
     """The logical names, separated by dots, for people."""
 

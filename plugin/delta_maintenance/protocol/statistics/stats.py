@@ -52,9 +52,9 @@ def statistics_arrow_type(
 ) -> pa.StructType:
     """The type of `stats_parsed` for a table, by physical names, without partition columns.
 
-    Bounds have a leaf for each numeric, date, timestamp and string column, null counts one for each
-    column that is not a struct. Parts without leaves are omitted, because Parquet has no empty
-    structs. Raises `CorruptTableError` if columns are mapped and one has no physical name.
+    Bounds have a leaf for each numeric, boolean, date, timestamp and string column, null counts one
+    for each column that is not a struct. Parts without leaves are omitted, because Parquet has no
+    empty structs. Raises `CorruptTableError` if columns are mapped and one has no physical name.
     """
     columns = _data_columns(schema, partition_columns, mode)
     bounds = _bounds(columns)

@@ -224,6 +224,8 @@ def _pair(values: FooterValues, chunk: Place) -> tuple[Place, Place] | None:
 
 def _raw(values: FooterValues, place: Place, physical: str) -> list[Any]:
     """Returns a bound of each footer, as Arrow shows it."""
+    if physical == "BOOLEAN":
+        return [text == b"\x01" for text in values.texts(place)]
     kind = _NUMBERS.get(physical)
     return values.texts(place) if kind is None else values.fixed(place, kind).tolist()
 

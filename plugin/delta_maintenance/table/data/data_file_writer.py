@@ -93,6 +93,8 @@ class WrittenFile:
     """Milliseconds since 1970-01-01 UTC, according to the store."""
     stats: str
     """The JSON text of `stats`."""
+    bounds: str = ""
+    """`stats` with all bounds that are known, also if others cannot be stated."""
 
 
 class DataFileWriter:
@@ -207,6 +209,7 @@ class DataFileWriter:
             size=status.size,
             modified_ms=status.modified_ms,
             stats=self._statistics.render(),
+            bounds=self._statistics.render(all_bounds=True),
         )
 
     def _new_dictionary_bytes(self, piece: pa.RecordBatch) -> int:

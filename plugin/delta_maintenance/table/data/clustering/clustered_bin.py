@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId, new_id
@@ -19,6 +20,7 @@ from delta_maintenance.protocol.clustering.bounds import file_bounds
 from delta_maintenance.protocol.clustering.curve import Ranks
 from delta_maintenance.protocol.clustering.depth import depth_of
 from delta_maintenance.protocol.clustering.ranks import ColumnRanks
+from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
@@ -184,10 +186,11 @@ def measured(
     points: Ranks,
     group: str,
 ) -> ClusteredOutcome:
-    """Measures the depth of the sources by their rows, and of the new files by their statistics."""
+    """Measures the depth of the sources by their rows, and of the new files by their bounds."""
     types = {path: _type_at(schema, path) for path in ranks}
-    stats = pa.array([output.stats for output in outputs], pa.string())
-    bounds = file_bounds(stats, types)
+    bounds = file_bounds(pa.array([output.bounds for output in outputs], pa.string()), types)
+    # These are all bounds that are known.
+    bounds = replace(bounds, omits_maxima=booleans(np.zeros(len(outputs), np.bool_)))
     missing = [path for path in types if not bounds.is_complete(path).all()]
     return ClusteredOutcome(
         group=group,

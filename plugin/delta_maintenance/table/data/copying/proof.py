@@ -152,6 +152,8 @@ def bounds_of(
         return _of_decimals(nulls, kind, least, greatest, created_by)
     if pa.types.is_floating(kind) and chunk.physical_type in _FLOATS:
         return _of_floats(nulls, kind, least, greatest)
+    if pa.types.is_boolean(kind) and isinstance(least, bool) and isinstance(greatest, bool):
+        return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
     integers = isinstance(least, int) and isinstance(greatest, int)
     if chunk.physical_type not in _INTEGERS or not integers:
         return None
