@@ -119,11 +119,7 @@ def test_an_asset_of_its_own_searches_the_policy_that_it_is_given(
     }
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, *({"holders": value} for value in ({}, [], "", None, False, {"keep": []}))],
-    ids=str,
-)
+@pytest.mark.parametrize("holders", [{}, [], "", False, {"keep": []}], ids=str)
 def test_no_option_of_the_launchpad_takes_what_the_policy_keeps(
     holders: Any, events: Folder, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
