@@ -167,6 +167,34 @@ def test_an_operation_that_remains_due_is_not_repeated_after_the_pause(
     assert pauses == 1
 
 
+def test_a_job_after_a_job_that_planned_keeps_the_files_of_clones_and_holders() -> None:
+    table, given = neglected(), []
+
+    class Recording(Cluster):
+        def __call__(self, policy_table: Any, due: Any, /, **options: Any) -> Mapping[str, Any]:
+            given.append((due.options.clones, due.options.holders.keep))
+            return super().__call__(policy_table, due, **options)
+
+    class Clones:
+        def same_tables(self, *_: Any) -> tuple[()]:
+            return ()
+
+        def of(self, *_: Any, **__: Any) -> tuple[str, ...]:
+            return ("memory://clone",)
+
+    plan = vacuum.plan(table.open().snapshot(), context=RunContext.at(NOW)).to_json()
+    rules = {
+        "vacuum": True,
+        "engine": {"prefer": "spark"},
+        "limits": {"max_deleted_files": 100},
+        "keep": [{"name": "audit", "version": 5}],
+    }
+    _, pauses = maintained(table, rules, Recording(plan, VACUUMED), clones=Clones())
+    assert pauses == 2
+    assert {clones for clones, _ in given} == {("memory://clone",)}
+    assert {keep[0].name for _, keep in given} == {"audit"}
+
+
 def test_the_longest_duration_ends_no_operation_whose_job_has_ended() -> None:
     rules = {
         "vacuum": True,
