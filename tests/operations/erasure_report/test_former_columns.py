@@ -26,6 +26,7 @@ from delta_maintenance.operations.clean_log import CleanLogOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
+from delta_maintenance.operations.erasure_report.log_values import LogValues
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -214,6 +215,10 @@ def test_a_local_time_of_an_unknown_zone_is_uncertain_if_a_zone_makes_it_match()
     unsure = log.report("t = '2024-05-01 02:00:00'")
     assert unsure.status == "uncertain" and "time without a time zone" in unsure.not_examined[0]
     assert log.report("t = '2024-05-03 10:00:00'").status == "erased"
+    values = {"t": "9999-12-31 23:59:59"}
+    log.commit([log.data("c", pa.table({"id": [1]}), partitionValues=values)])
+    assert log.report("t = '2024-05-03 10:00:00'").status == "erased"
+    assert log.report("t = '9999-12-31 10:00:00'").status == "uncertain"
     values = {"t": "2024-05-01T10:00:00.000000Z"}
     log.commit([remove("a"), log.data("b", pa.table({"id": [1]}), partitionValues=values)])
     log.vacuum()
@@ -315,3 +320,27 @@ def test_simple_tables_of_other_writers_are_called_erased(tmp_path: Path) -> Non
     planned = erasure_report.plan(table.snapshot(), ErasureReportOptions(where="customer = 7"))
     result = erasure_report.apply(table, planned)
     assert (result.status, result.not_examined, result.places) == ("erased", (), ())
+
+
+def test_a_log_that_is_cleaned_during_the_report_is_listed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log(ID, CUSTOMER)
+    log.commit([log.data("a", BOTH, stats=statistics(5, 4711))])
+    log.checkpoint()
+    search = LogValues.run
+
+    def clean_first(values: LogValues) -> Any:
+        listed = log.store.list_from
+
+        def once(*arguments: Any) -> Any:
+            found = [*listed(*arguments)]
+            monkeypatch.setattr(log.store, "list_from", listed)
+            log.drop(f"{0:020}.json")
+            return iter(found)
+
+        monkeypatch.setattr(log.store, "list_from", once)
+        return search(values)
+
+    monkeypatch.setattr(LogValues, "run", clean_first)
+    assert places(log.report(WHERE)) == {"live": 1, "log": 2}

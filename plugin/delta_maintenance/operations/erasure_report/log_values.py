@@ -39,9 +39,9 @@ from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.table.data.matching_rows import Names
 from delta_maintenance.table.data.row_reader import FILES
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
-from delta_maintenance.table.read.log_file import LogEntry, read_listed
+from delta_maintenance.table.read.log_file import LogEntry, read_listed, relisting
 from delta_maintenance.table.read.log_reader import LogTail
-from delta_maintenance.table.read.segment import CheckpointFiles, arrange, list_entries
+from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, arrange, list_entries
 
 _FIELDS = {
     "add": ("path", "partitionValues", "stats", "stats_parsed"),
@@ -71,14 +71,7 @@ class LogValues:
 
     def run(self) -> Iterator[Examined]:
         """Yields the files of the log that have such values, with the number of their actions."""
-        store = self._files.store
-        entries = list(list_entries(store))
-        listing = arrange(entries)
-        counts: Counter[int] = Counter()
-        commits = [listing.commits[version] for version in sorted(listing.commits)]
-        for batch in LogTail(store, commits).batches(keys=self._keys, fields=_FIELDS):
-            for rows in (batch.adds, batch.removes):
-                counts.update(rows.filter(self._marked(rows))[COMMIT_VERSION].to_pylist())
+        entries, listing, counts = relisting(self._of_commits)
         yield from (self._found(listing.commits[version], n) for version, n in counts.items())
         for entry in listing.compactions:
             yield from self._searched(entry, partial(self._of_tail, entry))
@@ -87,6 +80,18 @@ class LogValues:
         for entry in entries:
             if entry.file.kind is LogFileKind.CHECKSUM:
                 yield from self._searched(entry, partial(self._of_checksum, entry))
+
+    def _of_commits(self) -> tuple[list[LogEntry], LogListing, Counter[int]]:
+        """Lists the log, and counts the actions with such values of each commit."""
+        store = self._files.store
+        entries = list(list_entries(store))
+        listing = arrange(entries)
+        counts: Counter[int] = Counter()
+        commits = [listing.commits[version] for version in sorted(listing.commits)]
+        for batch in LogTail(store, commits).batches(keys=self._keys, fields=_FIELDS):
+            for rows in (batch.adds, batch.removes):
+                counts.update(rows.filter(self._marked(rows))[COMMIT_VERSION].to_pylist())
+        return entries, listing, counts
 
     def _of_tail(self, entry: LogEntry) -> Iterator[pa.Table]:
         for batch in LogTail(self._files.store, [entry]).batches(keys=self._keys, fields=_FIELDS):

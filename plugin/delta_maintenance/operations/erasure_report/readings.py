@@ -77,7 +77,7 @@ class Reading:
             if parsed.uncertain[0].as_py():
                 local = text[0].as_py()
                 least, greatest = (
-                    pa.array([parsed.values[0].as_py() + distance], parsed.values.type)
+                    pc.add(parsed.values, pa.scalar(distance, pa.duration("us")))
                     for distance in (-FARTHEST, FARTHEST)
                 )
                 bounds[tuple(each.lower() for each in name)] = column_bounds(
