@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -249,6 +249,15 @@ def leaves(data: bytes) -> list[str]:
     return types
 
 
+def copy_to(folder: Path, made: DataTable) -> None:
+    """Copies a table to a folder of the local file system."""
+    for batch in made.store.list_tree():
+        for name in batch["path"].to_pylist():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(made.store.read(name))
+
+
 @pytest.mark.cases
 @pytest.mark.conformance("FEAT-14", "TW-02", "TW-05")
 @settings(max_examples=examples(12))
@@ -275,11 +284,7 @@ def test_other_readers_return_the_same_rows_without_the_feature(
     kinds = [leaves(made.store.read(path)) for path in paths]
     assert kinds[0] == kinds[-1]
     with TemporaryDirectory() as folder:
-        for batch in made.store.list_tree():
-            for name in batch["path"].to_pylist():
-                target = Path(folder, name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(made.store.read(name))
+        copy_to(Path(folder), made)
         for read in (by_deltalake, by_duckdb):
             found = read(Path(folder)).sort_by("id")
             assert found["id"].to_pylist() == list(range(2 * ROWS))
@@ -323,3 +328,36 @@ def test_a_file_of_no_type_change_keeps_the_feature() -> None:
     made.append(rows_of([(Change("float", "double"), "value")], 0, former=False, mapped=False))
     with pytest.raises(CorruptTableError, match="contains double where the schema has long"):
         planned(made.store, clock, "typeWidening")
+
+
+PARTITIONED = {
+    ("integer", "decimal(12,2)"): {"5": Decimal("5.00"), "-3": Decimal("-3.00")},
+    ("decimal(3,1)", "decimal(12,2)"): {"1.5": Decimal("1.50")},
+    ("date", "timestamp_ntz"): {"2024-02-29": datetime(2024, 2, 29)},
+    ("integer", "double"): {"5": 5.0},
+    ("byte", "long"): {"5": 5},
+}
+
+
+@pytest.mark.conformance("TW-05", "PART-09")
+@pytest.mark.parametrize("types", PARTITIONED, ids="-".join)
+def test_partition_values_get_the_spelling_of_the_new_type(
+    types: tuple[str, str], tmp_path: Path
+) -> None:
+    require("duckdb", "duckdb_extension_delta")
+    clock, (before, after) = Clock(), types
+    made = DataTable(
+        field("id", "long"),
+        field("p", after, **{"delta.typeChanges": [{"fromType": before, "toType": after}]}),
+        features=["typeWidening", "timestampNtz"],
+        partitioned_by=["p"],
+    )
+    clock.govern(made.store)
+    values = list(PARTITIONED[types].items())
+    for at, (text, _) in enumerate([*values, (None, None)]):
+        made.append(pa.table({"id": pa.array([at], pa.int64())}), partitionValues={"p": text})
+    assert drop(made.store, clock, "typeWidening").status == "dropped"
+    copy_to(tmp_path, made)
+    for read in (by_deltalake, by_duckdb):
+        rows = read(tmp_path).sort_by("id")["p"].to_pylist()
+        assert rows == [*(value for _, value in values), None], read.__name__

@@ -52,6 +52,7 @@ def live(*files: dict[str, Any], partitions: int = 1) -> LiveColumns:
         partitions={"p": pa.array([str(at) for at in range(partitions)])},
         last_write=np.zeros(partitions, np.int64),
         doubled=np.zeros(len(whole), np.bool_),
+        respelled=np.zeros(len(whole), np.bool_),
         replaced=Replaced(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.bool_))),
         **{name: column(name) for name in plain if name != "clustered"},
     )

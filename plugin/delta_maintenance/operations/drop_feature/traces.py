@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
-from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +42,11 @@ from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableC
 from delta_maintenance.table.read.history import file_times, read_commit_info, told_time
 from delta_maintenance.table.read.log_file import LogEntry, relisting
 from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.partition_codes import (
+    has_other_spelling,
+    partition_texts,
+    partition_types,
+)
 from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -93,24 +97,33 @@ class CheckedFooters:
     """The columns of the table when these files were opened."""
 
     def traces(self, snapshot: Snapshot) -> FileTraces:
-        """Returns the live files that can only be read with type widening, by their footers.
+        """Returns the live files that can only be read with type widening, by their footers, and
+        those whose partition values have the spelling of a former type.
 
         Raises the error of a footer that cannot be read, or that contradicts the schema.
         """
         layout = DataFileLayout.of_columns(snapshot.protocol, snapshot.metadata)
         if layout.columns != self._columns:
             self._paths, self._columns = self._paths.slice(0, 0), layout.columns
-        fields = {"add": ("path",), "remove": ()}
-        batches = [batch.adds["path"].chunks for batch in snapshot.log.scan(fields=fields)]
-        live = pa.chunked_array(list(chain.from_iterable(batches)), pa.string())
-        opened = live.filter(pc.invert(pc.is_in(live, value_set=self._paths)))
+        names, types = snapshot.log.physical_partition_columns, partition_types(snapshot)
+        live: list[pa.Array] = []
+        found: list[pa.Array] = []
+        for batch in snapshot.log.scan(fields={"add": ("path", "partitionValues"), "remove": ()}):
+            paths, texts = batch.adds["path"], partition_texts(batch.adds, names)
+            respelled = has_other_spelling(texts, types, len(paths))
+            live += paths.chunks
+            found += paths.filter(pa.array(respelled)).chunks
+        files = pa.chunked_array(live, pa.string())
+        opened = files.filter(pc.invert(pc.is_in(files, value_set=self._paths)))
         reading = FooterReasons(
             store=snapshot.log.store, layout=layout, wanted=[NEEDS_WIDENING], strict=True
         )
-        traced = pa.array(list(map(bool, reading.of_paths(opened))), pa.bool_())
-        found = opened.filter(traced)
-        self._paths = live.filter(pc.invert(pc.is_in(live, value_set=found)))
-        return FileTraces(count=len(found), first=found[0].as_py() if len(found) else None)
+        needing = pa.array(list(map(bool, reading.of_paths(opened))), pa.bool_())
+        sound = opened.filter(pc.invert(needing))
+        self._paths = pa.chunked_array([*self._paths.chunks, *sound.chunks], pa.string())
+        found += opened.filter(needing).chunks
+        traced = pc.unique(pa.chunked_array(found, pa.string()))
+        return FileTraces(count=len(traced), first=traced[0].as_py() if len(traced) else None)
 
 
 def state_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:

@@ -50,6 +50,7 @@ from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.doubled_files import doubled_files
 from delta_maintenance.table.read.partition_codes import (
+    has_other_spelling,
     merge_spellings,
     partition_codes,
     partition_texts,
@@ -132,6 +133,8 @@ class LiveColumns:
     """The partition of the file, as an index into `partitions` and `last_write`."""
     partitions: Mapping[str, pa.Array]
     """The values of each partition column, by physical name, as strings of the log."""
+    respelled: Mask
+    """Whether a rewrite changes the spelling of a partition value of the file."""
     last_write: Numbers
     """For each partition, the time of the last write in the log that added or removed rows, in
     milliseconds since 1970-01-01 UTC. Rewrites do not count.
@@ -362,6 +365,12 @@ def _together(
         tags=files.select(CLUSTERING_TAGS),
         partition=own,
         partitions=partitions,
+        respelled=np.concatenate(
+            [
+                np.zeros(0, np.bool_),
+                *(has_other_spelling(p.partitions, types, p.files.num_rows) for p in parts),
+            ]
+        ),
         last_write=last,
         replaced=Replaced(
             *(
@@ -414,6 +423,9 @@ class FooterReasons:
         for row, reasons in zip(rows, self.of_paths(files.path.take(pa.array(rows))), strict=True):
             for name in reasons:
                 found[name][row] = True
+        if OLD_TYPES in found:
+            # The partition values of such files have the spelling of the former type.
+            found[OLD_TYPES] |= mask & files.respelled
         return found
 
     def of_paths(self, paths: pa.ChunkedArray) -> Iterator[tuple[str, ...]]:

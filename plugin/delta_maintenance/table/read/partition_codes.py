@@ -17,6 +17,7 @@ from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 
 Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _MOST_PER_ROW = 2
 """The number of possible partitions per row up to which they are numbered by a table of all."""
@@ -46,6 +47,23 @@ def partition_texts(batch: pa.Table, names: Sequence[str]) -> dict[str, pa.Chunk
         ).dictionary_encode()
         for name in names
     }
+
+
+def has_other_spelling(
+    texts: Mapping[str, pa.ChunkedArray], types: Mapping[str, DeltaType], rows: int
+) -> Mask:
+    """Returns which of the `rows` files have a partition value that is not spelled canonically.
+
+    `texts` are as `partition_texts` returns them.
+    """
+    found = np.zeros(rows, np.bool_)
+    for name, column in texts.items():
+        values = column.unify_dictionaries().combine_chunks()
+        if name in types and len(values):
+            distinct = values.dictionary
+            differ = pc.not_equal(canonical_texts(distinct, types[name]), distinct)
+            found |= to_bools(pc.fill_null(differ.take(values.indices), False))
+    return found
 
 
 def partition_codes(
