@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mask, Numbers
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS
+from delta_maintenance.protocol.columns.arrays import to_bools
 
 SMALL = "small"
 CLUSTERED, WRITTEN_LATELY, OFTEN = "clustered", "written-lately", "rewritten-often"
@@ -256,6 +257,9 @@ def _left_alone(
 def _deleted(files: LiveColumns, rules: ChoiceRules) -> Mask:
     if rules.deleted_share is None:
         return np.zeros(files.count, np.bool_)
+    if rules.deleted_share == 0:
+        # A vector that marks no row needs the feature, too.
+        return to_bools(pc.is_valid(files.vector).combine_chunks())
     has_vector = files.deleted > 0
     unknown = has_vector & (files.rows < 0)
     beyond: Mask = files.deleted > rules.deleted_share * np.maximum(files.rows, 0)
