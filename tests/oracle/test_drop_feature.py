@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from delta_maintenance.table.read.table import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import copy
 from tests.support.oracle.oracle_tables import Bench
+from tests.support.oracle.other_readers import DuckDb, require
 from tests.support.suite.play import PLAY
 from tests.support.tables.droppable_tables import comparable
 
@@ -200,3 +202,51 @@ def test_delta_spark_finds_each_row_under_logical_names(
     spark.checkpoint(path)
     spark.forget()
     assert spark.rows(query) == rows
+
+
+WIDENED = (
+    ("BYTE", "SHORT", "1"),
+    ("INT", "LONG", "-5"),
+    ("SHORT", "DOUBLE", "7"),
+    ("FLOAT", "DOUBLE", "0.5"),
+    ("DATE", "TIMESTAMP_NTZ", "'2024-02-29'"),
+    ("BYTE", "DECIMAL(10,0)", "-128"),
+    ("INT", "DECIMAL(12,2)", "2147483647"),
+    ("LONG", "DECIMAL(25,4)", "9223372036854775807"),
+    ("DECIMAL(3,1)", "DECIMAL(38,10)", "-99.9"),
+)
+
+
+@pytest.mark.conformance("FEAT-14", "TW-02", "TW-05")
+def test_delta_spark_reads_widened_columns_without_the_feature(
+    bench: Bench, tmp_path: Path
+) -> None:
+    spark, path = bench.spark, tmp_path / "t"
+    table = f"delta.`{path}`"
+    columns = [f"c{at} {before}" for at, (before, _, _) in enumerate(WIDENED)]
+    columns += [f"m{at} MAP<STRING, {before}>" for at, (before, _, _) in enumerate(WIDENED)]
+    spark.sql(
+        f"CREATE TABLE {table} ({', '.join(columns)}, p INT) USING delta PARTITIONED BY (p) "
+        "TBLPROPERTIES ('delta.enableTypeWidening' = 'true', "
+        "'delta.feature.timestampNtz' = 'supported')"
+    )
+    values = [value for _, _, value in WIDENED]
+    values += [f"map('k', {value}, 'n', null)" for value in values]
+    spark.sql(f"INSERT INTO {table} VALUES ({', '.join(values)}, 5)")
+    for at, (_, after, _) in enumerate(WIDENED):
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN c{at} TYPE {after}")
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN m{at}.value TYPE {after}")
+    spark.sql(f"ALTER TABLE {table} ALTER COLUMN p TYPE DECIMAL(12,2)")
+    spark.sql(f"INSERT INTO {table} SELECT * FROM {table}")
+    rows, last = spark.rows(f"SELECT * FROM {table}"), open_table(str(path)).latest_version()
+
+    assert dropped(open_table(str(path)), Case("typeWidening")).status == "dropped"
+
+    spark.forget()
+    assert spark.rows(f"SELECT * FROM {table}") == rows
+    assert spark.rows(f"SELECT * FROM {table} WHERE p = 5.00 AND c1 < 0") == rows
+    assert spark.rows(f"SELECT * FROM {table} VERSION AS OF {last}") == rows
+    spark.sql(f"OPTIMIZE {table}")
+    require("duckdb", "duckdb_extension_delta")
+    with closing(DuckDb()) as database:
+        assert database.rows(path).num_rows == len(rows) == 2
