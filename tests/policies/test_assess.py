@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -240,9 +241,8 @@ def test_a_catalog_managed_table_waits_and_does_not_fail() -> None:
 def test_nothing_is_deleted_from_a_corrupt_table() -> None:
     table = dead()
     table.checkpoint(1)
-    seen = remembering(
-        table, ran("fsck", 1, "corrupt"), fsck=True, vacuum=True, clean_log=True, checkpoint=True
-    )
+    found = replace(ran("fsck", 1, "corrupt"), corruption="1 finding")
+    seen = remembering(table, found, fsck=True, vacuum=True, clean_log=True, checkpoint=True)
     assert {each.operation: each.status for each in seen.operations} == {
         "fsck": "due",
         "checkpoint": "not-due",

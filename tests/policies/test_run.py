@@ -41,10 +41,10 @@ def test_everything_that_is_due_is_done_in_order_and_nothing_is_due_afterwards()
     table = neglected()
     result = run_on(table, asked(**EVERYTHING))
     assert [outcome.operation for outcome in result.outcomes] == [
+        "fsck",
         "upgrade-protocol",
         "set-properties",
         "backfill-row-ids",
-        "fsck",
         # The backfill writes a checkpoint itself.
         "clean-log",
         "vacuum",

@@ -20,6 +20,8 @@ _DEFAULTS = """\
 version: 1
 
 defaults:
+  fsck: {every: 7 days}       # reads the log and lists the files; runs first, and corruption holds
+                              # back what writes and deletes, until an fsck finds none
   checkpoint: true            # after 100 commits
   compact_log: true
   clean_log: true             # deletes history that is older than the log retention

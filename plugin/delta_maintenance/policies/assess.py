@@ -18,7 +18,6 @@ from delta_maintenance.operations.core.assessed import AssessedOperation, LastRu
 from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, text
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
-from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.holds.held_back import HeldBack
@@ -304,11 +303,4 @@ def _refusal(context: EvaluationContext, record: AnyOperation) -> str | None:
     """Returns the reason why the table cannot have the operation, as one clause with its remedy."""
     refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
-    if problem is None and record.effects.deletes and _was_corrupt(context):
-        return "fsck found the table corrupt; repair it, and examine it again"
-    return problem
-
-
-def _was_corrupt(context: EvaluationContext) -> bool:
-    """Whether the last integrity check found the table corrupt."""
-    return any(run.outcome is Outcome.CORRUPT for run in context.last_runs.values())
+    return problem or record.is_held_by(context.last_runs.values())

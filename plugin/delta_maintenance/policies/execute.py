@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
-from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field
@@ -19,7 +19,6 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
-from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
@@ -193,30 +192,6 @@ def with_freed(
     return replace(outcome, freed=freed_by(outcome.operation, outcome.result, ask, now=now))
 
 
-def last_run(
-    outcome: OperationOutcome, before: Iterable[LastRun] = (), *, table_id: str | None
-) -> LastRun:
-    """Returns the record of an operation that has run, for the next assessment.
-
-    `before` are the earlier records: a run that failed says nothing new about holders, and one that
-    deleted nothing nothing new about what deletions free.
-    """
-    earlier = next((each for each in before if each.operation == outcome.operation), None)
-    held = earlier.held if earlier is not None else ()
-    if outcome.result is not None:
-        held = tuple(HeldBack.from_json(each) for each in outcome.result.get("held", ()))
-    result = outcome.result or {}
-    return LastRun(
-        operation=outcome.operation,
-        at=outcome.started_at,
-        version=result.get("version", -1),
-        status=result.get("status", "failed"),
-        held=held,
-        table_id=table_id,
-        freed=outcome.freed or (earlier.freed if earlier is not None else None),
-    )
-
-
 class _Request:
     """One requested operation."""
 
@@ -283,7 +258,9 @@ class _Request:
                 return replace(outcome, reason=f"{self.due.reason}; the job plans it")
             return self._shown(outcome, self._planned_by_job())
         self._require_approved(prepared.plan)
-        beyond = self._beyond(prepared.plan, commits_made=0)
+        found = self.record.conclusion_of_plan(prepared.plan)
+        corrupt = str(found) if found.outcome is Outcome.CORRUPT else None
+        beyond = corrupt or self._beyond(prepared.plan, commits_made=0)
         reason = self.due.reason if beyond is None else f"{self.due.reason}, but {beyond}"
         return self._shown(replace(self.blank, reason=reason), prepared.plan)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import CorruptTableError, InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.operation import Amounts
+from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
@@ -95,6 +97,15 @@ class OperationOutcome(Record):
         return self.status not in ("planned", "needs-approval", "stopped")
 
     @property
+    def plan_is_corrupt(self) -> bool:
+        """Whether the outcome is a plan that reports a damaged table."""
+        record = known(self.operation)
+        if record is None or self.result is None or self.status != "planned":
+            return False
+        plan = record.plan.from_json(self.result)
+        return record.conclusion_of_plan(plan).outcome is Outcome.CORRUPT
+
+    @property
     def amounts(self) -> tuple[Amounts, Amounts]:
         """What was planned and what was done; nothing for documents of other releases."""
         record, nothing = known(self.operation), Amounts()
@@ -167,3 +178,36 @@ class PausedRun(Record):
     versions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The versions of the table on which each operation has run."""
     last_runs: tuple[LastRun, ...] = ()
+
+
+def updated_runs(
+    outcome: OperationOutcome, before: Iterable[LastRun] = (), *, table_id: str | None
+) -> tuple[LastRun, ...]:
+    """Returns the records of the last runs after an operation has run, for the next assessment.
+
+    `before` are the earlier records: a run that failed says nothing new about holders, and one that
+    deleted nothing nothing new about what deletions free. A sound `fsck` ends what other operations
+    reported.
+    """
+    before = tuple(before)
+    earlier = next((each for each in before if each.operation == outcome.operation), None)
+    held = earlier.held if earlier is not None else ()
+    if outcome.result is not None:
+        held = tuple(HeldBack.from_json(each) for each in outcome.result.get("held", ()))
+    result = outcome.result or {}
+    corruption = earlier.corruption if earlier is not None else None
+    if outcome.exit_status == CorruptTableError.exit_status:
+        corruption = outcome.reason
+    elif outcome.operation == "fsck" and outcome.status == "done":
+        corruption, before = None, tuple(replace(each, corruption=None) for each in before)
+    latest = LastRun(
+        operation=outcome.operation,
+        at=outcome.started_at,
+        version=result.get("version", -1),
+        status=result.get("status", "failed"),
+        held=held,
+        table_id=table_id,
+        freed=outcome.freed or (earlier.freed if earlier is not None else None),
+        corruption=corruption,
+    )
+    return (*(each for each in before if each.operation != outcome.operation), latest)

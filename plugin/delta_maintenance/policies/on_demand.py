@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.given_options import read_options, without_empty
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import (
-    Context,
-    RunEnvironment,
-    execute,
-    failed,
-    last_run,
-    with_freed,
-)
+from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, with_freed
 from delta_maintenance.policies.measuring import TableState, measured
-from delta_maintenance.policies.models import Assessment, OperationOutcome, PausedRun, RunResult
+from delta_maintenance.policies.models import (
+    Assessment,
+    OperationOutcome,
+    PausedRun,
+    RunResult,
+    updated_runs,
+)
 from delta_maintenance.policies.run import RunStatus, result_of_failure
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
@@ -81,6 +81,9 @@ def run_operation(
     def asked() -> AssessedOperation:
         if paused is not None:
             return paused.operation.due
+        about = [run for run in last_runs if run.table_id in (None, snapshots.known_id)]
+        if not plan_only and (held := record.is_held_by(about)) is not None:
+            raise RefusedError(held, remedy="run fsck again after the repair")
         rules = policy_table.rules.asking_for(record.name)
         forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
         return _asked(policy_table, record, forced, options or {})
@@ -108,8 +111,7 @@ def run_operation(
     runs = tuple(last_runs)
     # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
-        ran = last_run(outcome, runs, table_id=snapshots.known_id)
-        runs = (*(run for run in runs if run.operation != operation), ran)
+        runs = updated_runs(outcome, runs, table_id=snapshots.known_id)
     after = None if plan_only else assess(policy_table, runs, before)
     outcome = replace(
         outcome,

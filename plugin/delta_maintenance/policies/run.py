@@ -24,7 +24,6 @@ from delta_maintenance.policies.execute import (
     RunEnvironment,
     execute,
     failed,
-    last_run,
     plan_for_approval,
     with_freed,
 )
@@ -36,6 +35,7 @@ from delta_maintenance.policies.models import (
     OperationOutcome,
     PausedRun,
     RunResult,
+    updated_runs,
 )
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
@@ -141,7 +141,7 @@ class _Run:
             was = TableState.of(latest.health)
             outcome = replace(self._outcome_or_pause(due, started, before), before=was)
             self.outcomes.append(outcome)
-            if outcome.status in _ENDING:
+            if outcome.status in _ENDING or outcome.plan_is_corrupt:
                 break
             if outcome.status in ("done", "nothing-to-do"):
                 latest = self._assess(latest)
@@ -249,9 +249,9 @@ class _Run:
         seconds = (self.context.environment.now() - now).total_seconds()
         outcome = replace(outcome, seconds=seconds, cost=found.cost)
         if outcome.status not in ("planned", "stopped", "needs-approval"):
-            self.last_runs[outcome.operation] = last_run(
-                outcome, self.last_runs.values(), table_id=self.context.snapshots.known_id
-            )
+            table_id = self.context.snapshots.known_id
+            runs = updated_runs(outcome, self.last_runs.values(), table_id=table_id)
+            self.last_runs = {each.operation: each for each in runs}
         return outcome
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:

@@ -83,11 +83,6 @@ def _columns(*columns: tuple[str, str, dict[str, Any]]) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
-def _checkpoint_without_tombstone(t: SoundTable) -> None:
-    t.step(log.remove("c", size=len(DATA), deletionTimestamp=EPOCH_MS))
-    t.checkpoint(actions=[action for action in t.state() if "remove" not in action])
-
-
 def _state_without(t: SoundTable, path: str) -> list[log.Action]:
     return [a for a in t.state() if path not in (a.get("add") or {}).get("path", "")]
 
@@ -281,7 +276,8 @@ SEEDS: dict[str, Seed] = {
         f"_delta_log/{classic_checkpoint_name(4)}",
     ),
     "missing-tombstones": Seed(
-        _checkpoint_without_tombstone, f"_delta_log/{classic_checkpoint_name(5)}"
+        lambda t: t.forget_tombstone("c"),
+        f"_delta_log/{classic_checkpoint_name(5)}",
     ),
     "damaged-hint": Seed(lambda t: t.hint("{"), "_delta_log/_last_checkpoint"),
     "dangling-hint": Seed(lambda t: t.hint(2), "_delta_log/_last_checkpoint"),

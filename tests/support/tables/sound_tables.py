@@ -120,6 +120,11 @@ class SoundTable(TableBuilder):
         """Replaces the actions after the `commitInfo` of a commit."""
         self.commit([self.commits[version][0], *actions], version=version)
 
+    def forget_tombstone(self, path: str) -> None:
+        """Removes a live file, and writes a checkpoint without tombstones."""
+        self.step(log.remove(path, size=len(DATA), deletionTimestamp=EPOCH_MS))
+        self.checkpoint(actions=[action for action in self.state() if "remove" not in action])
+
     def _write_vector(self, rows: set[int]) -> log.Action:
         data, (offset,) = write_file([BitMap64(rows)])
         vector = log.deletion_vector(

@@ -34,6 +34,7 @@ type: delta_maintenance_dagster.DeltaMaintenanceComponent
 
 attributes:
   defaults:
+    fsck: {{every: 7 days}}
     checkpoint: true
     compact_log: true
     clean_log: true

@@ -84,6 +84,7 @@ RECORD = OperationRecord(
         "nothing-to-do": Outcome.NOTHING_TO_DO,
     },
     effects=Effects(commits=True, changes_table=True),
+    runs_on_corrupt=True,
     requires=("commit",),
     spark=SparkPart(engine="delta_maintenance.spark.footers:SparkFooters.of_job"),
     policy=PolicyPart(

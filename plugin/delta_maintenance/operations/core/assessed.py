@@ -35,6 +35,9 @@ class LastRun(Record):
     """The ID in the table's metadata; the run says nothing about another table at its address."""
     freed: Freed | None = None
     """What became of the files of the last run that deleted some."""
+    corruption: str | None = None
+    """The corruption of the table that the operation reported, with the remedy; None if a later
+    `fsck` found none."""
 
     @property
     def succeeded(self) -> bool:

@@ -6,7 +6,7 @@ references (`"package.module:attribute"`), which are loaded on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from importlib import import_module
@@ -20,6 +20,7 @@ from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
+    from delta_maintenance.operations.core.assessed import LastRun
     from delta_maintenance.table.read.table import Table
 
 
@@ -190,6 +191,9 @@ class OperationRecord(Generic[O, P, R]):
     effects: Effects = field(default_factory=Effects)
     only_reads: Callable[[O], bool] = lambda _: False
     """Returns whether the operation has none of its effects with these Options."""
+    runs_on_corrupt: bool = False
+    """Whether a policy may run it on a table that was found corrupt, because it examines, repairs
+    or protects the table."""
     requires: tuple[str, ...] = ()
     """The accesses that the table's protocol must allow: values of
     `protocol.features.registry.Operation`."""
@@ -314,6 +318,16 @@ class OperationRecord(Generic[O, P, R]):
             context = context.without_engine()
         kept = {"snapshot": subject} if self.reuses_snapshot else {}
         return Prepared(plan=plan, apply=partial(code.apply, table, plan, context, **kept))
+
+    def is_held_by(self, last_runs: Iterable[LastRun]) -> str | None:
+        """Returns why the operation must not run on a corrupt table, as one clause; None if it may.
+
+        Reported corruption lasts until `fsck` finds none.
+        """
+        if self.runs_on_corrupt or self.effects.only_reads:
+            return None
+        reported = ((r.operation, r.corruption) for r in last_runs if r.corruption is not None)
+        return next((f"{name} reported corruption: {what}" for name, what in reported), None)
 
     def require_job_possible(self, table: Table, options: O) -> None:
         """Raises if a Spark job with these Options would certainly be refused.

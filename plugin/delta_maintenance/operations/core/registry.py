@@ -25,11 +25,11 @@ AnyOperation = OperationRecord[Any, Any, Any]
 ENTRY_POINTS = "delta_maintenance.operations"
 
 BUILT_IN = (
+    "fsck",
     "upgrade-protocol",
     "set-properties",
     "set-clustering",
     "backfill-row-ids",
-    "fsck",
     "erasure-report",
     "keep-version",
     "expire",
@@ -48,10 +48,9 @@ BUILT_IN = (
 )
 """The operations of this distribution. A policy runs them in this order.
 
-First the operations that change the table, so that all others see the changed table; then the
-integrity check, which ends the run on a corrupt table before anything is deleted; then the
-operations that write, and last those that delete: `clean-log` needs a checkpoint, and `vacuum` a
-short log.
+First the integrity check, which ends the run on a corrupt table before anything is written; then
+the operations that change the table, so that all others see the changed table; then the operations
+that write, and last those that delete: `clean-log` needs a checkpoint, and `vacuum` a short log.
 """
 
 _logger = logging.getLogger(__name__)

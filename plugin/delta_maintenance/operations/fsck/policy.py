@@ -27,13 +27,16 @@ class FsckRule(Rule):
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
-    """Due by the calendar."""
+    """Due by the calendar, and while the table is held back because of corruption."""
     rule = context.rule("fsck", FsckRule)
     if rule is None:
         return None
     last = context.last_run("fsck")
     reason, due_at = since("fsck", last.at if last is not None else None, rule.every, context.now)
-    if due_at is not None:
+    corrupt = [run.operation for run in context.last_runs.values() if run.corruption is not None]
+    if corrupt:
+        reason = f"{corrupt[0]} reported corruption"
+    elif due_at is not None:
         return not_due("fsck", reason, due_at)
     engine = context.rules.engine
     options = FsckOptions(

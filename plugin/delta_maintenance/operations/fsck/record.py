@@ -42,10 +42,14 @@ def conclusion(document: FsckPlan | FsckResult, outcome: Outcome) -> Conclusion:
     if not document.num_corrupt:
         return Conclusion(outcome=outcome)
     counts = ", ".join(f"{c.count} {c.kind}" for c in document.counts if c.severity == "corrupt")
+    # Findings are ordered by severity. Documents of other writers may have only their numbers.
+    first = next(iter(document.findings), None)
+    others = "; the other findings have theirs" if document.num_corrupt > 1 else ""
     return Conclusion(
         outcome=outcome,
         problem=f"{count_text(document.num_corrupt, 'finding')} of corruption: {counts}",
-        remedy="follow the remedy of each finding",
+        file=None if first is None else first.path,
+        remedy=None if first is None else f"{first.remedy}{others}",
     )
 
 
@@ -68,6 +72,7 @@ RECORD = OperationRecord(
     code="delta_maintenance.operations.fsck.operation",
     outcomes={"sound": Outcome.DONE, "warnings": Outcome.DONE, "corrupt": Outcome.CORRUPT},
     effects=Effects(commits=True, adds_files=True),
+    runs_on_corrupt=True,
     only_reads=lambda options: (
         not (options.repair or options.remove_missing_files or options.remove_doubled_files)
     ),

@@ -57,6 +57,7 @@ RECORD = OperationRecord(
         "nothing-to-do": Outcome.NOTHING_TO_DO,
     },
     effects=Effects(adds_files=True),
+    runs_on_corrupt=True,
     requires=("clean-log",),
     subjects=("name",),
     decisive=("action", "kept"),

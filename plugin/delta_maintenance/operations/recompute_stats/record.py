@@ -101,6 +101,7 @@ RECORD = OperationRecord(
         "nothing-to-do": Outcome.NOTHING_TO_DO,
     },
     effects=Effects(commits=True),
+    runs_on_corrupt=True,
     requires=("commit",),
     spark=SparkPart(engine="delta_maintenance.spark.statistics:SparkStatistics.of_job"),
     policy=PolicyPart(

@@ -58,6 +58,7 @@ RECORD = OperationRecord(
     code="delta_maintenance.operations.set_properties.operation",
     outcomes=OUTCOMES,
     effects=Effects(commits=True, changes_table=True),
+    runs_on_corrupt=True,
     requires=("change-metadata",),
     subjects=("properties", "remove"),
     policy=PolicyPart(

@@ -56,6 +56,7 @@ RECORD = OperationRecord(
     code="delta_maintenance.operations.upgrade_protocol.operation",
     outcomes=OUTCOMES,
     effects=Effects(commits=True, changes_table=True),
+    runs_on_corrupt=True,
     requires=("change-metadata",),
     subjects=("features",),
     policy=PolicyPart(
