@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.errors import CorruptTableError, StorageError, UnsupportedFeatureError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    RefusedError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.schema.types import StructType, parse_schema
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.testing.fault_store import Fault, FaultStore
+from delta_maintenance.testing.table_builder import parquet_bytes
 from tests.support.hostile.encrypted_files import encrypted
+from tests.support.rewrites.data_files import field, schema_string
 
 
 def data_file(rows: int) -> bytes:
@@ -67,6 +77,21 @@ def test_an_encrypted_file_is_not_called_damaged(store: Store) -> None:
     assert found.counts.to_pylist() == [None, 2, None]
     assert found.problems[0] == "footer: the data file is encrypted"
     assert found.errors == (UnsupportedFeatureError, CorruptTableError)
+
+
+@pytest.mark.conformance("TW-02")
+def test_types_are_compared_for_each_file(store: Store) -> None:
+    kinds = [pa.int64(), pa.int32(), pa.int64(), pa.string(), pa.int16(), pa.int64()]
+    for at, kind in enumerate(kinds):
+        store.put(f"f{at}", parquet_bytes(pa.table({"id": pa.array([1], pa.int8()).cast(kind)})))
+    columns = parse_schema(schema_string(field("id", "long")))
+    layout = DataFileLayout(columns=columns, partition_columns=StructType(fields=()), mode="none")
+    paths = pa.array([f"f{at}" for at in range(len(kinds))])
+    found = count_rows(store, paths, layout=layout)
+    assert found.counts.to_pylist() == [1, None, 1, None, None, 1]
+    assert found.errors == (RefusedError, CorruptTableError, RefusedError)
+    widening = replace(layout, widens=True)
+    assert count_rows(store, paths, layout=widening).errors == (CorruptTableError,)
 
 
 def test_a_store_that_fails_is_no_problem_of_the_file() -> None:

@@ -73,9 +73,9 @@ def count_rows(
         pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
     )
     locations = pc.if_else(elsewhere, None, file_locations(paths, root=store.root)).to_pylist()
-    alone = Lock()
+    alone, types = Lock(), None if layout is None else _ColumnTypes(layout)
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda location: _rows(store, location, alone, layout), locations))
+        found = list(pool.map(lambda location: _rows(store, location, alone, types), locations))
     return RowCounts(
         counts=pa.array([rows if isinstance(rows, int) else None for rows in found], pa.int64()),
         problems=tuple(
@@ -98,7 +98,7 @@ def stated_rows(footer: pq.FileMetaData) -> int:
 
 
 def _rows(
-    store: Store, location: bytes | None, alone: Lock, layout: DataFileLayout | None
+    store: Store, location: bytes | None, alone: Lock, types: _ColumnTypes | None
 ) -> int | DeltaMaintenanceError:
     try:
         path = check_path((location or b"").decode())
@@ -110,6 +110,7 @@ def _rows(
             with alone if footer.is_large else nullcontext():
                 metadata, _ = footer.decoded(most=MOST_FOOTER, exact_above=MOST_FOOTER)
                 rows = stated_rows(metadata)
+                schema = None if types is None else metadata.schema.to_arrow_schema()
     except RefusedError as error:
         return UnsupportedFeatureError(error.problem, file=path, remedy=error.remedy)
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -122,11 +123,25 @@ def _rows(
             raise
         return reading_error(error, file=path)
     try:
-        if layout is not None:
-            schema = metadata.schema.to_arrow_schema()
-            require_column_ids(schema, layout.mode)
-            stored = StoredColumns(mode=layout.mode, widens=layout.widens)
-            stored.require_types(layout.columns, list(schema))
+        if types is not None and schema is not None:
+            types.require(schema)
     except (CorruptTableError, RefusedError) as error:
         return error
     return rows
+
+
+class _ColumnTypes:
+    """Compares the schemas of files with the columns of a table."""
+
+    def __init__(self, layout: DataFileLayout) -> None:
+        self._layout = layout
+        self._stored = StoredColumns(mode=layout.mode, widens=layout.widens)
+        self._last: pa.Schema | None = None
+
+    def require(self, schema: pa.Schema) -> None:
+        """Raises the errors of `StoredColumns.require_types`."""
+        # Files of one writer usually have the same schema.
+        if self._last is None or not schema.equals(self._last, check_metadata=True):
+            require_column_ids(schema, self._layout.mode)
+            self._stored.require_types(self._layout.columns, list(schema))
+            self._last = schema
