@@ -6,55 +6,60 @@ IDs of live files to other rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.features.registry import (
-    Operation,
-    require_supported,
-    supports,
-    without_features,
-)
+from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.read.active_files import record_counts
+from delta_maintenance.table.read.evidence import find_contradiction
+from delta_maintenance.table.read.log_view import EXAMINE, contradicted
 from delta_maintenance.table.read.snapshot import Snapshot
 
-EXAMINE = "run fsck, and follow the remedy of each finding"
-"""The remedy for a table with a contradiction."""
+__all__ = ["EXAMINE", "FileRules", "require_consistent", "require_proved", "require_writable"]
 
 _LARGEST = 2**63 - 1
 
 
-def require_writable(
-    snapshot: Snapshot, operation: Operation, *, drops: Collection[str] = (), repairs: bool = False
-) -> None:
-    """Raises unless this release may do `operation` on top of the snapshot. Reads nothing.
+def require_writable(snapshot: Snapshot, operation: Operation, *, repairs: bool = False) -> None:
+    """Raises unless this release may do `operation` on top of the snapshot.
 
-    `drops` are features that the operation removes from the protocol. With `repairs`, the state may
-    contradict itself, because the operation only replaces damaged files.
-
-    `UnsupportedFeatureError` for an unsupported protocol, `CorruptTableError` for a state without
-    files that `fsck` reports as corruption: other readers refuse it or interpret it differently.
+    With `repairs`, the state may contradict itself, because the operation only replaces damaged
+    files. `UnsupportedFeatureError` for an unsupported protocol; the errors of `require_proved`.
     """
-    protocol = without_features(snapshot.protocol, drops)
-    require_supported(protocol, operation, table=snapshot.table, version=snapshot.version)
+    require_supported(snapshot.protocol, operation, table=snapshot.table, version=snapshot.version)
     if not repairs:
-        require_consistent(snapshot)
+        require_proved(snapshot)
+
+
+def require_proved(snapshot: Snapshot) -> None:
+    """Raises `CorruptTableError` for a state without files that `fsck` reports as corruption, or if
+    the log contradicts the snapshot.
+
+    Reads the evidence in the log, once for each snapshot (`table.read.evidence`).
+    """
+    find_contradiction(snapshot)
+    require_consistent(snapshot)
 
 
 def require_consistent(snapshot: Snapshot) -> None:
-    """Raises `CorruptTableError` if the state without files contradicts itself."""
+    """Raises `CorruptTableError` for a state that other readers refuse or interpret differently, or
+    that is known to be contradicted by the log. Reads nothing.
+    """
     if (problem := snapshot.contradiction) is not None:
         raise CorruptTableError(
             problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
         )
+    evidence = snapshot.log.evidence
+    known = snapshot.log.contradiction if evidence is None else evidence.problem
+    if known is not None:
+        raise contradicted(known).located(table=snapshot.table, version=snapshot.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_aft
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import require_consistent
+from delta_maintenance.table.writable import require_proved
 from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def plan(
     context = context or RunContext()
     # Python callers may pass values of other types.
     options = (options or BackfillRowIdsOptions()).validated()
-    require_consistent(snapshot)
+    require_proved(snapshot)
     sources = sources_of(snapshot)
     if sources.state is RowTrackingState.ENABLED:
         return _noop(snapshot, options, context.started, "row tracking is already enabled")

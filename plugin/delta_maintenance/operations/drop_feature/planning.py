@@ -66,7 +66,7 @@ from delta_maintenance.table.commit.preconditions import (
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.store_clock import passed_time
-from delta_maintenance.table.writable import require_consistent
+from delta_maintenance.table.writable import require_proved
 
 _SHOWN_TRACES = 20
 
@@ -110,7 +110,7 @@ def decide(
 ) -> DropFeaturePlan:
     """Returns the plan for a snapshot. Refuses forbidden requests before anything is changed."""
     removal, now = _removal(options), context.started
-    require_consistent(snapshot)
+    require_proved(snapshot)
     if not _has_feature(snapshot, options, removal):
         reason = f"the table does not have the feature {options.feature}"
         return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=reason)

@@ -53,7 +53,7 @@ from delta_maintenance.protocol.statistics.audit import is_tagged_unbounded, unb
 from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import require_consistent
+from delta_maintenance.table.writable import require_proved
 
 FEATURES = ("clustering", "domainMetadata")
 
@@ -140,7 +140,7 @@ def _decide(
             "either clustering columns or their removal must be requested",
             remedy="name columns with --by (by), or give --none (none)",
         )
-    require_consistent(snapshot)
+    require_proved(snapshot)
     try:
         decision = _decided(snapshot, options)
     except DeltaMaintenanceError as error:

@@ -25,7 +25,7 @@ from delta_maintenance.table.commit.preconditions import require_committable
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import require_consistent
+from delta_maintenance.table.writable import require_proved
 
 
 def decide_change(
@@ -40,7 +40,7 @@ def decide_change(
 
     The hidden columns of row tracking are named after the operation. Errors name the table.
     """
-    require_consistent(snapshot)
+    require_proved(snapshot)
     ids = _ids(operation_id)
     try:
         change = changed_table(

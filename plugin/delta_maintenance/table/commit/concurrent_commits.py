@@ -159,6 +159,8 @@ def _advanced(
             tail=LogTail(log.store, segment.tail),
             checkpoint=log.checkpoint,
             state=state,
+            contradiction=log.contradiction,
+            evidence=log.evidence,
         ),
         timestamp_ms=in_commit if in_commit is not None else last.status.modified_ms,
         warnings=snapshot.warnings,

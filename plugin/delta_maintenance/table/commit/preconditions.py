@@ -11,13 +11,14 @@ from delta_maintenance.protocol.features.registry import (
     Operation,
     require_supported,
     supported_features,
+    without_features,
 )
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.writable import require_writable
+from delta_maintenance.table.writable import require_consistent
 
 
 def require_committable(
@@ -37,7 +38,11 @@ def require_committable(
     try:
         _require_declared_writers(table, other_writers)
         # The caller is responsible for the features that this commit drops.
-        require_writable(snapshot, kind_of(actions), drops=drops, repairs=repairs)
+        require_supported(
+            without_features(protocol, drops), kind_of(actions), table=table, version=version
+        )
+        if not repairs:
+            require_consistent(snapshot)
         if actions.protocol is not None:
             require_supported(actions.protocol, Operation.COMMIT)
             lost = supported_features(protocol) - supported_features(actions.protocol)

@@ -6,6 +6,7 @@ which row groups contain an action, and whether a column contains all values tha
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,12 +76,17 @@ class ActionsFile:
     def schema(self) -> pa.Schema:
         return self._footer[1]
 
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes."""
+        return self._footer[2]
+
     @read_once
-    def _footer(self) -> tuple[pq.FileMetaData, pa.Schema]:
+    def _footer(self) -> tuple[pq.FileMetaData, pa.Schema, int]:
         path = self.path
         try:
             with self._store.open(path) as source:
-                return open_footer(source, self._limits)
+                return (*open_footer(source, self._limits), source.seek(0, io.SEEK_END))
         except FileNotFoundError:
             raise UnusableCheckpointError(f"{path} no longer exists") from None
         except DeltaMaintenanceError as error:

@@ -77,19 +77,23 @@ def active_files(
     order: np.ndarray | None = None,
     ages: np.ndarray | None = None,
     remember: bool = True,
+    watch: Callable[[Hashes], None] | None = None,
 ) -> ActiveFiles:
     """Returns the active file actions of a batch that is older than all batches passed to `replay`
     before.
 
     `order` lists the adds and then the removes from the newest to the oldest; without it, all have
     the same age. `ages` number the commits of the adds and then of the removes. Use
-    `remember=False` for a checkpoint, because nothing older follows.
+    `remember=False` for a checkpoint, because nothing older follows. `watch` is called with the
+    hashes of the keys of all adds.
     """
     keys = pa.concat_arrays(
         [*logical_file_keys(adds).chunks, *logical_file_keys(removes).chunks]
         or [pa.nulls(0, pa.string())]
     )
     hashes = hash_texts(keys)
+    if watch is not None:
+        watch(hashes[: adds.num_rows])
     if order is None:
         order = np.arange(len(keys))
     stands = np.zeros(len(keys), bool)

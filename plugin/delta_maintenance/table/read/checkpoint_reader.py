@@ -28,8 +28,10 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     stated_sums,
 )
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
+from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
+from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.read.actions_file import (
@@ -231,6 +233,52 @@ class Checkpoint:
         numbers = [parquet.count_of("add") for parquet in self._parquet]
         known = [number for number in numbers if number is not None]
         return (sum(known) if len(known) == len(numbers) else None), None
+
+    @read_once
+    def exact_adds(self) -> int | None:
+        """The number of adds according to the footers; None if they do not state it."""
+        if self._inline is not None:
+            return None
+        numbers = [parquet.count_of("add") for parquet in self._parquet]
+        return None if None in numbers else sum(number or 0 for number in numbers)
+
+    def tag_problem(self) -> str | None:
+        """Returns how the footers of the sidecars contradict what the checkpoint states about them,
+        as one clause.
+        """
+        if not self.sidecars:
+            return None
+        self._read_footers()
+        tags = self.singles.checkpoint_metadata[0].tags
+        total = [0, 0]
+        for sidecar, file in zip(self.sidecars, self._parquet, strict=True):
+            if file.size != sidecar.size_in_bytes:
+                return f"{file.path} has {file.size} bytes instead of {sidecar.size_in_bytes}"
+            found, summary = (
+                (file.count_of("add"), file.count_of("remove")),
+                stated_summary(sidecar),
+            )
+            if None in found:
+                return None
+            if summary and found != (summary.tally.adds, summary.tally.tombstones):
+                return f"{file.path} has {found[0]} files and {found[1]} tombstones"
+            total = [number + (more or 0) for number, more in zip(total, found, strict=True)]
+        sums = stated_sums(tags)
+        stated = {exact_counts(tags), None if sums is None else (sums.adds, sums.tombstones)}
+        if stated - {None, tuple(total)}:
+            return f"the sidecars have {total[0]} files and {total[1]} tombstones"
+        return None
+
+    def _read_footers(self) -> None:
+        """Reads the footers of all sidecars, several at the same time if the store is far away."""
+        if self._sidecar_store.is_near:
+            for number, file in enumerate(self._parquet, 1):
+                file.size  # noqa: B018  reads the footer
+                if number % _FILES_PER_RELEASE == 0:
+                    release_unused_memory()
+            return
+        with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
+            list(pool.map(lambda file: file.size, self._parquet))
 
     @property
     def _stated_actions(self) -> int | None:

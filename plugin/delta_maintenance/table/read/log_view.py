@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol as Interface
 from typing import TypeVar
 
 import pyarrow as pa
@@ -52,6 +53,9 @@ from delta_maintenance.table.read.sidecar_search import (
 
 Batch = TypeVar("Batch")
 
+EXAMINE = "run fsck, and follow the remedy of each finding"
+"""The remedy for a table with a contradiction."""
+
 
 class VanishedFileError(UnusableCheckpointError):
     """A file of the log was deleted after the snapshot was opened; the log must be listed again."""
@@ -88,6 +92,26 @@ class SnapshotState:
     """Names of actions in the tail of the log that no revision of the protocol defines."""
 
 
+class CheckpointWatch(Interface):
+    """Compares the files of a checkpoint with other evidence while they are read."""
+
+    def include(self, hashes: Hashes) -> None:
+        """Adds the live files of a batch, by the hashes of their keys."""
+
+    def problem(self) -> str | None:
+        """Returns the first contradiction as a clause, after all batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The result of comparing a version with the evidence in its log (`table.read.evidence`)."""
+
+    problem: str | None
+    """The first contradiction, as one clause."""
+    watch: Callable[[], CheckpointWatch] | None = None
+    """Makes the comparison of the files of a checkpoint; None if they were compared."""
+
+
 class LogView:
     """The log behind one version of a table: its files, its small state, and its file actions.
 
@@ -102,6 +126,8 @@ class LogView:
         tail: LogTail,
         checkpoint: Checkpoint | None,
         state: SnapshotState,
+        contradiction: str | None = None,
+        evidence: Evidence | None = None,
     ) -> None:
         self.store = store
         self.segment = segment
@@ -109,6 +135,10 @@ class LogView:
         """The commits and compactions after the checkpoint."""
         self.checkpoint = checkpoint
         self.state = state
+        self.contradiction = contradiction
+        """The contradiction that was found while opening, as one clause."""
+        self.evidence = evidence
+        """Set by `evidence.find_contradiction`."""
         self.index: FileIndex | None = None
         """Set by `Snapshot.remember_files`."""
 
@@ -180,12 +210,19 @@ class LogView:
 
         def active_actions() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
+            is_full = only is None and "add" in actions
+            make = self.evidence.watch if self.evidence is not None and is_full else None
+            watch = None if make is None else make()
+            include = None if watch is None else watch.include
             for part in checkpoint.file_actions(
                 keys=self.map_keys(), fields=wanted, only=only, actions=actions
             ):
                 if seen is not None:
                     seen(part)
-                yield active_files(part.adds, part.removes, replay, remember=False)
+                yield active_files(part.adds, part.removes, replay, remember=False, watch=include)
+            if watch is not None and (problem := watch.problem()) is not None:
+                self.evidence = Evidence(problem=f"{checkpoint.files.name} {problem}")
+                raise contradicted(self.evidence.problem or "")
 
         return self.located(active_actions())
 
@@ -242,6 +279,11 @@ class LogView:
             raise error.located(
                 table=self.store.root, version=self.segment.version, file=LOG_DIRECTORY
             ) from error.__cause__
+
+
+def contradicted(problem: str) -> CorruptTableError:
+    """Returns the error for a version that its log contradicts."""
+    return CorruptTableError(f"the log contradicts this version: {problem}", remedy=EXAMINE)
 
 
 def _with_keys(fields: Mapping[str, Collection[str]]) -> dict[str, Collection[str]]:

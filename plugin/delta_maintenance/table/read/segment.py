@@ -23,7 +23,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
+from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint, parse_hint
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_hint
 
@@ -57,6 +57,7 @@ class LogListing:
     checkpoints: tuple[CheckpointFiles, ...]
     """Checkpoints that are complete by name and size, the preferred one last."""
     compactions: tuple[LogEntry, ...]
+    checksums: Mapping[int, LogEntry]
     incomplete: tuple[str, ...]
     """Checkpoint files that are certainly unusable: empty files and lone parts."""
 
@@ -98,30 +99,40 @@ def list_entries(store: Store, folder: str = "", *, start: str = "") -> Iterator
 def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListing:
     """Sorts the files of a log, from a version on, by kind."""
     commits: dict[int, LogEntry] = {}
+    checksums: dict[int, LogEntry] = {}
     compactions: list[LogEntry] = []
     candidates: list[LogEntry] = []
     for entry in entries:
         file = entry.file
         if file.kind is LogFileKind.COMMIT and file.version is not None:
             commits[file.version] = entry
+        elif file.kind is LogFileKind.CHECKSUM and file.version is not None:
+            checksums[file.version] = entry
         elif file.kind is LogFileKind.COMPACTION:
             compactions.append(entry)
         elif file.kind in _CHECKPOINT_RANK:
             candidates.append(entry)
     checkpoints, incomplete = _complete_checkpoints(candidates)
-    return LogListing(first_version, commits, checkpoints, tuple(compactions), incomplete)
+    return LogListing(
+        first_version, commits, checkpoints, tuple(compactions), checksums, incomplete
+    )
 
 
 def hinted_version(store: Store) -> int | None:
     """Returns the version of the newest checkpoint according to `_last_checkpoint`, if that is
     valid.
     """
+    hint = last_checkpoint_hint(store)
+    return None if hint is None else hint.version
+
+
+def last_checkpoint_hint(store: Store) -> LastCheckpointHint | None:
+    """Reads `_last_checkpoint`; None if it is missing or invalid."""
     try:
-        hint = parse_hint(read_hint(store, f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
+        return parse_hint(read_hint(store, f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
     except (FileNotFoundError, StorageError):
         # Without the hint the whole log is listed; if the store is unavailable, that fails.
         return None
-    return hint.version if hint is not None else None
 
 
 def no_log() -> NotADeltaTableError:

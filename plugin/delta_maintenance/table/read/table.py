@@ -22,6 +22,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.delta_log.file_names import version_prefix
+from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
 from delta_maintenance.protocol.delta_log.replay import FileReplay, StateReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.features.registry import (
@@ -37,6 +38,7 @@ from delta_maintenance.storage.addresses import expect_access
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.evidence import contradicts_hint
 from delta_maintenance.table.read.file_index import FileIndex
 from delta_maintenance.table.read.history import (
     CommitEntry,
@@ -54,7 +56,7 @@ from delta_maintenance.table.read.segment import (
     LogSegment,
     arrange,
     choose_segment,
-    hinted_version,
+    last_checkpoint_hint,
     list_entries,
     list_log,
     no_log,
@@ -229,9 +231,12 @@ class Table:
         return _relisting(lambda: self._open(version, avoid, [*warnings]))
 
     def _open(self, version: int | None, avoid: frozenset[str], warnings: list[str]) -> Snapshot:
-        hint = hinted_version(self.store)
-        first = hint if hint is not None and (version is None or version >= hint) else 0
+        hint = last_checkpoint_hint(self.store)
+        first = (
+            hint.version if hint is not None and (version or hint.version) >= hint.version else 0
+        )
         last_failure: UnusableCheckpointError | None = None
+        contradiction: str | None = None
         while True:
             try:
                 segment = self._segment(version, first, avoid)
@@ -248,8 +253,25 @@ class Table:
                 avoid |= {segment.checkpoint.name} if segment.checkpoint else set()
                 last_failure, first = error, 0
                 continue
+            if checkpoint is not None and contradiction is None:
+                contradiction = contradicts_hint(checkpoint, hint)
+                name = checkpoint.files.name
+                if contradiction is not None and self._agrees_without(avoid | {name}, hint):
+                    warnings.append(_passed_over(f"{LOG_DIRECTORY}/{name}", contradiction))
+                    avoid, first = avoid | {name}, 0
+                    continue
+                if contradiction is not None:
+                    warnings.append(f"the log contradicts this version: {contradiction}; run fsck")
             segment = self._with_sound_compactions(segment, warnings)
-            return self._replay(segment, checkpoint, warnings, avoid)
+            return self._replay(segment, checkpoint, warnings, avoid, contradiction=contradiction)
+
+    def _agrees_without(self, avoid: frozenset[str], hint: LastCheckpointHint | None) -> bool:
+        """Whether the log without some checkpoints has as many files as the hint states."""
+        try:
+            other = self._snapshot(None if hint is None else hint.version, avoid)
+            return hint is not None and other.counts.num_files == hint.num_of_add_files
+        except DeltaMaintenanceError:
+            return False
 
     def _segment(self, version: int | None, first: int, avoid: frozenset[str]) -> LogSegment:
         if first:
@@ -297,6 +319,7 @@ class Table:
         avoid: frozenset[str],
         *,
         since: tuple[Snapshot, LogTail] | None = None,
+        contradiction: str | None = None,
     ) -> Snapshot:
         """`since` are an earlier snapshot and the part of the tail that it does not have."""
         replay = StateReplay()
@@ -366,7 +389,13 @@ class Table:
             warnings.append(_UNASKED_CATALOG)
         return Snapshot(
             log=LogView(
-                store=self.store, segment=segment, tail=tail, checkpoint=checkpoint, state=state
+                store=self.store,
+                segment=segment,
+                tail=tail,
+                checkpoint=checkpoint,
+                state=state,
+                contradiction=contradiction if before is None else before.log.contradiction,
+                evidence=None if before is None else before.log.evidence,
             ),
             timestamp_ms=_timestamp(segment, state),
             warnings=tuple(warnings),

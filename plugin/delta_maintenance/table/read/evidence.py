@@ -1,0 +1,354 @@
+"""Compares a version with the evidence in its log, before anything is written on top of it.
+
+A checkpoint can be sound Parquet and wrong. What else the log states about its version shows that:
+the hint, the tags of its sidecars, a version checksum, and the commits and checkpoints before it.
+What is read for that is bounded. Of a checkpoint with many files, the files are compared when they
+are read the next time, and only with the newest commits up to the version of the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    REMOVE_TYPES,
+    concat,
+    logical_file_keys,
+)
+from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.delta_log.commit_facts import FACT_FIELDS, CommitFacts
+from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.version_checksum import (
+    VersionChecksum,
+    differences,
+    parse_checksum,
+)
+from delta_maintenance.protocol.ndjson.parse import MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import CommitText, SingleActions, parse_other_lines
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.active_files import key_hashes
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.file_changes import RolledCommits
+from delta_maintenance.table.read.file_index import FileIndex
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_hint
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_view import Evidence, LogView
+from delta_maintenance.table.read.segment import LogListing, list_log
+from delta_maintenance.table.read.snapshot import COUNTED_FIELDS, Snapshot
+
+MOST_COMMITS = 500
+"""The maximum number of commits up to a checkpoint that are compared with it."""
+MOST_BYTES = 8 << 20
+"""The maximum size of these commits, and of the commits after a checkpoint with few files."""
+FEW_ACTIONS = 50_000
+"""The files of a checkpoint of at most so many rows are compared at once."""
+
+_EXPIRY = "delta.setTransactionRetentionDuration"
+_KEYS = MapKeys(partition_columns=frozenset())
+_Texts = Sequence[tuple[LogEntry, CommitText]]
+
+
+def find_contradiction(snapshot: Snapshot) -> str | None:
+    """Returns how the log contradicts a version, as one clause; None if it does not.
+
+    The result is kept with the snapshot, and with those that follow it on the same checkpoint.
+    """
+    log = snapshot.log
+    if log.evidence is None:
+        log.evidence = snapshot.avoiding_damage(_examine)
+    return log.evidence.problem
+
+
+def contradicts_hint(checkpoint: Checkpoint, hint: LastCheckpointHint | None) -> str | None:
+    """Returns how the hint contradicts a checkpoint, as one clause. Reads nothing.
+
+    Only the number of files is compared. Writers disagree about the meaning of `size`.
+    """
+    if hint is None or hint.version != checkpoint.files.version:
+        return None
+    stated, found = hint.num_of_add_files, checkpoint.stated_adds[0]
+    if None in (stated, found) or stated == found:
+        return None
+    return f"{checkpoint.files.name} has {found} files, but _last_checkpoint states {stated}"
+
+
+def _examine(snapshot: Snapshot) -> Evidence:
+    log = snapshot.log
+    if log.contradiction is not None:
+        return Evidence(problem=log.contradiction)
+    examination = _Examination(log)
+    problem = next(examination.problems(), None)
+    return Evidence(problem=problem, watch=None if problem else examination.watch)
+
+
+class _Examination:
+    """The comparison of one version with its log."""
+
+    def __init__(self, log: LogView) -> None:
+        self._log = log
+        self._store = log.store
+        self._version = log.segment.base_version
+        first = max(0, self._version + 1 - MOST_COMMITS)
+        self._listing = list_log(log.store, first_version=first)
+        tail = sum(entry.status.size for entry in log.segment.commits)
+        rows = 0 if log.checkpoint is None else log.checkpoint.row_count
+        self._is_small = rows <= FEW_ACTIONS and tail <= MOST_BYTES
+        self.watch: partial[_Watch] | None = None
+        """Compares the files of a large checkpoint when they are read."""
+
+    def problems(self) -> Iterator[str]:
+        """Yields the contradictions, those that are found cheaply first."""
+        checkpoint = self._log.checkpoint
+        texts: _Texts = ()
+        if checkpoint is not None:
+            name = checkpoint.files.name
+            if (problem := checkpoint.tag_problem()) is not None:
+                yield f"{name} contradicts its tags: {problem}"
+            texts = _readable(self._store, _before(self._listing, self._version))
+            older = None if _reaches_first(texts) else _older(self._store, self._listing, texts)
+            for problem in self._of_commits(checkpoint, texts, older):
+                yield f"{name} contradicts the commits: it {problem}"
+        yield from self._of_checksums(texts)
+
+    def _of_commits(
+        self, checkpoint: Checkpoint, texts: _Texts, older: Checkpoint | None
+    ) -> Iterator[str]:
+        rolled = RolledCommits.of(texts)
+        if older is not None:
+            _add_singles(rolled.state, older.singles)
+        is_whole = older is not None or _reaches_first(texts)
+        yield from _state_differences(checkpoint.singles, rolled.state, is_whole=is_whole)
+        try:
+            parsed = parse_file_actions(rolled.lines, keys=_KEYS, fields=FACT_FIELDS)
+        except CorruptTableError:
+            # A reader of this version does not need these commits.
+            return
+        facts = CommitFacts.of(parsed, root=self._store.root)
+        compare = partial(_file_differences, facts, checkpoint)
+        if self._is_small:
+            before = None if older is None or older.row_count > FEW_ACTIONS else _files(older)[0]
+            yield from compare(before=before, is_complete=_reaches_first(texts))
+            return
+        self.watch = partial(_Watch, facts, compare)
+        if older is not None:
+            yield from self._of_number(checkpoint, texts, older.files.version, older.exact_adds)
+
+    def _of_number(
+        self, checkpoint: Checkpoint, texts: _Texts, version: int, adds: int | None
+    ) -> Iterator[str]:
+        """Compares the number of files with that of an earlier version and the commits since."""
+        since = [each for each in texts if (each[0].file.version or 0) > version]
+        changes, found = RolledCommits.of(since).changes(), checkpoint.exact_adds
+        if changes is None or adds is None or found is None or len(since) < self._version - version:
+            return
+        # A commit may remove a file that is not there, so that more files are left.
+        if found < adds + changes.files:
+            yield f"has {found} files instead of {adds + changes.files}"
+
+    def _of_checksums(self, texts: _Texts) -> Iterator[str]:
+        """Compares with the checksum of the checkpoint's version, and with the newest one."""
+        last = self._log.segment.version
+        stated = {version for version in self._listing.checksums if version <= last}
+        newest = max(stated, default=-1)
+        for version in sorted({newest} | (stated & {self._version})):
+            if version < 0:
+                return
+            name = checksum_name(version)
+            try:
+                checksum = parse_checksum(read_hint(self._store, f"{LOG_DIRECTORY}/{name}"))
+            except (CorruptTableError, FileNotFoundError):
+                continue
+            if version >= self._version:
+                for problem in differences(checksum, self._state_at(version)):
+                    yield f"{name} contradicts the log: {problem}"
+            elif self._log.checkpoint is not None:
+                number = self._of_number(self._log.checkpoint, texts, version, checksum.num_files)
+                for problem in number:
+                    yield f"{self._log.checkpoint.files.name} contradicts {name}: it {problem}"
+
+    def _state_at(self, version: int) -> VersionChecksum:
+        """Returns the state of a version from the checkpoint on, as far as it is known."""
+        log, segment = self._log, self._log.segment
+        commits = [e for e in segment.commits if (e.file.version or 0) <= version]
+        tail = LogTail(self._store, commits)
+        rolled = RolledCommits.of(tail.texts())
+        if log.checkpoint is not None:
+            _add_singles(rolled.state, log.checkpoint.singles)
+        metadata = rolled.state.metadata
+        expires = metadata is not None and _EXPIRY in metadata.configuration
+        state = VersionChecksum(
+            protocol=rolled.state.protocol,
+            metadata=metadata,
+            txns=None if expires else tuple(rolled.state.txns.values()),
+            domains=tuple(rolled.state.present_domains().values()),
+        )
+        if self._is_small:
+            view = LogView(
+                store=self._store,
+                segment=segment,
+                tail=tail,
+                checkpoint=log.checkpoint,
+                state=log.state,
+            )
+            counts = FileIndex.of(view.scan(fields=COUNTED_FIELDS)).counts
+            return replace(
+                state,
+                num_files=counts.num_files,
+                table_size=counts.total_size,
+                num_deletion_vectors=counts.num_deletion_vectors,
+                num_deleted_records=counts.num_deleted_rows,
+            )
+        if log.checkpoint is not None and not rolled.lines:
+            adds, size = log.checkpoint.exact_adds, log.checkpoint.stated_adds[1]
+            return replace(state, num_files=adds, table_size=size)
+        return state
+
+
+class _Watch:
+    """Compares the files of a checkpoint with commits while they are read.
+
+    Hashes of the paths as written decide quickly that they agree; otherwise the checkpoint is read
+    again.
+    """
+
+    def __init__(self, facts: CommitFacts, compare: Callable[[], Iterator[str]]) -> None:
+        self._live, self._removed = key_hashes(facts.live), key_hashes(facts.removed)
+        self._compare = compare
+        self._bitmap = np.zeros(_BITMAP_SIZE, np.bool_)
+        for hashes in (self._live, self._removed):
+            self._bitmap[hashes % _BITMAP_SIZE] = True
+        self._candidates: list[Hashes] = []
+
+    def include(self, hashes: Hashes) -> None:
+        """Adds the files of a batch, by the hashes of their keys."""
+        self._candidates.append(hashes[self._bitmap[hashes % _BITMAP_SIZE]])
+
+    def problem(self) -> str | None:
+        """Returns the first contradiction, after all batches."""
+        found = np.concatenate([np.empty(0, np.uint64), *self._candidates])
+        if np.isin(self._live, found).all() and not np.isin(self._removed, found).any():
+            return None
+        return next(self._compare(), None)
+
+
+_BITMAP_SIZE = np.uint64(1 << 20)
+
+
+def _file_differences(
+    facts: CommitFacts,
+    checkpoint: Checkpoint,
+    *,
+    before: pa.Table | None = None,
+    is_complete: bool = False,
+) -> Iterator[str]:
+    adds, removes = _files(checkpoint)
+    both = pc.is_in(logical_file_keys(removes), pc.unique(logical_file_keys(adds)))
+    if pc.any(both).as_py():
+        yield f"has {removes['path'].filter(both)[0].as_py()} both live and removed"
+    yield from facts.differences(adds, before=before, is_complete=is_complete)
+
+
+def _files(checkpoint: Checkpoint) -> tuple[pa.Table, pa.Table]:
+    batches = list(checkpoint.file_actions(keys=_KEYS, fields=FACT_FIELDS))
+    adds = concat((batch.adds for batch in batches), ADD_TYPES)
+    removes = concat((batch.removes for batch in batches), REMOVE_TYPES)
+    return adds, removes
+
+
+def _before(listing: LogListing, version: int) -> list[LogEntry]:
+    """Returns the commits up to a version, as far back as none is missing and they are not too
+    large together; ascending.
+    """
+    entries: list[LogEntry] = []
+    left = MOST_BYTES
+    for number in range(version, listing.first_version - 1, -1):
+        entry = listing.commits.get(number)
+        if entry is None or entry.status.size > left:
+            break
+        left -= entry.status.size
+        entries.append(entry)
+    return entries[::-1]
+
+
+def _readable(store: Store, entries: Sequence[LogEntry]) -> _Texts:
+    """Reads commits, the newest first, up to the first one that cannot be read."""
+    texts: list[tuple[LogEntry, CommitText]] = []
+    try:
+        for entry, text in LogTail(store, entries).texts():
+            parse_other_lines(text, commit_info=True)
+            texts.append((entry, text))
+    except (CorruptTableError, FileNotFoundError):
+        # No reader of this version needs the older ones.
+        pass
+    return texts
+
+
+def _reaches_first(texts: _Texts) -> bool:
+    return bool(texts) and texts[-1][0].file.version == 0
+
+
+def _older(store: Store, listing: LogListing, texts: _Texts) -> Checkpoint | None:
+    """Returns the oldest readable checkpoint after which no commit is missing."""
+    if not texts:
+        return None
+    first, last = ((texts[at][0].file.version or 0) for at in (-1, 0))
+    for files in listing.checkpoints:
+        if first - 1 <= files.version < last:
+            try:
+                checkpoint = Checkpoint(store, files, trust_tags=True)
+            except UnusableCheckpointError:
+                continue
+            if checkpoint.singles.protocol is not None and checkpoint.singles.metadata is not None:
+                return checkpoint
+    return None
+
+
+def _add_singles(state: StateReplay, singles: SingleActions) -> None:
+    state.add(
+        protocol=singles.protocol,
+        metadata=singles.metadata,
+        txns=singles.txns.values(),
+        domains=singles.domains.values(),
+    )
+
+
+def _state_differences(
+    singles: SingleActions, state: StateReplay, *, is_whole: bool
+) -> Iterator[str]:
+    """Yields how the small state of a checkpoint differs from the newest actions of commits.
+
+    `is_whole` says that the commits, and a checkpoint before them, contain the whole state.
+    """
+    own = VersionChecksum(protocol=singles.protocol, metadata=singles.metadata)
+    expected = VersionChecksum(protocol=state.protocol, metadata=state.metadata)
+    for problem in differences(own, expected):
+        yield f"has another {problem.split()[0]}"
+    expires = singles.metadata is not None and _EXPIRY in singles.metadata.configuration
+    versions, expected_versions = (
+        {name: str(txn.version) for name, txn in txns.items()}
+        for txns in (singles.txns, state.txns)
+    )
+    if expires:
+        expected_versions = {n: v for n, v in expected_versions.items() if n in versions}
+    configured, expected_domains = (
+        {name: None if domain.removed else domain.configuration for name, domain in each.items()}
+        for each in (singles.domains, state.domains)
+    )
+    pairs: tuple[tuple[str, Mapping[str, str | None], Mapping[str, str | None]], ...] = (
+        ("transaction of", versions, expected_versions),
+        ("domain", configured, expected_domains),
+    )
+    for what, there, expected_values in pairs:
+        for name in sorted(expected_values.keys() | (there.keys() if is_whole else set())):
+            if there.get(name) != expected_values.get(name):
+                yield f"has another {what} {name}"
