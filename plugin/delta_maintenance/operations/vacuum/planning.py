@@ -44,11 +44,14 @@ from delta_maintenance.operations.vacuum.references import (
     window_to,
 )
 from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.table.commit.concurrent_commits import advance
+from delta_maintenance.table.read.evidence import live_by_commits
 from delta_maintenance.table.read.history import file_times, newest_commit_not_after
 from delta_maintenance.table.read.log_file import relisting
+from delta_maintenance.table.read.log_view import contradicted
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE, require_writable
@@ -200,6 +203,8 @@ class _SurveyRun:
             raise CorruptTableError(
                 found.problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
             )
+        if found.tallies:
+            self._require_no_live_file(found)
         if found.ageless_tombstones:
             self.notes.append(
                 f"{found.ageless_tombstones} tombstones have no deletion time, so they protect "
@@ -214,6 +219,21 @@ class _SurveyRun:
         ):
             self.swept_to = None
         return Survey(self._plan(found, window), found, self.holds.stored, tuple(self.clones))
+
+    def _require_no_live_file(self, found: Found) -> None:
+        """Raises `CorruptTableError` if a file to be deleted is live by the commits that are left,
+        whatever the checkpoint says.
+        """
+        live, files = ProtectedPaths(self.store.addresses), 0
+        for adds in live_by_commits(found.latest):
+            live.add(adds)
+            files += adds.num_rows
+        for batch in found.batches() if files else ():
+            for paths in batch["path"].chunks:
+                covered = live.covers(paths)
+                if covered.any():
+                    path = paths[int(covered.argmax())].as_py()
+                    raise contradicted(f"no commit removes {path}, which its checkpoint lacks")
 
     def _holds(self) -> Holds:
         options = self.options

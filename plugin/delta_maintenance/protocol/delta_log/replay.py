@@ -197,7 +197,7 @@ class FileReplay:
 
     def _switch_to_exact(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
         remembered = [positions for _, positions in self._levels]
-        texts = pa.chunked_array(self._keys, pa.string()).cast(pa.binary())
+        texts = pa.chunked_array([known.cast(pa.binary()) for known in self._keys], pa.binary())
         kept = texts.take(pa.array(np.concatenate([np.empty(0, np.int64), *remembered])))
         self._exact = set(kept.to_pylist())
         self._levels, self._keys, self._starts = [], [], []

@@ -219,8 +219,8 @@ class Checkpoint:
         """Returns the number of adds and the size of their files; None for values that only reading
         can determine.
 
-        They come from the tags of a V2 checkpoint or, for the number, from the statistics of its
-        top-level files.
+        They come from the tags of a V2 checkpoint or, for the number, from the footers that were
+        read when it was opened.
         """
         metadata = self.singles.checkpoint_metadata
         tags = metadata[0].tags if metadata and self.sidecars else None
@@ -228,18 +228,18 @@ class Checkpoint:
         if sums is not None:
             agrees = counts is None or counts[0] == sums.adds
             return (sums.adds, sums.size) if agrees else (None, None)
-        if counts is not None or self.sidecars or self._inline is not None:
-            return (None if counts is None else counts[0]), None
-        numbers = [parquet.count_of("add") for parquet in self._parquet]
-        known = [number for number in numbers if number is not None]
-        return (sum(known) if len(known) == len(numbers) else None), None
+        return (counts[0] if counts is not None else self.exact_adds), None
 
     @read_once
     def exact_adds(self) -> int | None:
-        """The number of adds according to the footers; None if they do not state it."""
-        if self._inline is not None:
+        """The number of adds according to the footers, or the lines of a JSON file; None if they do
+        not tell.
+        """
+        if self.sidecars and len(self._parquet) != len(self.sidecars):
             return None
         numbers = [parquet.count_of("add") for parquet in self._parquet]
+        for run in () if self._inline is None else self._inline.runs:
+            numbers.append({"add": run.count, "remove": 0}.get(run.action or ""))
         return None if None in numbers else sum(number or 0 for number in numbers)
 
     def tag_problem(self) -> str | None:

@@ -23,11 +23,13 @@ from delta_maintenance.protocol.actions.file_columns import (
     concat,
     logical_file_keys,
 )
+from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.commit.staged import locations_of
 from delta_maintenance.protocol.delta_log.commit_facts import FACT_FIELDS, CommitFacts
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
-from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.replay import FileReplay, StateReplay
 from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
     differences,
@@ -41,7 +43,7 @@ from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableC
 from delta_maintenance.table.read.file_changes import RolledCommits
 from delta_maintenance.table.read.file_index import FileIndex
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_hint
-from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_reader import LogTail, TailBatch
 from delta_maintenance.table.read.log_view import Evidence, LogView
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import COUNTED_FIELDS, Snapshot
@@ -82,6 +84,45 @@ def contradicts_hint(checkpoint: Checkpoint, hint: LastCheckpointHint | None) ->
     return f"{checkpoint.files.name} has {found} files, but _last_checkpoint states {stated}"
 
 
+def live_by_commits(snapshot: Snapshot) -> Iterator[pa.Table]:
+    """Yields the adds of all files that commits up to the checkpoint of a version, and the oldest
+    checkpoint before them, leave live: the newest commit that names the file adds it.
+
+    Reads every commit from the version back, as far as none is missing or damaged.
+    """
+    log, store = snapshot.log, snapshot.log.store
+    if log.checkpoint is None:
+        # The commits are the version.
+        return
+    listing = list_log(store)
+    entries = _before(listing, snapshot.version, most_bytes=None)
+    replay = FileReplay()
+    try:
+        for batch in LogTail(store, entries).batches(keys=_KEYS, fields=FACT_FIELDS):
+            yield _newest_adds(batch, replay, root=store.root)
+    except (CorruptTableError, FileNotFoundError):
+        # No reader of this version needs the older ones.
+        return
+    older = None if not entries else _older(store, listing, entries[0], log.segment.base_version)
+    if older is not None:
+        for part in older.file_actions(keys=_KEYS, fields=FACT_FIELDS, actions=("add",)):
+            none = np.zeros(0, np.int64)
+            order = np.zeros(part.adds.num_rows, np.int64)
+            batch = TailBatch(part.adds, part.removes.slice(0, 0), order, none)
+            yield _newest_adds(batch, replay, root=store.root)
+
+
+def _newest_adds(batch: TailBatch, replay: FileReplay, *, root: str) -> pa.Table:
+    """Returns the adds of commits that come newest first, unless a newer action names the file."""
+    adds, removes = batch.adds, batch.removes
+    places = pa.concat_arrays([locations_of(each, root=root) for each in (adds, removes)])
+    age = np.concatenate([batch.add_order, batch.remove_order])
+    # Of an add and a remove of one commit, the add replaces the deletion vector.
+    order = np.lexsort((np.arange(len(age)) >= adds.num_rows, age))
+    newest = replay.surviving(places, order=order)
+    return adds.take(integers(np.sort(newest[newest < adds.num_rows])))
+
+
 def _examine(snapshot: Snapshot) -> Evidence:
     log = snapshot.log
     if log.contradiction is not None:
@@ -115,7 +156,9 @@ class _Examination:
             if (problem := checkpoint.tag_problem()) is not None:
                 yield f"{name} contradicts its tags: {problem}"
             texts = _readable(self._store, _before(self._listing, self._version))
-            older = None if _reaches_first(texts) else _older(self._store, self._listing, texts)
+            older = (
+                _older(self._store, self._listing, texts[-1][0], self._version) if texts else None
+            )
             for problem in self._of_commits(checkpoint, texts, older):
                 yield f"{name} contradicts the commits: it {problem}"
         yield from self._of_checksums(texts)
@@ -265,17 +308,19 @@ def _files(checkpoint: Checkpoint) -> tuple[pa.Table, pa.Table]:
     return adds, removes
 
 
-def _before(listing: LogListing, version: int) -> list[LogEntry]:
+def _before(
+    listing: LogListing, version: int, *, most_bytes: int | None = MOST_BYTES
+) -> list[LogEntry]:
     """Returns the commits up to a version, as far back as none is missing and they are not too
     large together; ascending.
     """
     entries: list[LogEntry] = []
-    left = MOST_BYTES
+    size = 0
     for number in range(version, listing.first_version - 1, -1):
         entry = listing.commits.get(number)
-        if entry is None or entry.status.size > left:
+        size += 0 if entry is None else entry.status.size
+        if entry is None or (most_bytes is not None and size > most_bytes):
             break
-        left -= entry.status.size
         entries.append(entry)
     return entries[::-1]
 
@@ -297,13 +342,13 @@ def _reaches_first(texts: _Texts) -> bool:
     return bool(texts) and texts[-1][0].file.version == 0
 
 
-def _older(store: Store, listing: LogListing, texts: _Texts) -> Checkpoint | None:
-    """Returns the oldest readable checkpoint after which no commit is missing."""
-    if not texts:
-        return None
-    first, last = ((texts[at][0].file.version or 0) for at in (-1, 0))
-    for files in listing.checkpoints:
-        if first - 1 <= files.version < last:
+def _older(store: Store, listing: LogListing, first: LogEntry, version: int) -> Checkpoint | None:
+    """Returns the oldest readable checkpoint before a version, given the first commit from which on
+    none is missing; None if that is the first of the log.
+    """
+    start = first.file.version or 0
+    for files in listing.checkpoints if start else ():
+        if start - 1 <= files.version < version:
             try:
                 checkpoint = Checkpoint(store, files, trust_tags=True)
             except UnusableCheckpointError:
