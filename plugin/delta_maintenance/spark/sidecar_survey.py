@@ -48,8 +48,8 @@ from delta_maintenance.table.read.sidecar_search import (
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
-    NotReusableError,
     ReuseSurvey,
+    contradicted_tags,
     require_expired,
     require_found,
     surveyed,
@@ -259,8 +259,8 @@ def require_rewritten(
     """Checks the sidecars that are rewritten like `LocalSidecars`, before they are written.
 
     `commits` are those since the base, in parts, without log compactions, which omit adds of files
-    that their own commits remove. Raises `NotReusableError` if a sidecar differs from its tags, or
-    if a file that the commits remove is in none of these sidecars.
+    that their own commits remove. Raises `CorruptTableError` if a sidecar differs from its tags,
+    and `NotReusableError` if a file that the commits remove is in none of these sidecars.
     """
     base, rewritten = reuse.base, {each.path: each for each in reuse.rewritten}
     reading = _reading(base, [base.sidecar_paths.index(path) for path in rewritten], address)
@@ -268,7 +268,7 @@ def require_rewritten(
     for number, summary in _payloads(tasks.mapInArrow(reading.summaries, SCHEMA)):
         path = base.sidecar_paths[number]
         if summary.tally != rewritten[path].found.summary.tally:
-            raise NotReusableError(f"the contents of {path} differ from its tags")
+            raise contradicted_tags(path)
     parts = tuple(pickle.dumps(part) for part in commits)
     search = TailSearch(address=address, parts=parts, filtered=())
     first = _tasks(spark, len(parts)).mapInArrow(search.first_actions, SCHEMA)

@@ -14,6 +14,7 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.checkpoint import CheckpointResult
+from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.testing.actions import Action, add, commit_info, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.logs.checkpointing import SHAPES, SIDECARS, files_of, write
@@ -99,6 +100,8 @@ def table_of(
     described = metadata(schema=schema, configuration=configuration, partitioned_by=partitioned_by)
     table.commit([supported, described])
     table.checkpoint(0, actions=[supported, described, *files])
+    # It would contradict the checkpoint.
+    table.drop(commit_name(0))
     table.commit([commit_info()])
     return table
 

@@ -281,7 +281,9 @@ def _damage_tags(log: RandomLog, version: int) -> None:
     [name] = [n for n in log.table.names() if n.startswith(f"{version:020d}.checkpoint.")]
     lines = [json.loads(line) for line in log.table.read(name).splitlines()]
     if log.chance.random() < 0.5:
-        [tags] = [line["checkpointMetadata"]["tags"] for line in lines if "checkpointMetadata" in line]
+        [tags] = [
+            line["checkpointMetadata"]["tags"] for line in lines if "checkpointMetadata" in line
+        ]
         tags["numOfAddFiles"] = str(int(tags["numOfAddFiles"]) + 1)
         tags["sidecarNumActions"] = str(int(tags["sidecarNumActions"]) + 1)
     else:

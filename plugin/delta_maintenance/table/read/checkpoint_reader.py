@@ -8,7 +8,7 @@ is V2, whatever its name. Any problem that makes a checkpoint unusable raises
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -28,7 +28,8 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     stated_sums,
 )
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
-from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
+from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary, stated_summary
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
 from delta_maintenance.read_once import read_once
@@ -242,30 +243,38 @@ class Checkpoint:
             numbers.append({"add": run.count, "remove": 0}.get(run.action or ""))
         return None if None in numbers else sum(number or 0 for number in numbers)
 
-    def tag_problem(self) -> str | None:
-        """Returns how the footers of the sidecars contradict what the checkpoint states about them,
-        as one clause.
+    def tag_problem(self, *, footers: bool) -> str | None:
+        """Returns how the tags of the checkpoint contradict each other or, with `footers`, those of
+        its sidecars, as one clause.
         """
         if not self.sidecars:
             return None
-        self._read_footers()
         tags = self.singles.checkpoint_metadata[0].tags
-        total = [0, 0]
-        for sidecar, file in zip(self.sidecars, self._parquet, strict=True):
+        sums, counts = stated_sums(tags), exact_counts(tags)
+        summaries = [stated_summary(sidecar) for sidecar in self.sidecars]
+        tallies = [summary.tally for summary in summaries if summary is not None]
+        if sums is not None and len(tallies) == len(summaries) and Tally.total(tallies) != sums:
+            return "the sums of the sidecars do not add up"
+        if None not in (sums, counts) and counts != (sums and (sums.adds, sums.tombstones)):
+            return "the numbers of files differ"
+        return self._footer_problem(summaries, counts) if footers else None
+
+    def _footer_problem(
+        self, summaries: Sequence[SidecarSummary | None], counts: tuple[int, int] | None
+    ) -> str | None:
+        self._read_footers()
+        total = (0, 0)
+        for sidecar, summary, file in zip(self.sidecars, summaries, self._parquet, strict=True):
             if file.size != sidecar.size_in_bytes:
                 return f"{file.path} has {file.size} bytes instead of {sidecar.size_in_bytes}"
-            found, summary = (
-                (file.count_of("add"), file.count_of("remove")),
-                stated_summary(sidecar),
-            )
-            if None in found:
+            adds, removes = file.count_of("add"), file.count_of("remove")
+            if adds is None or removes is None:
                 return None
-            if summary and found != (summary.tally.adds, summary.tally.tombstones):
-                return f"{file.path} has {found[0]} files and {found[1]} tombstones"
-            total = [number + (more or 0) for number, more in zip(total, found, strict=True)]
-        sums = stated_sums(tags)
-        stated = {exact_counts(tags), None if sums is None else (sums.adds, sums.tombstones)}
-        if stated - {None, tuple(total)}:
+            total = total[0] + adds, total[1] + removes
+            tally = None if summary is None else summary.tally
+            if tally is not None and (adds, removes) != (tally.adds, tally.tombstones):
+                return f"{file.path} has {adds} files and {removes} tombstones"
+        if counts not in (None, total):
             return f"the sidecars have {total[0]} files and {total[1]} tombstones"
         return None
 

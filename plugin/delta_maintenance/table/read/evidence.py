@@ -35,7 +35,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     differences,
     parse_checksum,
 )
-from delta_maintenance.protocol.ndjson.parse import MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import CommitText, SingleActions, parse_other_lines
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import key_hashes
@@ -52,6 +52,9 @@ MOST_COMMITS = 500
 """The maximum number of commits up to a checkpoint that are compared with it."""
 MOST_BYTES = 8 << 20
 """The maximum size of these commits, and of the commits after a checkpoint with few files."""
+MOST_BYTES_OF_LARGE = 2 << 20
+"""The maximum size of these commits if the checkpoint has more files, so that the comparison costs
+a fraction of reading them."""
 FEW_ACTIONS = 50_000
 """The files of a checkpoint of at most so many rows are compared at once."""
 
@@ -144,68 +147,59 @@ class _Examination:
         tail = sum(entry.status.size for entry in log.segment.commits)
         rows = 0 if log.checkpoint is None else log.checkpoint.row_count
         self._is_small = rows <= FEW_ACTIONS and tail <= MOST_BYTES
-        self.watch: partial[_Watch] | None = None
+        self._texts: _Texts = ()
+        """Commits up to the checkpoint, the newest first."""
+        self.watch: Callable[[], _Watch] | None = None
         """Compares the files of a large checkpoint when they are read."""
 
     def problems(self) -> Iterator[str]:
         """Yields the contradictions, those that are found cheaply first."""
         checkpoint = self._log.checkpoint
-        texts: _Texts = ()
         if checkpoint is not None:
-            name = checkpoint.files.name
-            if (problem := checkpoint.tag_problem()) is not None:
-                yield f"{name} contradicts its tags: {problem}"
-            texts = _readable(self._store, _before(self._listing, self._version))
-            older = (
-                _older(self._store, self._listing, texts[-1][0], self._version) if texts else None
+            if (problem := checkpoint.tag_problem(footers=self._is_small)) is not None:
+                yield f"{checkpoint.files.name} contradicts its tags: {problem}"
+            most = MOST_BYTES if self._is_small else MOST_BYTES_OF_LARGE
+            self._texts = _readable(
+                self._store, _before(self._listing, self._version, most_bytes=most)
             )
-            for problem in self._of_commits(checkpoint, texts, older):
-                yield f"{name} contradicts the commits: it {problem}"
-        yield from self._of_checksums(texts)
+            for problem in self._of_commits(checkpoint):
+                yield f"{checkpoint.files.name} contradicts the commits: it {problem}"
+        yield from self._of_checksums()
 
-    def _of_commits(
-        self, checkpoint: Checkpoint, texts: _Texts, older: Checkpoint | None
-    ) -> Iterator[str]:
+    def _of_commits(self, checkpoint: Checkpoint) -> Iterator[str]:
+        texts = self._texts
+        is_complete = bool(texts) and texts[-1][0].file.version == 0
+        older = _older(self._store, self._listing, texts[-1][0], self._version) if texts else None
         rolled = RolledCommits.of(texts)
         if older is not None:
             _add_singles(rolled.state, older.singles)
-        is_whole = older is not None or _reaches_first(texts)
+        is_whole = is_complete or older is not None
         yield from _state_differences(checkpoint.singles, rolled.state, is_whole=is_whole)
-        try:
-            parsed = parse_file_actions(rolled.lines, keys=_KEYS, fields=FACT_FIELDS)
-        except CorruptTableError:
-            # A reader of this version does not need these commits.
-            return
-        facts = CommitFacts.of(parsed, root=self._store.root)
-        compare = partial(_file_differences, facts, checkpoint)
-        if self._is_small:
-            before = None if older is None or older.row_count > FEW_ACTIONS else _files(older)[0]
-            yield from compare(before=before, is_complete=_reaches_first(texts))
-            return
-        self.watch = partial(_Watch, facts, compare)
-        if older is not None:
-            yield from self._of_number(checkpoint, texts, older.files.version, older.exact_adds)
+        if not self._is_small:
+            self.watch = partial(_Watch, checkpoint, rolled.lines, self._store.root)
+            if older is not None:
+                yield from self._of_number(checkpoint, older.files.version, older.stated_adds[0])
+        elif (facts := _facts(rolled.lines, self._store.root)) is not None:
+            is_few = older is not None and older.row_count <= FEW_ACTIONS
+            before = _files(older)[0] if older is not None and is_few else None
+            yield from _file_differences(facts, checkpoint, before=before, is_complete=is_complete)
 
-    def _of_number(
-        self, checkpoint: Checkpoint, texts: _Texts, version: int, adds: int | None
-    ) -> Iterator[str]:
+    def _of_number(self, checkpoint: Checkpoint, version: int, adds: int | None) -> Iterator[str]:
         """Compares the number of files with that of an earlier version and the commits since."""
-        since = [each for each in texts if (each[0].file.version or 0) > version]
-        changes, found = RolledCommits.of(since).changes(), checkpoint.exact_adds
-        if changes is None or adds is None or found is None or len(since) < self._version - version:
+        since = [each for each in self._texts if (each[0].file.version or 0) > version]
+        found = checkpoint.stated_adds[0]
+        if None in (adds, found) or len(since) < self._version - version:
             return
+        changes = RolledCommits.of(since).changes()
         # A commit may remove a file that is not there, so that more files are left.
-        if found < adds + changes.files:
-            yield f"has {found} files instead of {adds + changes.files}"
+        if changes is not None and (found or 0) < (adds or 0) + changes.files:
+            yield f"has {found} files instead of {(adds or 0) + changes.files}"
 
-    def _of_checksums(self, texts: _Texts) -> Iterator[str]:
+    def _of_checksums(self) -> Iterator[str]:
         """Compares with the checksum of the checkpoint's version, and with the newest one."""
         last = self._log.segment.version
         stated = {version for version in self._listing.checksums if version <= last}
-        newest = max(stated, default=-1)
-        for version in sorted({newest} | (stated & {self._version})):
-            if version < 0:
-                return
+        for version in sorted({*sorted(stated)[-1:], *(stated & {self._version})}):
             name = checksum_name(version)
             try:
                 checksum = parse_checksum(read_hint(self._store, f"{LOG_DIRECTORY}/{name}"))
@@ -214,47 +208,56 @@ class _Examination:
             if version >= self._version:
                 for problem in differences(checksum, self._state_at(version)):
                     yield f"{name} contradicts the log: {problem}"
-            elif self._log.checkpoint is not None:
-                number = self._of_number(self._log.checkpoint, texts, version, checksum.num_files)
-                for problem in number:
-                    yield f"{self._log.checkpoint.files.name} contradicts {name}: it {problem}"
+            elif (checkpoint := self._log.checkpoint) is not None:
+                for problem in self._of_number(checkpoint, version, checksum.num_files):
+                    yield f"{checkpoint.files.name} contradicts {name}: it {problem}"
 
     def _state_at(self, version: int) -> VersionChecksum:
         """Returns the state of a version from the checkpoint on, as far as it is known."""
-        log, segment = self._log, self._log.segment
+        log, segment, checkpoint = self._log, self._log.segment, self._log.checkpoint
         commits = [e for e in segment.commits if (e.file.version or 0) <= version]
         tail = LogTail(self._store, commits)
-        rolled = RolledCommits.of(tail.texts())
-        if log.checkpoint is not None:
-            _add_singles(rolled.state, log.checkpoint.singles)
-        metadata = rolled.state.metadata
-        expires = metadata is not None and _EXPIRY in metadata.configuration
-        state = VersionChecksum(
-            protocol=rolled.state.protocol,
-            metadata=metadata,
-            txns=None if expires else tuple(rolled.state.txns.values()),
-            domains=tuple(rolled.state.present_domains().values()),
+        state = StateReplay()
+        if version == segment.version:
+            state.add(
+                protocol=log.state.protocol,
+                metadata=log.state.metadata,
+                txns=log.state.txns.values(),
+                domains=log.state.domains.values(),
+            )
+        elif self._is_small or version == self._version:
+            state = RolledCommits.of(tail.texts()).state
+            if checkpoint is not None:
+                _add_singles(state, checkpoint.singles)
+        else:
+            return VersionChecksum()
+        expires = state.metadata is not None and _EXPIRY in state.metadata.configuration
+        found = VersionChecksum(
+            protocol=state.protocol,
+            metadata=state.metadata,
+            txns=None if expires else tuple(state.txns.values()),
+            domains=tuple(state.present_domains().values()),
         )
         if self._is_small:
             view = LogView(
                 store=self._store,
                 segment=segment,
                 tail=tail,
-                checkpoint=log.checkpoint,
+                checkpoint=checkpoint,
                 state=log.state,
             )
             counts = FileIndex.of(view.scan(fields=COUNTED_FIELDS)).counts
             return replace(
-                state,
+                found,
                 num_files=counts.num_files,
                 table_size=counts.total_size,
                 num_deletion_vectors=counts.num_deletion_vectors,
                 num_deleted_records=counts.num_deleted_rows,
             )
-        if log.checkpoint is not None and not rolled.lines:
-            adds, size = log.checkpoint.exact_adds, log.checkpoint.stated_adds[1]
-            return replace(state, num_files=adds, table_size=size)
-        return state
+        if checkpoint is not None and version == self._version:
+            adds, size = checkpoint.stated_adds
+            return replace(found, num_files=adds, table_size=size)
+        return found
 
 
 class _Watch:
@@ -264,13 +267,19 @@ class _Watch:
     again.
     """
 
-    def __init__(self, facts: CommitFacts, compare: Callable[[], Iterator[str]]) -> None:
-        self._live, self._removed = key_hashes(facts.live), key_hashes(facts.removed)
-        self._compare = compare
+    def __init__(self, checkpoint: Checkpoint, lines: Sequence[FileLines], root: str) -> None:
+        self._checkpoint = checkpoint
+        self._facts = _facts(lines, root)
+        none = np.empty(0, np.uint64)
+        self._live, self._removed = (
+            (none, none)
+            if self._facts is None
+            else (key_hashes(self._facts.live), key_hashes(self._facts.removed))
+        )
         self._bitmap = np.zeros(_BITMAP_SIZE, np.bool_)
         for hashes in (self._live, self._removed):
             self._bitmap[hashes % _BITMAP_SIZE] = True
-        self._candidates: list[Hashes] = []
+        self._candidates = [none]
 
     def include(self, hashes: Hashes) -> None:
         """Adds the files of a batch, by the hashes of their keys."""
@@ -278,10 +287,14 @@ class _Watch:
 
     def problem(self) -> str | None:
         """Returns the first contradiction, after all batches."""
-        found = np.concatenate([np.empty(0, np.uint64), *self._candidates])
-        if np.isin(self._live, found).all() and not np.isin(self._removed, found).any():
+        if (problem := self._checkpoint.tag_problem(footers=True)) is not None:
+            return f"contradicts its tags: {problem}"
+        found = np.concatenate(self._candidates)
+        agrees = np.isin(self._live, found).all() and not np.isin(self._removed, found).any()
+        if agrees or self._facts is None:
             return None
-        return next(self._compare(), None)
+        problems = _file_differences(self._facts, self._checkpoint)
+        return next((f"contradicts the commits: it {problem}" for problem in problems), None)
 
 
 _BITMAP_SIZE = np.uint64(1 << 20)
@@ -338,8 +351,13 @@ def _readable(store: Store, entries: Sequence[LogEntry]) -> _Texts:
     return texts
 
 
-def _reaches_first(texts: _Texts) -> bool:
-    return bool(texts) and texts[-1][0].file.version == 0
+def _facts(lines: Sequence[FileLines], root: str) -> CommitFacts | None:
+    try:
+        parsed = parse_file_actions(lines, keys=_KEYS, fields=FACT_FIELDS)
+    except CorruptTableError:
+        # No reader of this version needs these commits.
+        return None
+    return CommitFacts.of(parsed, root=root)
 
 
 def _older(store: Store, listing: LogListing, first: LogEntry, version: int) -> Checkpoint | None:

@@ -8,10 +8,11 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, OversizedFileError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
+from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, logical_file_keys
 from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
@@ -199,3 +200,22 @@ def _parse(
         parsed.add_source,
         parsed.remove_source,
     )
+
+
+def compaction_problem(data: bytes, name: str) -> str | None:
+    """Returns why a log compaction must not be used: it has two actions for one logical file."""
+    text = split(name, data)
+    actions, beside = parse_other_lines(text)
+    if actions.repeated:
+        return f"it has two actions for {min(actions.repeated)}"
+    fields = ("path", "deletionVector")
+    parsed = parse_file_actions(
+        [FileLines.of(text, beside)],
+        keys=MapKeys(partition_columns=frozenset()),
+        fields={"add": fields, "remove": fields},
+    )
+    keys = [*logical_file_keys(parsed.adds).chunks, *logical_file_keys(parsed.removes).chunks]
+    files = pa.chunked_array(keys, pa.string())
+    if pc.count_distinct(files).as_py() < len(files):
+        return "it has two actions for one logical file"
+    return None

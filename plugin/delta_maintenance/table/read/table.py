@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from delta_maintenance.catalogs.locate import Located, locate
 from delta_maintenance.catalogs.models import Access
 from delta_maintenance.clock import epoch_millis
@@ -20,7 +17,6 @@ from delta_maintenance.errors import (
     NotADeltaTableError,
     VersionNotFoundError,
 )
-from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.delta_log.file_names import version_prefix
 from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
 from delta_maintenance.protocol.delta_log.replay import FileReplay, StateReplay
@@ -31,8 +27,7 @@ from delta_maintenance.protocol.features.registry import (
     require_supported,
     supports,
 )
-from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
-from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import expect_access
 from delta_maintenance.storage.core.base import Store
@@ -48,7 +43,7 @@ from delta_maintenance.table.read.history import (
     version_at,
 )
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_listed, relisting
-from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_reader import LogTail, compaction_problem
 from delta_maintenance.table.read.log_view import LogView, SnapshotState, VanishedFileError
 from delta_maintenance.table.read.managed_log import ManagedStore, managed_log
 from delta_maintenance.table.read.segment import (
@@ -301,7 +296,7 @@ class Table:
             if entry.file.end_version is None:
                 continue
             try:
-                problem = _compaction_problem(read_listed(self.store, entry.status), entry.path)
+                problem = compaction_problem(read_listed(self.store, entry.status), entry.path)
             except FileNotFoundError:
                 problem = "it no longer exists"
             except CorruptTableError as error:
@@ -483,25 +478,6 @@ _UNASKED_CATALOG = (
 
 def _passed_over(file: str | None, problem: str) -> str:
     return f"skipped {file}: {problem}"
-
-
-def _compaction_problem(data: bytes, name: str) -> str | None:
-    """Returns why a log compaction must not be used: it has two actions for one logical file."""
-    text = split(name, data)
-    actions, beside = parse_other_lines(text)
-    if actions.repeated:
-        return f"it has two actions for {min(actions.repeated)}"
-    fields = ("path", "deletionVector")
-    parsed = parse_file_actions(
-        [FileLines.of(text, beside)],
-        keys=MapKeys(partition_columns=frozenset()),
-        fields={"add": fields, "remove": fields},
-    )
-    keys = [*logical_file_keys(parsed.adds).chunks, *logical_file_keys(parsed.removes).chunks]
-    files = pa.chunked_array(keys, pa.string())
-    if pc.count_distinct(files).as_py() < len(files):
-        return "it has two actions for one logical file"
-    return None
 
 
 def _millis(timestamp: datetime | str | int) -> int:

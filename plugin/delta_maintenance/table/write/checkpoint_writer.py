@@ -44,6 +44,7 @@ from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint, stated_files
+from delta_maintenance.table.read.log_view import contradicted
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import ActionFile, CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
@@ -133,8 +134,8 @@ class _Writing:
         name = self._name()
         actions = self._write_json(name) if spec.kind == "v2-json" else self._write_parquet(name)
         self._verify(name, actions)
+        self._require_agreement()
         if self.reuse is not None:
-            self._require_agreement()
             require_newest(self.snapshot, self.reuse.base)
             self._require_reused(self.reuse)
         status = publish(self.staged, store, name)
@@ -153,14 +154,14 @@ class _Writing:
         return self._announce(status, len(actions))
 
     def _require_agreement(self) -> None:
-        """Compares the totals with the version checksum, because reused sidecars are not read."""
+        """Compares the totals with the version checksum, for which all files must be known."""
         stated = stated_files(self.snapshot.log.store, self.snapshot.version)
         tally = self._tally()
         found = (tally.adds, tally.size)
         if stated is not None and stated != found:
-            raise NotReusableError(
-                f"it would have {found[0]} files of {found[1]} bytes where the version checksum "
-                f"has {stated[0]} of {stated[1]}"
+            raise contradicted(
+                f"the checkpoint would have {found[0]} files of {found[1]} bytes where the version "
+                f"checksum has {stated[0]} of {stated[1]}"
             )
 
     def _require_reused(self, reuse: ReuseSurvey) -> None:

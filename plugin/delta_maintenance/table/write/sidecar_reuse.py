@@ -15,6 +15,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.file_columns import PARSED_COLUMNS
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.delta_log.checkpoint_tags import (
@@ -25,13 +26,12 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     stated_sums,
 )
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
-from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
 from delta_maintenance.protocol.delta_log.sidecar_tiers import chosen_for_merge
-from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, FileActionBatch
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.table.read.log_view import contradicted
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.sidecar_search import SearchedSidecar
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -162,7 +162,6 @@ def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
     Raises `NotReusableError` if there is none.
     """
     base = _require_base(snapshot)
-    _require_sums(base)
     _require_layout(base, spec.layout)
     require_newest(snapshot, base)
     return base
@@ -245,17 +244,6 @@ def _require_base(snapshot: Snapshot) -> Checkpoint:
     return base
 
 
-def _require_sums(base: Checkpoint) -> None:
-    """Checks that the totals of the sidecars equal those of the checkpoint, if this library wrote
-    both.
-    """
-    total = stated_sums(base.singles.checkpoint_metadata[0].tags)
-    summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
-    found = [summary.tally for summary in summaries if summary is not None]
-    if total is not None and len(found) == len(summaries) and Tally.total(found) != total:
-        raise NotReusableError(f"the sums of the sidecars of {base.files.name} do not add up")
-
-
 def _require_layout(base: Checkpoint, layout: FileActionLayout) -> None:
     """Checks that every required form of statistics and partition values is present.
 
@@ -331,11 +319,16 @@ def totals_of(batches: Iterable[FileActionBatch], deleted_after_ms: int) -> tupl
 def require_expired(found: SearchedSidecar, adds: int, tombstones: int, expired: int) -> int:
     """Returns the number of expired tombstones of a sidecar with these contents.
 
-    Raises `NotReusableError` if its summary states other numbers of actions.
+    Raises `CorruptTableError` if its summary states other numbers of actions.
     """
     if (adds, tombstones) != (found.summary.tally.adds, found.summary.tally.tombstones):
-        raise NotReusableError(f"the contents of {found.path} differ from its tags")
+        raise contradicted_tags(found.path)
     return expired
+
+
+def contradicted_tags(path: str) -> CorruptTableError:
+    """Returns the error for a sidecar whose contents differ from its tags: either is damaged."""
+    return contradicted(f"the contents of {path} differ from its tags")
 
 
 def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:

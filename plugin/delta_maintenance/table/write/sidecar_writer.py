@@ -33,9 +33,9 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE
 from delta_maintenance.table.write.checkpoint_spec import ActionFile, CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
-    NotReusableError,
     ReusedSidecar,
     ReuseSurvey,
+    contradicted_tags,
     require_found,
     survey_reuse,
 )
@@ -424,7 +424,7 @@ class _ReadAnew:
         path = self._sidecar.path
         yield from snapshot.log.scan_checkpoint(replay, only={path}, seen=self._see)
         if self._found != self._sidecar.found.summary.tally:
-            raise NotReusableError(f"the contents of {path} differ from its tags")
+            raise contradicted_tags(path)
 
     def _see(self, batch: FileActionBatch) -> None:
         self._found.include(batch.adds, batch.removes)
