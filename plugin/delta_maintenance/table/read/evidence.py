@@ -132,7 +132,11 @@ def _examine(snapshot: Snapshot) -> Evidence:
         return Evidence(problem=log.contradiction)
     examination = _Examination(log)
     problem = next(examination.problems(), None)
-    return Evidence(problem=problem, watch=None if problem else examination.watch)
+    return Evidence(
+        problem=problem,
+        watch=None if problem else examination.watch,
+        num_files=examination.num_files,
+    )
 
 
 class _Examination:
@@ -151,6 +155,8 @@ class _Examination:
         """Commits up to the checkpoint, the newest first."""
         self.watch: Callable[[], _Watch] | None = None
         """Compares the files of a large checkpoint when they are read."""
+        self.num_files: int | None = None
+        """The number of live files, to be compared when all of them are read."""
 
     def problems(self) -> Iterator[str]:
         """Yields the contradictions, those that are found cheaply first."""
@@ -205,6 +211,8 @@ class _Examination:
                 checksum = parse_checksum(read_hint(self._store, f"{LOG_DIRECTORY}/{name}"))
             except (CorruptTableError, FileNotFoundError):
                 continue
+            if version == last and not self._is_small:
+                self.num_files = checksum.num_files
             if version >= self._version:
                 for problem in differences(checksum, self._state_at(version)):
                     yield f"{name} contradicts the log: {problem}"

@@ -7,8 +7,9 @@ first, for which only the keys of earlier batches are kept in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NoReturn
 from typing import Protocol as Interface
 from typing import TypeVar
 
@@ -110,6 +111,12 @@ class Evidence:
     """The first contradiction, as one clause."""
     watch: Callable[[], CheckpointWatch] | None = None
     """Makes the comparison of the files of a checkpoint; None if they were compared."""
+    num_files: int | None = None
+    """The number of live files according to a checksum; None if it was compared."""
+
+    def at_later_version(self) -> Evidence:
+        """Returns what holds for a later version on the same checkpoint."""
+        return replace(self, num_files=None)
 
 
 class LogView:
@@ -129,6 +136,7 @@ class LogView:
         contradiction: str | None = None,
         evidence: Evidence | None = None,
     ) -> None:
+        """`evidence` is that of an earlier version on the same checkpoint."""
         self.store = store
         self.segment = segment
         self.tail = tail
@@ -137,7 +145,7 @@ class LogView:
         self.state = state
         self.contradiction = contradiction
         """The contradiction that was found while opening, as one clause."""
-        self.evidence = evidence
+        self.evidence = None if evidence is None else evidence.at_later_version()
         """Set by `evidence.find_contradiction`."""
         self.index: FileIndex | None = None
         """Set by `Snapshot.remember_files`."""
@@ -173,9 +181,14 @@ class LogView:
         `VanishedFileError` if a file was deleted after the snapshot was opened;
         `Snapshot.avoiding` returns the version without that file.
         """
-        replay = FileReplay()
-        yield from self.scan_tail(replay, fields=fields)
-        yield from self.scan_checkpoint(replay, fields=fields)
+        replay, number = FileReplay(), 0
+        for part in (self.scan_tail, self.scan_checkpoint):
+            for batch in part(replay, fields=fields):
+                number += batch.adds.num_rows
+                yield batch
+        stated = None if self.evidence is None else self.evidence.num_files
+        if stated is not None and stated != number:
+            self._contradict(f"it has {number} files, but its checksum states {stated}")
 
     def scan_tail(
         self, replay: FileReplay, *, fields: Mapping[str, Collection[str]] | None = None
@@ -221,8 +234,7 @@ class LogView:
                     seen(part)
                 yield active_files(part.adds, part.removes, replay, remember=False, watch=include)
             if watch is not None and (problem := watch.problem()) is not None:
-                self.evidence = Evidence(problem=f"{checkpoint.files.name} {problem}")
-                raise contradicted(self.evidence.problem or "")
+                self._contradict(f"{checkpoint.files.name} {problem}")
 
         return self.located(active_actions())
 
@@ -261,6 +273,10 @@ class LogView:
     def map_keys(self) -> MapKeys:
         """The keys of partition values, for a reader of file actions."""
         return MapKeys(partition_columns=frozenset(self.physical_partition_columns))
+
+    def _contradict(self, problem: str) -> NoReturn:
+        self.evidence = Evidence(problem=problem)
+        raise contradicted(problem)
 
     def located(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yields the batches, and lets errors name the table, the version and the file."""
