@@ -162,6 +162,9 @@ def _with_a_file_and_its_tombstone(table: TableBuilder) -> None:
 def test_the_commits_that_prove_a_checkpoint_wrong_are_kept(damage: Any) -> None:
     table = build()
     damage(table)
+    with pytest.raises(CorruptTableError, match="contradicts the commits"):
+        plan(table, day(51))
+    table.checkpoint(40)
     assert plan(table, day(51)).is_noop
     table.checkpoint(7)
     planned = plan(table, day(51))

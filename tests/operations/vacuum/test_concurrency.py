@@ -89,8 +89,9 @@ def test_a_log_that_is_cleaned_up_while_it_is_read_is_listed_again(
 
 def test_a_log_that_keeps_vanishing_ends_the_vacuum() -> None:
     with pytest.raises(StorageError, match="was deleted after it was listed; run again") as raised:
-        cleaned_up(3).survey()
-    assert str(raised.value.file).endswith("2.json")
+        # The first one is lost when the checkpoint is compared with the commits.
+        cleaned_up(4).survey()
+    assert str(raised.value.file).endswith("3.json")
 
 
 @pytest.mark.conformance("VAC-18")
