@@ -223,8 +223,9 @@ class _Examination:
     def _state_at(self, version: int) -> VersionChecksum:
         """Returns the state of a version from the checkpoint on, as far as it is known."""
         log, segment, checkpoint = self._log, self._log.segment, self._log.checkpoint
-        commits = [e for e in segment.commits if (e.file.version or 0) <= version]
-        tail = LogTail(self._store, commits)
+        commits = tuple(e for e in segment.commits if (e.file.version or 0) <= version)
+        # The tail of the version itself may be in memory.
+        tail = log.tail if commits == log.tail.entries else LogTail(self._store, commits)
         state = StateReplay()
         if version == segment.version:
             state.add(

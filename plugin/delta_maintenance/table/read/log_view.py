@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from typing import Protocol as Interface
-from typing import TypeVar
 
 import pyarrow as pa
 
