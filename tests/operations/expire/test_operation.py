@@ -349,7 +349,7 @@ def test_a_crash_at_any_step_loses_no_young_row(
 
     trial = FaultStore(made().store)
     run(trial, mixed=mixed, workers=1)
-    cases, versions = some(list(distinct_faults(trial.trace)), 40), set()
+    cases, versions = some(list(distinct_faults(trial.trace)), 60), set()
     for at, fault in cases:
         aged = made()
         with suppress(SimulatedCrash, DeltaMaintenanceError, OSError):
