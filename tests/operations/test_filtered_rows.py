@@ -215,10 +215,10 @@ WRITE_ALL = ("optimize", "cluster by id", "cluster by c", "recompute-stats")
 
 def by_arrow_data_sets(path: Path, column: str, values: Sequence[Any], kind: pa.DataType) -> Found:
     table = DeltaTable(path).to_pyarrow_dataset()
-    found = {}
-    for name, condition in conditions(column, values, kind).items():
-        found[name] = sorted(table.to_table(columns=["id"], filter=condition)["id"].to_pylist())
-    return found
+    return {
+        name: sorted(table.to_table(columns=["id"], filter=condition)["id"].to_pylist())
+        for name, condition in conditions(column, values, kind).items()
+    }
 
 
 def conditions(column: str, values: Sequence[Any], kind: pa.DataType) -> dict[str, ds.Expression]:
@@ -332,6 +332,39 @@ def test_filters_on_tables_of_deltalake_find_the_same_rows_after_each_verb(
 ) -> None:
     values = [[None, each] for each in TYPES[name][1]]
     play(duck, name, values, writer="deltalake", verb=verb, properties=NOT_AS_JSON)
+
+
+def test_a_table_keeps_the_maxima_of_other_columns_without_statistics_of_the_one_with_nan(
+    tmp_path: Path,
+) -> None:
+    """What the documentation advises."""
+    files = tables("x", [[NAN, 1.5], [3.0, 4.0]])
+    by_deltalake(tmp_path, files, {})
+    table = MaintainedTable(str(tmp_path))
+    assert table.optimize(full=True).status == "rewritten"
+    filters = conditions("c", [1.5, 4.0], pa.float64()) | conditions("id", [0, 3], pa.int64())
+    before = {name: found(tmp_path, each) for name, each in filters.items()}
+    assert "(id <= 3)" not in guarantees(tmp_path)
+    wanted = {"delta.dataSkippingStatsColumns": "id,o,x,day"}
+    DeltaTable(tmp_path).alter.set_table_properties(wanted)
+    assert table.recompute_stats(all_files=True).status == "recomputed"
+    assert "(id <= 3)" in guarantees(tmp_path) and "(c " not in guarantees(tmp_path)
+    # Without bounds, Arrow finds no NaN.
+    after = {name: found(tmp_path, each) for name, each in filters.items()}
+    assert {name: rows - {0} for name, rows in before.items()} == {
+        name: rows - {0} for name, rows in after.items()
+    }
+    assert sum(map(len, after.values())) > 9
+
+
+def found(path: Path, condition: ds.Expression) -> set[int]:
+    table = DeltaTable(path).to_pyarrow_dataset().to_table(columns=["id"], filter=condition)
+    return set(table["id"].to_pylist())
+
+
+def guarantees(path: Path) -> str:
+    fragments = DeltaTable(path).to_pyarrow_dataset().get_fragments()
+    return " ".join(str(fragment.partition_expression) for fragment in fragments)
 
 
 def play(

@@ -157,7 +157,8 @@ def _left(found: Survey, options: ExpireOptions) -> tuple[str, ...]:
         return ()
     files = count_text(found.unknown.files, "file")
     return (
-        f"the log has no usable bounds of {options.column} for {files}; recompute-stats adds them",
+        f"the log has no usable bounds of {options.column} for {files}; recompute-stats adds them "
+        "to files without NaN in a column with statistics, and --mixed reads all of them",
     )
 
 
