@@ -309,6 +309,21 @@ def test_files_without_possible_bounds_are_not_called_clustered() -> None:
     assert plan(made).is_noop
 
 
+def test_files_are_clustered_although_another_column_hides_their_maxima() -> None:
+    made = ClusteredTable(columns=(["x"],))
+    for seed in range(3):
+        rows = random_rows(3000, seed)
+        texts = [
+            text if at % 50 else "\U0010ffff" * 40 for at, text in enumerate(rows["t"].to_pylist())
+        ]
+        made.table.append(rows.set_column(2, "t", pa.array(texts)), stats=statistics(rows))
+    result = made.cluster(target_bytes=SMALL)
+    assert not result.notes and len(live_adds(made.store)) > 4
+    for add in live_adds(made.store).values():
+        assert add["clusteringProvider"] == "liquid" and "maxValues" not in json.loads(add["stats"])
+    assert plan(made, target_bytes=SMALL).is_noop
+
+
 def test_a_limited_number_of_files_is_sorted_in_each_run() -> None:
     made = ClusteredTable()
     made.append(5)

@@ -202,7 +202,7 @@ def _contract(
     contract = contract_for(snapshot, options, total_bytes)
     paths = tuple(column.path for column in order.columns)
     statistics = StatisticsColumns.of(
-        snapshot.protocol, snapshot.metadata, snapshot.domain_metadata, also=paths
+        snapshot.protocol, snapshot.metadata, snapshot.domain_metadata, joining=paths
     )
     spec = replace(
         contract.spec,

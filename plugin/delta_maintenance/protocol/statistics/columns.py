@@ -38,7 +38,7 @@ class StatisticsLeaf:
     bounded: bool
     """Whether it has a minimum and a maximum, in addition to the null count."""
     clustered: bool = False
-    """Whether the table is clustered by it."""
+    """Whether rows are clustered by it."""
     name: str = ""
     """The logical names, separated by dots, for people."""
 
@@ -60,13 +60,11 @@ class StatisticsColumns:
         metadata: Metadata,
         domains: Mapping[str, str],
         *,
-        also: Collection[tuple[str, ...]] = (),
         joining: Collection[tuple[str, ...]] = (),
     ) -> StatisticsColumns:
         """Returns the columns that the table requires. `domains` are its domains by name.
 
-        `also` are further columns, and `joining` those by which the table is to be clustered, by
-        physical names.
+        `joining` are columns by which rows are to be clustered, by physical names.
 
         `RefusedError` if the clustering columns cannot be determined.
         """
@@ -101,7 +99,7 @@ class StatisticsColumns:
             }
         else:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
-        chosen |= {*clustered, *also, *joining}
+        chosen |= {*clustered, *joining}
         return cls(
             leaves=tuple(leaf for _, leaf in every if leaf.path in chosen),
             tight_bounds=supports(protocol, "deletionVectors"),

@@ -94,7 +94,9 @@ class WrittenFile:
     stats: str
     """The JSON text of `stats`."""
     bounds: str = ""
-    """`stats` with all bounds that are known, also if others cannot be stated."""
+    """`stats` with all bounds that are known, also if others cannot be stated; empty if no column
+    is clustered.
+    """
 
 
 class DataFileWriter:
@@ -203,13 +205,14 @@ class DataFileWriter:
                 file=self._name,
                 remedy="find out what else writes to this folder",
             )
+        is_clustered = any(leaf.clustered for leaf in self._spec.statistics.leaves)
         return WrittenFile(
             name=self._name,
             rows=self.rows,
             size=status.size,
             modified_ms=status.modified_ms,
             stats=self._statistics.render(),
-            bounds=self._statistics.render(all_bounds=True),
+            bounds=self._statistics.render(all_bounds=True) if is_clustered else "",
         )
 
     def _new_dictionary_bytes(self, piece: pa.RecordBatch) -> int:

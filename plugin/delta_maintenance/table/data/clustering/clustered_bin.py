@@ -188,7 +188,8 @@ def measured(
 ) -> ClusteredOutcome:
     """Measures the depth of the sources by their rows, and of the new files by their bounds."""
     types = {path: _type_at(schema, path) for path in ranks}
-    bounds = file_bounds(pa.array([output.bounds for output in outputs], pa.string()), types)
+    texts = pa.array([output.bounds or output.stats for output in outputs], pa.string())
+    bounds = file_bounds(texts, types)
     # These are all bounds that are known.
     bounds = replace(bounds, omits_maxima=booleans(np.zeros(len(outputs), np.bool_)))
     missing = [path for path in types if not bounds.is_complete(path).all()]
