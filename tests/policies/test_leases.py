@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,20 @@ def test_the_lease_of_another_holder_is_neither_released_nor_renewed() -> None:
             pass
     leases.release("orders", holder="first")
     assert list(store.list_from("")) == []
+
+
+def test_a_local_folder_has_one_lease_under_each_of_its_addresses(tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "link").symlink_to("orders")
+    leases = Leases(MemoryStore())
+    addresses = [f"{tmp_path}/link", f"file://{tmp_path}/orders", f"{tmp_path}/x/../orders"]
+    with leases.held("orders", holder="first", uri=f"{tmp_path}/orders"):
+        for uri in addresses:
+            with pytest.raises(BusyError), leases.held("other name", holder="second", uri=uri):
+                pass
+        for uri in (f"{tmp_path}/users", "s3://bucket/orders", "memory://orders"):
+            with leases.held("orders", holder="second", uri=uri):
+                pass
 
 
 def test_a_second_try_takes_over_from_the_first_at_once() -> None:

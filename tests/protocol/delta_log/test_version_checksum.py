@@ -20,6 +20,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
     deleted_record_counts,
     differences,
+    is_consistent,
     parse_checksum,
     render_checksum,
 )
@@ -73,6 +74,29 @@ def test_every_field_round_trips() -> None:
     assert render_checksum(checksum).count(b"\n") == 1
     assert checksum.txns == (Txn(app_id="app", version=3, last_updated=5),)
     assert checksum.extra == {"someday": {"a": [1]}}
+
+
+@pytest.mark.conformance("CRC-03")
+@pytest.mark.parametrize(
+    ("changes", "agrees"),
+    [
+        ({}, True),
+        ({"protocol": None}, False),
+        ({"metadata": None}, False),
+        ({"numFiles": None}, False),
+        ({"tableSizeBytes": None}, False),
+        ({"numMetadata": 2}, False),
+        ({"numDeletionVectorsOpt": 0}, False),
+        ({"numDeletionVectorsOpt": None}, True),
+        # One file is in the bin of 1 to 9 deleted rows.
+        *(({"numDeletedRecordsOpt": rows}, 1 <= rows <= 9) for rows in (0, 1, 9, 10)),
+        ({"numDeletedRecordsOpt": None}, True),
+    ],
+)
+def test_numbers_of_a_checksum_must_not_contradict_each_other(
+    changes: dict[str, Any], agrees: bool
+) -> None:
+    assert is_consistent(parsed(allFiles=None, **changes)) == agrees
 
 
 @pytest.mark.conformance("CRC-02")

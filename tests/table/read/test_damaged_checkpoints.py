@@ -268,6 +268,17 @@ def test_a_manifest_that_breaks_a_rule_is_passed_over(damage: str) -> None:
     check_falls_back(table, problem, name=name)
 
 
+@pytest.mark.conformance("CKPT-21", "CKPT-23")
+@pytest.mark.parametrize("extra", [add("inline"), remove("inline")], ids=["add", "remove"])
+def test_a_parquet_manifest_with_file_actions_beside_sidecars_is_passed_over(extra: Action) -> None:
+    table = busy()
+    [name, *sidecars] = table.v2_checkpoint(4, sidecars=2, encoding="parquet")
+    others = [a for a in table.state(4) if not a.keys() & {"add", "remove"}]
+    paths = [sidecar(path.rpartition("/")[2], len(table.read(path))) for path in sidecars]
+    table.manifest(name, [checkpoint_metadata(4), *others, *paths, extra])
+    check_falls_back(table, "both inline and in sidecars", name=name)
+
+
 @pytest.mark.conformance("CKPT-21", "CKPT-26")
 @pytest.mark.parametrize("extra", [checkpoint_metadata(3), sidecar("x.parquet", 1)], ids=str)
 def test_a_classic_name_does_not_excuse_wrong_v2_actions(extra: Action) -> None:

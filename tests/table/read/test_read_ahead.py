@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
+from delta_maintenance.errors import StorageError
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.read.log_file import LogEntry, read_ahead
+from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed, read_text
 from delta_maintenance.table.read.segment import list_log
 
 SMALL, LARGE = b"{}\n", b"{}\n" * 100_000
@@ -81,3 +82,38 @@ def test_a_missing_file_is_named(store: MemoryStore, near: bool) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         list(read_ahead(store, entries, read))
     assert caught.value.filename == f"_delta_log/{commit_name(1)}"
+
+
+class ShortStore(MemoryStore):
+    """Returns fewer bytes than it lists, some times."""
+
+    times = 0
+
+    def read(self, path: str) -> bytes:
+        return self._cut(super().read(path))
+
+    def read_head(self, path: str, size: int) -> bytes:
+        return self._cut(super().read(path)[:size], left=0)
+
+    def _cut(self, data: bytes, left: int = 4) -> bytes:
+        self.times -= 1
+        return data[:left] if self.times >= 0 else data
+
+
+def test_a_file_of_which_too_few_bytes_arrive_is_read_again_and_then_an_error() -> None:
+    """A shorter text could be a sound commit without some of its actions."""
+    store = ShortStore()
+    [entry] = commits(store, b"{}\n{}\n{}\n")
+    for times, result in ((0, 9), (1, 9), (2, None)):
+        for read in (
+            lambda: read_listed(store, entry.status),
+            lambda: read_text(store, entry.path),
+        ):
+            store.times = times
+            if result is not None:
+                assert len(read()) == result
+                continue
+            with pytest.raises(StorageError, match="bytes of a file of 9, twice"):
+                read()
+    store.put("empty", b"")
+    assert read_text(store, "empty") == b""

@@ -198,6 +198,9 @@ DAMAGE: dict[str, Callable[[VersionChecksum], VersionChecksum]] = {
     "table_size": lambda said: replace(said, table_size=1),
     "num_deleted_records": lambda said: replace(said, num_deleted_records=1),
     "num_deletion_vectors": lambda said: replace(said, num_deletion_vectors=0),
+    "unknown vectors": lambda said: replace(
+        said, num_deleted_records=None, num_deletion_vectors=None, deleted_record_counts=None
+    ),
     "num_metadata": lambda said: replace(said, num_metadata=2),
     "num_protocol": lambda said: replace(said, num_protocol=0),
     "txns": lambda said: replace(said, txns=None),
