@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from delta_maintenance import open_table
-from delta_maintenance.table.read.evidence import find_contradiction
+from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.testing.actions import commit_info, metadata
 from tests.support.logs.contradicted_logs import RandomLog
 from tests.support.oracle.delta_spark import DeltaSpark

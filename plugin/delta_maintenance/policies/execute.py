@@ -22,8 +22,8 @@ from delta_maintenance.operations.core.rules import Limits
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
-from delta_maintenance.policies.definition.keeping import with_promises
 from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.definition.rules import with_promises
 from delta_maintenance.policies.discovery import environment_options
 from delta_maintenance.policies.measuring import SparkTime, freed_by
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun

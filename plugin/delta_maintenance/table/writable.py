@@ -17,8 +17,8 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.table.read.active_files import record_counts
-from delta_maintenance.table.read.evidence import find_contradiction
 from delta_maintenance.table.read.log_view import EXAMINE, contradicted
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -42,7 +42,7 @@ def require_proved(snapshot: Snapshot) -> None:
     """Raises `CorruptTableError` for a state without files that `fsck` reports as corruption, or if
     the log contradicts the snapshot.
 
-    Reads the evidence in the log, once for each snapshot (`table.read.evidence`).
+    Reads the evidence in the log, once for each snapshot (`table.evidence.contradictions`).
     """
     find_contradiction(snapshot)
     require_consistent(snapshot)

@@ -14,7 +14,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.checkpoint_tags import SCHEMA_TAG, stated_sums
 from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
-from delta_maintenance.table.read.evidence import find_contradiction
+from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.testing.actions import add, deletion_vector, metadata, remove, txn
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, SIDECARS, write

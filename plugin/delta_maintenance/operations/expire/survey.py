@@ -20,9 +20,9 @@ from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.layout.ages import Ages, ages
 from delta_maintenance.protocol.layout.bounds import Mask, Numbers, column_bounds, partition_bounds
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.table.evidence.doubled_files import DoubledFileSearch
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles
-from delta_maintenance.table.read.doubled_files import DoubledFileSearch
 from delta_maintenance.table.read.partition_codes import partition_texts
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits

@@ -45,10 +45,10 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.evidence.doubled_files import doubled_files
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.doubled_files import doubled_files
 from delta_maintenance.table.read.partition_codes import (
     has_other_spelling,
     merge_spellings,
@@ -428,12 +428,14 @@ class FooterReasons:
             found[OLD_TYPES] |= mask & files.respelled
         return found
 
-    def of_paths(self, paths: pa.ChunkedArray) -> Iterator[tuple[str, ...]]:
-        """Yields the wanted reasons of each file."""
-        for start in range(0, len(paths), _AT_ONCE):
-            found_of = partial(self._of, alone=Lock())
-            with ThreadPoolExecutor(_THREADS) as pool:
-                yield from pool.map(found_of, paths.slice(start, _AT_ONCE).to_pylist())
+    def of_paths(self, paths: pa.ChunkedArray) -> list[tuple[str, ...]]:
+        """Returns the wanted reasons of each file."""
+        reasons_of = partial(self._of, alone=Lock())
+        reasons: list[tuple[str, ...]] = []
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for start in range(0, len(paths), _AT_ONCE):
+                reasons += pool.map(reasons_of, paths.slice(start, _AT_ONCE).to_pylist())
+        return reasons
 
     def _of(self, path: str, alone: Lock) -> tuple[str, ...]:
         try:

@@ -48,7 +48,7 @@ from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.table.commit.concurrent_commits import advance
-from delta_maintenance.table.read.evidence import live_by_commits
+from delta_maintenance.table.evidence.contradictions import live_by_commits
 from delta_maintenance.table.read.history import file_times, newest_commit_not_after
 from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.log_view import contradicted

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from datetime import UTC, date, datetime
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
 
-from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel
-from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.options import KeptVersion
-
-if TYPE_CHECKING:
-    from delta_maintenance.operations.core.registry import AnyOperation
-    from delta_maintenance.policies.definition.rules import Rules
-    from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def _midnight(value: object) -> object:
@@ -83,33 +74,3 @@ class ClonesRule(PolicyModel):
     """Addresses of clones that the policy does not look after."""
     unreadable: Literal["block", "ignore"] = "block"
     """Whether a table of the policy that cannot be examined, and may be a clone, stops a vacuum."""
-
-
-def with_promises(
-    options: Any, record: AnyOperation, rules: Sequence[Rules], snapshot: Snapshot | None
-) -> Any:
-    """Returns the options of an operation with what the rules of its table hold: the holders of all
-    of them and, of a snapshot, the longest retention.
-
-    The first rules are those of the table's own entry, the others those under other names of it.
-    Raises `RefusedError` for a retention that a caller gave and that is shorter than that of the
-    first, unless both flags allow it.
-    """
-    longest: dict[str, timedelta] = {}
-    for number, each in enumerate(rules if snapshot is not None else ()):
-        rule = None if record.policy is None else each.value(record.policy.key)
-        promised = rule.promised(snapshot) if isinstance(rule, Rule) and snapshot else {}
-        for name, least in promised.items():
-            given: timedelta | None = getattr(options, name)
-            is_short = given is not None and given < least
-            if is_short and options.allow_short_retention and options.no_other_writers:
-                continue
-            if given is not None and is_short and not number:
-                raise RefusedError(
-                    f"a retention of {duration_text(given)} is shorter than that of the policy, "
-                    f"{duration_text(least)}",
-                    remedy=f"leave out {name}, or give both flags that allow a short retention",
-                )
-            longest[name] = max(given or least, least, longest.get(name, least))
-    held = options.holders.and_those(each.holders for each in rules)
-    return replace(options, holders=held, **longest)

@@ -6,7 +6,9 @@ layer names does not run. The keys follow from the registry of operations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -19,7 +21,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.policy_values import PolicyModel
 from delta_maintenance.operations.core.registry import policy_operations
@@ -38,6 +41,9 @@ _PARTS: Mapping[str, PolicyPart] = {
 """The policy part of each operation, in the order in which they run."""
 
 if TYPE_CHECKING:
+    from delta_maintenance.operations.core.registry import AnyOperation
+    from delta_maintenance.table.read.snapshot import Snapshot
+
     OperationName = str
 else:
     OperationName = Literal[tuple(_PARTS)]
@@ -180,3 +186,33 @@ def _at_once(part: PolicyPart, value: object) -> Rule | bool:
     rule = value if isinstance(value, Rule) else load(part.rule)()
     at_once: Rule = rule.at_once()
     return at_once
+
+
+def with_promises(
+    options: Any, record: AnyOperation, rules: Sequence[Rules], snapshot: Snapshot | None
+) -> Any:
+    """Returns the options of an operation with what the rules of its table hold: the holders of all
+    of them and, of a snapshot, the longest retention.
+
+    The first rules are those of the table's own entry, the others those under other names of it.
+    Raises `RefusedError` for a retention that a caller gave and that is shorter than that of the
+    first, unless both flags allow it.
+    """
+    longest: dict[str, timedelta] = {}
+    for number, rule_set in enumerate(rules if snapshot is not None else ()):
+        rule = None if record.policy is None else rule_set.value(record.policy.key)
+        promised = rule.promised(snapshot) if isinstance(rule, Rule) and snapshot else {}
+        for name, least in promised.items():
+            given: timedelta | None = getattr(options, name)
+            is_short = given is not None and given < least
+            if is_short and options.allow_short_retention and options.no_other_writers:
+                continue
+            if given is not None and is_short and not number:
+                raise RefusedError(
+                    f"a retention of {duration_text(given)} is shorter than that of the policy, "
+                    f"{duration_text(least)}",
+                    remedy=f"leave out {name}, or give both flags that allow a short retention",
+                )
+            longest[name] = max(given or least, least, longest.get(name, least))
+    held = options.holders.and_those(rule_set.holders for rule_set in rules)
+    return replace(options, holders=held, **longest)

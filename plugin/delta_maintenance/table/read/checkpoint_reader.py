@@ -28,6 +28,7 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     stated_sums,
 )
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
+from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
 from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary, stated_summary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
@@ -242,6 +243,18 @@ class Checkpoint:
         for run in () if self._inline is None else self._inline.runs:
             numbers.append({"add": run.count, "remove": 0}.get(run.action or ""))
         return None if None in numbers else sum(number or 0 for number in numbers)
+
+    def hint_problem(self, hint: LastCheckpointHint | None) -> str | None:
+        """Returns how the hint contradicts the checkpoint, as one clause. Reads nothing.
+
+        Only the number of files is compared. Writers disagree about the meaning of `size`.
+        """
+        if hint is None or hint.version != self.files.version:
+            return None
+        stated, files = hint.num_of_add_files, self.stated_adds[0]
+        if None in (stated, files) or stated == files:
+            return None
+        return f"{self.files.name} has {files} files, but _last_checkpoint states {stated}"
 
     def tag_problem(self, *, footers: bool) -> str | None:
         """Returns how the tags of the checkpoint contradict each other or, with `footers`, those of

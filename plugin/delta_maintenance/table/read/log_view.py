@@ -104,7 +104,7 @@ class CheckpointWatch(Interface):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The result of comparing a version with the evidence in its log (`table.read.evidence`)."""
+    """How the log agrees with a version (`table.evidence.contradictions`)."""
 
     problem: str | None
     """The first contradiction, as one clause."""

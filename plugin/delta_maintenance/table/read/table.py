@@ -33,7 +33,6 @@ from delta_maintenance.storage.addresses import expect_access
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.read.evidence import contradicts_hint
 from delta_maintenance.table.read.file_index import FileIndex
 from delta_maintenance.table.read.history import (
     CommitEntry,
@@ -249,7 +248,7 @@ class Table:
                 last_failure, first = error, 0
                 continue
             if checkpoint is not None and contradiction is None:
-                contradiction = contradicts_hint(checkpoint, hint)
+                contradiction = checkpoint.hint_problem(hint)
                 name = checkpoint.files.name
                 if contradiction is not None and self._agrees_without(avoid | {name}, hint):
                     warnings.append(_passed_over(f"{LOG_DIRECTORY}/{name}", contradiction))

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations.rewriting.live_columns import live_columns
-from delta_maintenance.table.read.doubled_files import DoubledFileSearch
+from delta_maintenance.table.evidence.doubled_files import DoubledFileSearch
 from delta_maintenance.table.read.snapshot import Snapshot
 from tests.support.operations.fsck_findings import look
 from tests.support.suite.play import examples

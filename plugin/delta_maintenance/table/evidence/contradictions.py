@@ -28,7 +28,6 @@ from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.commit.staged import locations_of
 from delta_maintenance.protocol.delta_log.commit_facts import FACT_FIELDS, CommitFacts
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
-from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
 from delta_maintenance.protocol.delta_log.replay import FileReplay, StateReplay
 from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
@@ -72,19 +71,6 @@ def find_contradiction(snapshot: Snapshot) -> str | None:
     if log.evidence is None:
         log.evidence = snapshot.avoiding_damage(_examine)
     return log.evidence.problem
-
-
-def contradicts_hint(checkpoint: Checkpoint, hint: LastCheckpointHint | None) -> str | None:
-    """Returns how the hint contradicts a checkpoint, as one clause. Reads nothing.
-
-    Only the number of files is compared. Writers disagree about the meaning of `size`.
-    """
-    if hint is None or hint.version != checkpoint.files.version:
-        return None
-    stated, found = hint.num_of_add_files, checkpoint.stated_adds[0]
-    if None in (stated, found) or stated == found:
-        return None
-    return f"{checkpoint.files.name} has {found} files, but _last_checkpoint states {stated}"
 
 
 def live_by_commits(snapshot: Snapshot) -> Iterator[pa.Table]:
