@@ -138,7 +138,9 @@ class ActionsFile:
         if leaf is None:
             return
         for group in map(self.metadata.row_group, range(self.metadata.num_row_groups)):
-            yield group.num_rows, group.column(leaf)
+            # Writers omit the null counts of a group without rows.
+            if group.num_rows:
+                yield group.num_rows, group.column(leaf)
 
     def values(self, names: Iterable[str]) -> dict[str, list[Any]]:
         """Returns the non-null values of some columns of non-file actions, by name."""
